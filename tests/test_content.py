@@ -3,25 +3,15 @@
 from __future__ import annotations
 
 import json
-import struct
-import zlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.pictures import png
 from weakincentives.content import Audio, Document, Image, Text, parts_of, text_of
 from weakincentives.runtime import Message
 from weakincentives.session import Session, SessionError, Snapshot
-
-
-def png(width: int = 3, height: int = 4) -> bytes:
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    rows = b"".join(b"\0" + b"\x80" * width for _ in range(height))
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b"")
 
 
 def test_a_part_is_made_from_bytes_a_path_an_address_or_an_id(tmp_path: Path) -> None:

@@ -22,9 +22,9 @@ from tests.adapters.claude_agent_sdk.subject import Claude
 from tests.adapters.local.subject import Script, ScriptedLocalAdapter
 from tests.adapters.scenarios import PAGE, Network, Stage
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI
+from tests.pictures import png
 from tests.servers.loopback import Step
 from tests.servers.turn import Call, Raw, Turn
-from tests.test_content import png
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.local.decoding import too_long
 from weakincentives.adapters.local.engine import EngineError

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.tools import SYSTEM, SearchCodec, ask
-from tests.test_content import png
+from tests.pictures import png
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.anthropic.wire import MessagesWire
 from weakincentives.adapters.litellm import LiteLLMAdapter

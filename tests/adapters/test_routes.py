@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.scenarios import call
+from tests.adapters.sums import CLOSE, DONE, OPEN, USE, prompt, run
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import ANTHROPIC, LEAN, OPENAI, VENDORS, Vendor
 from tests.servers.turn import Raw, Turn
@@ -19,39 +20,6 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, tool
 from weakincentives.runtime import Conversation, Message, ToolInvoked, ToolsInjected, assert_prefix_kept, prefix_breaks
 from weakincentives.session import Session, Snapshot
-
-
-@tool(read_only=True)
-def add(a: int, b: int) -> int:
-    "Add two numbers."
-    return a + b
-
-
-def prompt() -> Prompt[Any]:
-    hidden = MarkdownSection(
-        title="Sums",
-        key="sums",
-        template="Add numbers with the tool.",
-        summary="How to add.",
-        visibility=SectionVisibility.SUMMARY,
-        tools=[add],
-    )
-    task = MarkdownSection(title="Task", key="task", template="Answer.")
-    return Prompt(PromptTemplate(ns="tests", key="routes", sections=[task, hidden], allow_collapse=True))
-
-
-OPEN = Turn(calls=(call("read_section", section_key="sums"),))
-USE = Turn(calls=(call("add", a=1, b=2),))
-CLOSE = Turn(calls=(call("collapse_section", section_key="sums"),))
-DONE = Turn("3")
-
-
-def run(vendor: Vendor, *script: Any, **options: Any) -> tuple[list[Any], list[bytes], Session]:
-    """The requests of one run, as JSON and as bytes."""
-    session = Session()
-    with vendor.server(script) as server, vendor.adapter(server, **options) as adapter:
-        adapter.evaluate(prompt(), session=session)
-    return [received.json for received in server.requests], [received.body for received in server.requests], session
 
 
 @pytest.mark.parametrize("vendor", LEAN, ids=str)

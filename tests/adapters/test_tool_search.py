@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.scenarios import call
-from tests.adapters.test_routes import CLOSE, OPEN, add, prompt, run
+from tests.adapters.sums import CLOSE, OPEN, add, prompt, run
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, Vendor
 from tests.servers.turn import Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter

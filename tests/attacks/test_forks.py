@@ -14,8 +14,8 @@ import pytest
 
 from tests.attacks.forking import CHILDREN, KINDS, cases
 from tests.attacks.reach import OK
-from tests.attacks.test_network import CERTIFICATE, server_tls
 from tests.servers.hostile import Connection, HostileServer, chunked, response
+from tests.servers.loopback import CERTIFICATE, server_tls
 
 ROOT = Path(__file__).parents[2]
 

@@ -28,6 +28,7 @@ from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import LITELLM
 from tests.attacks.reach import ALL, DIRECT, DONE, KEY, OK, STREAMED, WHOLE, Way
 from tests.servers.hostile import Connection, HostileServer, chunked, response
+from tests.servers.loopback import CERTIFICATE, server_tls
 from tests.servers.openai_responses import ResponsesServer
 from tests.servers.turn import Turn
 from weakincentives.adapters.network.connection import Pool
@@ -38,15 +39,8 @@ from weakincentives.limits import Deadline
 from weakincentives.runtime import Message
 
 ROOT = Path(__file__).parents[2]
-CERTIFICATE = ROOT / "tests" / "servers" / "loopback.pem"
 SPACES = b" " * 65536
 LARGE = ask([SYSTEM, Message("user", "x" * 20_000_000)])
-
-
-def server_tls() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE)
-    return context
 
 
 def answering(data: bytes) -> Callable[[Connection], None]:

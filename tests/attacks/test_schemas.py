@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.attacks.test_patterns import CATASTROPHIC
+from tests.attacks.patterns import CATASTROPHIC
 from weakincentives.adapters.local.arguments import ground
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import SerdeError

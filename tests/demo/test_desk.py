@@ -17,7 +17,7 @@ import pytest
 from weakincentives.adapters.local.models import installed, model_file
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.demo.__main__ import ask_desk, chosen, main
-from weakincentives.demo.desk import QUESTIONS, ask, pages
+from weakincentives.demo.desk import QUESTIONS, ask, handbook
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore
@@ -35,8 +35,8 @@ def results(script: list[Any]) -> list[tuple[bool, str]]:
 
 
 def test_every_section_has_a_title_a_summary_and_a_body() -> None:
-    assert len(pages()) == 27
-    assert all(page.title and len(page.summary) > 60 and len(page.body) > 1500 for page in pages())
+    assert len(handbook()) == 27
+    assert all(page.title and len(page.summary or "") > 60 and len(page.text) > 1500 for page in handbook())
 
 
 def test_the_prompt_shows_summaries_and_the_question_last() -> None:
@@ -167,7 +167,7 @@ def test_what_happens_is_told_in_plain_lines_on_a_pipe(capsys: pytest.CaptureFix
 
 
 def test_the_questions_of_the_benchmark_have_their_facts_in_the_handbook() -> None:
-    bodies = {page.key: page.body.lower() for page in pages()}
+    bodies = {page.key: page.text.lower() for page in handbook()}
     file = Path(__file__).parents[2] / "bench" / "local" / "questions.json"
     for case in (case for name in ("test", "fresh", "tuning", "last") for case in json.loads(file.read_text())[name]):
         for key in [] if "tool" in case else [case["section"], *case.get("also", ())]:

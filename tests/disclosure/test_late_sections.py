@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.disclosure.desk import FULL, SUMMARY, a_tool, answers, section, tool_names
+from tests.disclosure.desk import FULL, SUMMARY, Server, a_tool, answers, section, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.prompt import (
@@ -18,7 +18,6 @@ from weakincentives.prompt import (
     OpenOrRead,
     Prompt,
     PromptTemplate,
-    Section,
     SetVisibilityOverride,
     ToolContext,
     default_tokenizer,
@@ -36,27 +35,6 @@ from weakincentives.runtime import (
     run_history,
 )
 from weakincentives.session import Session, Snapshot
-
-
-class Server(Section[None]):
-    """A section that asks something for its tools when it is opened."""
-
-    def __init__(self, *tools: str, children: tuple[Section[Any], ...] = (), error: str = "", **options: Any) -> None:
-        self._names, self._found, self._error = tools, children, error
-        self.loads = 0
-        super().__init__(title="Server", key="server", summary="Does much.", **options)
-
-    def render_body(self, params: None) -> str:
-        return "Use it well."
-
-    def load(self, resources: ScopedResourceContext) -> LateContent | None:
-        self.loads += 1
-        if self._error:
-            raise OSError(self._error)
-        return LateContent(tuple(a_tool(name) for name in self._names), self._found)
-
-    def clone(self, **given: Any) -> Server:
-        raise NotImplementedError
 
 
 class Stored(Server):

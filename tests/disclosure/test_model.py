@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.disclosure import model as spec
 from tests.disclosure.model import Inputs, Model, Shape
-from tests.disclosure.test_properties import check_resume
+from tests.disclosure.trees import check_resume
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import (
@@ -190,7 +190,7 @@ def change(model: Model, session: Session, action: str, number: int) -> None:
         )
 
 
-@settings(max_examples=10 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=10 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), changes, changes)
 def test_what_is_rendered_agrees_with_the_model(
     shapes: tuple[Shape, ...], strategy: str, on: bool, dispatched: bool, before: Any, given_to_render: Any
@@ -375,7 +375,7 @@ class Run:
         assert {path: files.read(path) for path in files.glob("context/*.md")} == self.files
 
 
-@settings(max_examples=20 * EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=20 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), steps, st.integers(0, 7))
 def test_a_run_agrees_with_the_model_step_by_step(
     shapes: tuple[Shape, ...], strategy: str, on: bool, dynamic: bool, script: list[tuple[str, int]], resumed_at: int

@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
-
 import pytest
 
-from tests.disclosure.desk import desk, tool_names
+from tests.disclosure.desk import LookUp, desk, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.prompt import Disclosure, Prompt, ReadSectionResult, Tool, ToolContext, ToolResult
+from weakincentives.prompt import Prompt
 from weakincentives.runtime import MainLoop, RunRestarted, ToolInvoked, ledger
 from weakincentives.session import Session
-
-
-@dataclass(frozen=True)
-class Query:
-    words: str
-
-
-def look_up(params: Query, *, context: ToolContext) -> ToolResult[ReadSectionResult]:
-    view = context.view
-    for key in view.closed_keys():
-        path = view.find(key)
-        if path is not None and params.words in view.content(path):
-            reading = view.reading(path)
-            found = ReadSectionResult(reading.render(), reading.tools)
-            return ToolResult(f"Found in {key}:", found, disclosure=view.request([key]))
-    return ToolResult("No section has these words.", success=False)
-
-
-LOOK_UP = Tool[Query, ReadSectionResult](name="look_up", description="Find a section by its words.", handler=look_up)
-
-
-class LookUp(Disclosure):
-    def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
-        return (LOOK_UP,) if with_tools or content_only else ()
-
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        return "[In short; `look_up` finds the rest by its words.]"
 
 
 @pytest.mark.parametrize("dynamic", [True, False])

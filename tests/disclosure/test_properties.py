@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from typing import Any
 
 from hypothesis import example, given, settings, strategies as st
 
-from tests.disclosure.desk import FULL, SUMMARY, a_tool
-from weakincentives.adapters.scripted import ScriptedAdapter, call
+from tests.disclosure.trees import build, check_resume, line, poke, steps, trees
+from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.prompt import (
-    ClearAllVisibilityOverrides,
-    CollapseSection,
     MarkdownSection,
     OpenAndHalt,
     OpenOrRead,
@@ -20,72 +17,12 @@ from weakincentives.prompt import (
     Prompt,
     PromptTemplate,
     ReadSections,
-    SetVisibilityOverride,
-    ToolContext,
-    ToolResult,
     WorkspaceSection,
-    tool,
 )
 from weakincentives.runtime import MainLoop, ModelRequest
-from weakincentives.session import Session, Snapshot
+from weakincentives.session import Session
 
 BUILT_IN = {"read_section", "open_sections", "collapse_section", "poke"}
-
-
-@tool
-def poke(what: str, key: str, fail: bool, *, context: ToolContext) -> ToolResult[None]:
-    """Change visibility from inside a handler, and maybe fail."""
-    path = context.view.find(key)
-    if path is None:
-        return ToolResult("no such section", success=False)
-    if what == "open":
-        context.session.dispatch(SetVisibilityOverride(path, FULL))
-    elif what == "close" and context.view.collapsible(path):
-        context.session.dispatch(CollapseSection(path))
-    else:
-        context.session.dispatch(ClearAllVisibilityOverrides())
-    return ToolResult("poked", success=not fail)
-
-
-def build(shape: Any, numbers: Iterator[int]) -> MarkdownSection[None]:
-    closed, has_tool, enabled, children = shape
-    number = next(numbers)
-    return MarkdownSection(
-        title=f"S{number}",
-        key=f"s{number}",
-        template=f"Full {number}.",
-        summary=f"Short {number}.",
-        visibility=SUMMARY if closed else FULL,
-        tools=[a_tool(f"tool{number}")] if has_tool else [],
-        enabled=None if enabled else lambda: False,
-        children=[build(child, numbers) for child in children],
-    )
-
-
-mostly = st.sampled_from([True, True, True, False])
-trees = st.recursive(
-    st.tuples(st.booleans(), st.booleans(), mostly, st.just(())),
-    lambda inner: st.tuples(st.booleans(), st.booleans(), mostly, st.lists(inner, max_size=3).map(tuple)),
-    max_leaves=6,
-)
-steps = st.tuples(
-    st.sampled_from(["read", "open", "collapse", "poke open", "poke close", "poke clear", "poke fail"]),
-    st.integers(0, 30),
-)
-
-
-def line(step: tuple[str, int], keys: list[str], request: ModelRequest) -> Any:
-    action, number = step
-    key = keys[number % len(keys)]
-    offered = {offer.name for offer in request.tools}
-    if action == "read" and "read_section" in offered:
-        return call("read_section", section_key=key)
-    if action == "open" and "open_sections" in offered:
-        return call("open_sections", section_keys=[key], reason="")
-    if action == "collapse" and "collapse_section" in offered:
-        return call("collapse_section", section_key=key)
-    what = action.removeprefix("poke ") if action.startswith("poke ") else "clear"
-    return call("poke", what="open" if what == "fail" else what, key=key, fail=what == "fail")
 
 
 def callable_now(request: ModelRequest) -> set[str]:
@@ -125,20 +62,3 @@ def test_callable_tools_are_those_of_the_sections_in_full(
 
     adapter = ScriptedAdapter(answer, supports_dynamic_tools=dynamic)
     MainLoop(max_expansions=20).execute(prompt, session=session, adapter=adapter)
-
-
-def check_resume(
-    template: PromptTemplate[Any], session: Session, request: ModelRequest, dynamic: bool, *params: Any
-) -> None:
-    """A copy that went through JSON asks the same next request."""
-    copy = Session()
-    copy.restore(Snapshot.from_json(session.snapshot().to_json()))
-    adapter = ScriptedAdapter(["done"], supports_dynamic_tools=dynamic)
-    adapter.resume(Prompt(template).bind(*params), session=copy)
-    (resumed,) = adapter.requests
-    assert tuple(resumed.messages) == tuple(request.messages)
-    assert (resumed.tools, resumed.revoked, resumed.initial_tools) == (
-        request.tools,
-        request.revoked,
-        request.initial_tools,
-    )

@@ -8,36 +8,14 @@ from typing import Any
 
 import pytest
 
-from tests.disclosure.desk import SUMMARY, a_tool, answers, tool_names
-from tests.disclosure.test_late_sections import Server
+from tests.disclosure.desk import SUMMARY, Server, a_tool, answers, closed, shop, tool_names
 from weakincentives import skill_sections
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptValidationError
-from weakincentives.prompt import EstimatedTokens, MarkdownSection, OpenOrRead, Prompt, PromptTemplate, SearchSections
+from weakincentives.prompt import MarkdownSection, OpenOrRead, Prompt, PromptTemplate, SearchSections
 from weakincentives.prompt.ranking import Index, LexicalRanker, SectionText
 from weakincentives.runtime import Conversation, MainLoop, Message, SectionOpened, SectionsOpened, ToolInvoked
 from weakincentives.session import Session, Snapshot
-
-
-def closed(key: str, text: str, *tools: str, summary: str = "More.", **options: Any) -> MarkdownSection[None]:
-    found = [a_tool(name) for name in tools]
-    return MarkdownSection(
-        title=key.title(), key=key, template=text, summary=summary, visibility=SUMMARY, tools=found, **options
-    )
-
-
-def shop(*extra: Any, **options: Any) -> PromptTemplate[None]:
-    late = closed("late", "After thirty days a manager must approve the refund.")
-    sections = [
-        MarkdownSection(title="Task", key="task", template="Help customers."),
-        closed("refunds", "A refund takes five days. Damaged goods are refunded at once.", "refund", children=[late]),
-        closed("shipping", "Parcels leave the warehouse at noon. Couriers deliver on Saturdays.", "track"),
-        closed("vouchers", "A voucher is valid for two years."),
-        *extra,
-    ]
-    strategy = SearchSections(**options)
-    return PromptTemplate(ns="t", key="shop", sections=sections, disclosure=strategy, tokenizer=EstimatedTokens())
-
 
 SEARCH = call("search_sections", query="manager approval for a late refund")
 

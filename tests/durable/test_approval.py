@@ -1,8 +1,6 @@
 """A tool call that waits for a person holds no thread and no process, and continues in any worker."""
 
 import gc
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +9,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.durable.desk import Refund, Refunded, desk, model, prepared
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
     Budget,
@@ -22,9 +21,7 @@ from weakincentives import (
     PromptTemplate,
     ScriptedAdapter,
     Session,
-    Tool,
     ToolContext,
-    ToolResult,
     tool,
 )
 from weakincentives.adapters.scripted import call
@@ -36,45 +33,9 @@ from weakincentives.session import observing
 from weakincentives.telemetry import RunStore, instrument, read_run, record
 
 
-@dataclass(frozen=True, slots=True)
-class Refund:
-    amount: int
-
-
-@dataclass(frozen=True, slots=True)
-class Refunded:
-    amount: int
-
-
-def refunding(within: float | None = None) -> Tool[Refund, int]:
-    def refund(params: Refund, *, context: ToolContext) -> ToolResult[int]:
-        context.session.dispatch(Refunded(params.amount))
-        answer = ask_approval(context, f"Refund {params.amount}?", within=within)
-        if not answer.approved:
-            return ToolResult(answer.note, success=False)
-        total = sum(event.amount for event in context.session[Refunded].all())
-        return ToolResult(f"Refunded {total}, says {answer.by} ({context.idempotency_key}).")
-
-    return Tool[Refund, int](name="refund", description="Refund.", handler=refund)
-
-
-def prepared(within: float | None = None) -> Callable[[Refund], Prompt[None]]:
-    section = MarkdownSection(title="Desk", key="desk", template="Refund.", tools=[refunding(within)])
-    return lambda _: Prompt(PromptTemplate[None](ns="t", key="desk", sections=[section]))
-
-
-def model(request: Any) -> Any:
-    last = request.messages[-1]
-    return last.text if last.role == "tool" else call("refund", call_id="c1", amount=5)
-
-
 def paying(request: Any) -> Any:
     last = request.messages[-1]
     return last.text if last.role == "tool" else call("pay", call_id="c1")
-
-
-def desk(database_url: str, within: float | None = None, **options: Any) -> DurableMainLoop[Refund, None]:
-    return DurableMainLoop("desk", prepared(within), ScriptedAdapter(model), database_url, **options)
 
 
 def wait_for_question(loop: DurableMainLoop[Refund, None]) -> None:

@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from tests.durable.agent import Task
+from tests.durable.desk import Question, Refund, desk, prompt_with
 from tests.durable.fleet import PATIENCE, until, workers
-from tests.durable.test_approval import Refund, desk
-from tests.durable.test_loop import Question, prompt_with
 from weakincentives import ScriptedAdapter
 from weakincentives.durable import (
     DurableClient,

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.durable.desk import Question, prompt_with, shout
 from tests.durable.fleet import PATIENCE
-from tests.durable.test_loop import Question, prompt_with, shout
 from weakincentives import PromptEvaluationError, ScriptedAdapter
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
@@ -179,5 +179,5 @@ def test_a_rate_is_a_number_per_time(rate: str, capsys: pytest.CaptureFixture[st
 
 
 def test_a_worker_needs_a_durable_loop(capsys: pytest.CaptureFixture[str]) -> None:
-    written = wink(capsys, "worker", "tests.durable.test_loop:Question", code=2)
+    written = wink(capsys, "worker", "tests.durable.desk:Question", code=2)
     assert "must be a DurableMainLoop, got type" in written

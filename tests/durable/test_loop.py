@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tests.durable.desk import Question, prompt_with, shout
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
     Binding,
@@ -25,7 +26,6 @@ from weakincentives import (
     PromptTemplate,
     ResourceRegistry,
     ScriptedAdapter,
-    SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
@@ -47,34 +47,8 @@ from weakincentives.runtime import ModelReply, ModelRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Answer:
     text: str
-
-
-@tool
-def shout(text: str) -> str:
-    """Say it louder."""
-    return text.upper()
-
-
-def prompt_with(*tools: Tool[Any, Any], disclosure: Any = None) -> Callable[[Question], Prompt[Any]]:
-    """A prompt with a question and, behind a summary, the tools."""
-    hidden = {} if disclosure is None else {"summary": "Tools.", "visibility": SectionVisibility.SUMMARY}
-
-    def prepare(question: Question) -> Prompt[Any]:
-        sections = [
-            MarkdownSection(title="Question", key="question", template=question.text),
-            MarkdownSection(title="Tools", key="tools", template="Use them.", tools=tools, **hidden),
-        ]
-        strategy = {} if disclosure is None else {"disclosure": disclosure}
-        return Prompt(PromptTemplate[None](ns="tests", key="loop", sections=sections, **strategy))
-
-    return prepare
 
 
 @contextmanager

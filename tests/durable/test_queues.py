@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.durable.desk import Question, prompt_with
 from tests.durable.fleet import PATIENCE
-from tests.durable.test_loop import Question, prompt_with
 from weakincentives import ScriptedAdapter
 from weakincentives.durable import DurableError, DurableMainLoop, QueueLimits
 from weakincentives.durable.database import status_table as status

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, Vendor
-from tests.durable.test_loop import Question, prompt_with, shout
+from tests.durable.desk import Question, prompt_with, shout
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives import PromptEvaluationError, ReadSections
 from weakincentives.durable import DurableMainLoop

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.npm_support import NpmModules
-from tests.ui.server import serving
-from tests.ui.test_clients import Talkative
+from tests.ui.server import Talkative, serving
 from tests.viewer.conftest import browser as browser
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 

@@ -11,9 +11,11 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
+TESTS = SOURCE.parent / "tests"
 
 GROUND = frozenset(
-    {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports"}
+    {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_loops"}
+    | {"_threads"}
 )
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
@@ -25,11 +27,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_display": GROUND,
     "_fence": GROUND,
     "_imports": GROUND,
+    "_loops": GROUND,
     "errors": GROUND,
     "clock": GROUND,
     "content": GROUND,
     "_frozen": GROUND,
     "_generics": GROUND,
+    "_threads": GROUND,
     "redaction": GROUND,
     "serde": GROUND | DATA,
     "limits": GROUND | DATA,
@@ -43,7 +47,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "adapters": LOOP | {"tools"},
     "adapters.local": LOOP | {"tools", "adapters", "telemetry"},
     "adapters.litellm": LOOP | {"tools", "adapters", "telemetry"},
-    "adapters.claude_agent_sdk": LOOP | {"tools", "adapters", "telemetry"},
+    "adapters.claude_agent_sdk": LOOP | {"tools", "adapters", "telemetry", "mcp"},
     "telemetry": LOOP,
     "durable": LOOP,
     "mcp": LOOP | {"telemetry"},
@@ -122,3 +126,10 @@ def test_the_modules_import_each_other_in_no_circle() -> None:
         TopologicalSorter({module: imports(module) for module in modules()}).prepare()
     except CycleError as error:
         pytest.fail(f"import cycle: {' -> '.join(error.args[1])}")
+
+
+def test_no_module_imports_from_a_test_module() -> None:
+    paths = [path for path in TESTS.rglob("*.py") if "node_modules" not in path.parts]
+    nodes = [(path.name, node) for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+    named = [(name, node.module or "") for name, node in nodes if isinstance(node, ast.ImportFrom)]
+    assert [found for found in named if found[1].rpartition(".")[2].startswith("test_")] == []

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.test_content import png
+from tests.pictures import png
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.content import Image, Text
 from weakincentives.prompt import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import section
-from tests.test_content import png
+from tests.pictures import png
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Image, Text, parts_of
 from weakincentives.errors import PromptEvaluationError

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.disclosure.desk import FULL, SUMMARY, a_tool, desk, section
-from tests.disclosure.test_properties import line, poke, steps, trees
+from tests.disclosure.trees import line, poke, steps, trees
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.disclosure.desk import FULL, SUMMARY, a_tool, desk, section
-from tests.disclosure.test_own_strategy import LookUp
-from tests.disclosure.test_properties import build, line, poke, steps, trees
+from tests.disclosure.desk import FULL, SUMMARY, LookUp, a_tool, changing, desk, section
+from tests.disclosure.trees import build, line, poke, steps, trees
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
 from weakincentives.errors import PromptEvaluationError
@@ -27,7 +26,6 @@ from weakincentives.prompt import (
     SectionVisibility,
     SetVisibilityOverride,
     ToolContext,
-    ToolResult,
     VisibilityChange,
     WorkspaceSection,
     tool,
@@ -89,19 +87,6 @@ def test_history_and_prompt_agree_on_every_section_at_every_turn(
     MainLoop(max_expansions=20).execute(prompt, session=session, adapter=adapter)
     assert [shown(turn.state) for turn in watch.history.turns] == seen
     assert [shown(turn.state) for turn in run_history(session).turns] == seen
-
-
-def changing(*changes: VisibilityChange, fail: bool = False) -> MarkdownSection[None]:
-    """A section with a tool that changes what is shown."""
-
-    @tool
-    def change(*, context: ToolContext) -> ToolResult[None]:
-        """Change visibility."""
-        for event in changes:
-            context.session.dispatch(event)
-        return ToolResult("done", success=not fail)
-
-    return MarkdownSection(key="task", title="Task", template="Go.", tools=[change])
 
 
 def changed(*changes: VisibilityChange, fail: bool = False) -> tuple[Watch, dict[str, SectionVisibility]]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.disclosure.test_search_sections import shop
+from tests.disclosure.desk import shop
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.cli import main
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolResult

@@ -15,10 +15,19 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from tests.servers.turn import Raw, Turn
+
+CERTIFICATE = Path(__file__).with_name("loopback.pem")
+
+
+def server_tls() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(CERTIFICATE)
+    return context
 
 
 @dataclass(frozen=True)

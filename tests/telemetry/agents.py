@@ -12,7 +12,7 @@ import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
-from weakincentives.runtime import MainLoop, PromptResponse
+from weakincentives.runtime import Conversation, MainLoop, PromptResponse
 from weakincentives.session import Session, observing
 from weakincentives.telemetry import record
 
@@ -95,3 +95,12 @@ def record_durable_run(file: Path, key: str) -> str:
         DurableMainLoop("desk", lambda add: prompt(), ScriptedAdapter(SCRIPT), str(file.with_name("work.db"))) as loop,
     ):
         return loop.execute(Add(1, 2), key=key).run_id
+
+
+CONVERSATION = [call("read_section", section_key="guide"), "It says to be brief.", "You are welcome."]
+
+
+def record_conversation(path: Path, *said: Any, script: Any = CONVERSATION) -> list[str]:
+    with record(path):
+        chat = Conversation(prompt(), adapter=ScriptedAdapter(script))
+        return [chat.send(content).run_id for content in said]

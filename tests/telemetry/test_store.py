@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.disclosure.desk import desk
-from tests.disclosure.test_own_strategy import LookUp
-from tests.runtime.test_history import changing
+from tests.disclosure.desk import LookUp, changing, desk
 from tests.telemetry.agents import FAIL, SCRIPT, prompt, run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import BudgetExceededError

@@ -1,10 +1,11 @@
-"""A web application on loopback that serves conversations in both protocols."""
+"""A web application on loopback that serves conversations in both protocols, and a model that can be stopped."""
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +13,8 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
+from weakincentives.adapters.scripted import ScriptedAdapter
+from weakincentives.runtime import Channel, ModelReply, ModelRequest, TextDelta
 from weakincentives.ui import Threads, ag_ui, vercel_ai
 
 
@@ -40,3 +43,29 @@ def application(threads: Threads, **options: Any) -> Starlette:
         ],
         **options,
     )
+
+
+class Whole(Channel):
+    """A channel that brings each reply in one piece, its reasoning first."""
+
+    def __init__(self, adapter: ScriptedAdapter) -> None:
+        self._adapter = adapter
+
+    def call(self, request: ModelRequest) -> ModelReply:
+        return self._adapter.reply(request)
+
+
+class Endless(Whole):
+    """Begins its first answer and never ends it."""
+
+    async def stream_async(self, request: ModelRequest) -> AsyncIterator[Any]:
+        reply = self.call(request)
+        yield TextDelta(reply.text)
+        if reply.text == "I begin":
+            await asyncio.Event().wait()
+        yield reply
+
+
+class Talkative(ScriptedAdapter):
+    def channel(self) -> Channel:
+        return Endless(self)

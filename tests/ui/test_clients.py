@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +13,10 @@ import pytest
 
 from tests.disclosure.desk import desk
 from tests.npm_support import NpmModules
-from tests.ui.server import application, serving
+from tests.ui.server import Talkative, Whole, application, serving
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult, tool
-from weakincentives.runtime import Channel, Conversation, ModelReply, ModelRequest, TextDelta
+from weakincentives.runtime import Channel, Conversation, ModelReply, ModelRequest
 from weakincentives.ui import Threads
 
 pytestmark = pytest.mark.slow
@@ -120,16 +120,6 @@ class Plan:
     title: str
 
 
-class Whole(Channel):
-    """A channel that brings each reply in one piece, its reasoning first."""
-
-    def __init__(self, adapter: ScriptedAdapter) -> None:
-        self._adapter = adapter
-
-    def call(self, request: ModelRequest) -> ModelReply:
-        return self._adapter.reply(request)
-
-
 class Thinking(ScriptedAdapter):
     def channel(self) -> Channel:
         return Whole(self)
@@ -178,22 +168,6 @@ def test_pictures_and_files_come_with_the_message(talk: Talk) -> None:
         "https://example.com/a.pdf",
         "What is it?",
     )
-
-
-class Endless(Whole):
-    """Begins its first answer and never ends it."""
-
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[Any]:
-        reply = self.call(request)
-        yield TextDelta(reply.text)
-        if reply.text == "I begin":
-            await asyncio.Event().wait()
-        yield reply
-
-
-class Talkative(ScriptedAdapter):
-    def channel(self) -> Channel:
-        return Endless(self)
 
 
 def test_a_stopped_answer_ends_and_the_next_message_is_answered(talk: Talk) -> None:

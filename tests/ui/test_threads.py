@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import desk
-from tests.ui.server import application, serving
-from tests.ui.test_clients import Talkative
+from tests.ui.server import Talkative, application, serving
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Content
 from weakincentives.prompt import Prompt, PromptTemplate, TextSection, Tool, ToolContext, ToolResult, tool

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.npm_support import NpmModules
-from tests.viewer.test_playground import on_call
+from tests.viewer.playground import on_call
 from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer
 

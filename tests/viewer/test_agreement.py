@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.viewer.test_conversations import record_conversation
+from tests.telemetry.agents import record_conversation
 from weakincentives import MainLoop, MarkdownSection, Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.cli import main

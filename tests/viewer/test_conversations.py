@@ -10,21 +10,11 @@ from zlib import compress, crc32
 
 import pytest
 
-from tests.telemetry.agents import prompt
-from weakincentives.adapters.scripted import ScriptedAdapter, call
+from tests.telemetry.agents import record_conversation
 from weakincentives.content import Document, Image
-from weakincentives.runtime import Conversation
-from weakincentives.telemetry import RunStore, prune, read_run, record
+from weakincentives.telemetry import RunStore, prune, read_run
 from weakincentives.viewer import Viewer, export_run
 from weakincentives.viewer.documents import Documents
-
-SCRIPT = [call("read_section", section_key="guide"), "It says to be brief.", "You are welcome."]
-
-
-def record_conversation(path: Path, *said: Any, script: Any = SCRIPT) -> list[str]:
-    with record(path):
-        chat = Conversation(prompt(), adapter=ScriptedAdapter(script))
-        return [chat.send(content).run_id for content in said]
 
 
 def picture() -> Image:

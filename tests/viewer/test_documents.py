@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from scripts.viewer_runs import RESOLUTION, Alert, on_call_template
-from tests.disclosure.desk import desk
-from tests.disclosure.test_own_strategy import LookUp
+from tests.disclosure.desk import LookUp, desk
 from tests.viewer.hosted import record_hosted_run
 from weakincentives import MainLoop, Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter, call

@@ -15,7 +15,8 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from scripts.viewer_runs import RESOLUTION, on_call_template
+from scripts.viewer_runs import on_call_template
+from tests.viewer.playground import SCRIPT, on_call
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import SerdeError
@@ -27,17 +28,6 @@ playwright = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
 )
 expect = playwright.expect
-
-SCRIPT = [call("read_section", section_key="logs"), call("search_logs", service="a", pattern="b"), RESOLUTION]
-
-
-def on_call(folder: Path) -> Playground:
-    return Playground(
-        on_call_template(),
-        adapters=[AdapterChoice("scripted"), AdapterChoice("openai", ("gpt-5.6",), True, "set OPENAI_API_KEY")],
-        make_adapter=lambda name: ScriptedAdapter(SCRIPT, model=name.partition(":")[2] or "scripted"),
-        overrides=JsonPromptOverridesStore(folder / "overrides"),
-    )
 
 
 @pytest.fixture

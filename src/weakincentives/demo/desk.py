@@ -1,7 +1,7 @@
 """The support desk: a handbook of summaries, each with its tools, and the customer's question.
 
 The question comes last because it is the only part that changes from run to run. Each section of the handbook is a
-Markdown file with its title and its summary on top. There is one tool per action, offered with the section that
+Markdown file with its summary and title on top. There is one tool per action, offered with the section that
 explains it; the shop's data is a small SQLite database in memory, created for each run.
 """
 
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from weakincentives.errors import ToolValidationError
@@ -22,9 +22,11 @@ from weakincentives.prompt import (
     PromptTemplate,
     Section,
     SectionVisibility,
+    TextSection,
     Tool,
     ToolContext,
     ToolResult,
+    markdown_sections,
     tool,
 )
 from weakincentives.resources import Binding, ResourceRegistry
@@ -68,16 +70,16 @@ def chat() -> PromptTemplate[None]:
 
 
 def _template(key: str, visibility: SectionVisibility, *last: Section[Any]) -> PromptTemplate[None]:
-    handbook: list[Section[Any]] = [
-        MarkdownSection(
+    pages = [
+        TextSection(
             title=page.title,
             key=page.key,
-            template=page.body,
+            text=page.text,
             summary=page.summary,
             visibility=visibility,
             tools=_TOOLS.get(page.key, ()),
         )
-        for page in pages()
+        for page in handbook()
     ]
     return PromptTemplate(
         ns="demo",
@@ -85,7 +87,7 @@ def _template(key: str, visibility: SectionVisibility, *last: Section[Any]) -> P
         name="support desk",
         sections=[
             MarkdownSection(title="Task", key="task", template=_INSTRUCTIONS),
-            *handbook,
+            *pages,
             *last,
         ],
         resources=ResourceRegistry.of(Binding(Store, lambda _: Store())),
@@ -97,27 +99,10 @@ def ask(question: str) -> Prompt[None]:
     return Prompt(template()).bind(Question(question))
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """One section of the handbook."""
-
-    key: str
-    title: str
-    summary: str
-    body: str
-
-
 @cache
-def pages() -> tuple[Page, ...]:
-    """All sections, ordered by key."""
-    folder = files("weakincentives.demo") / "handbook"
-    texts = {entry.name.removesuffix(".md"): entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
-    return tuple(_page(key, texts[key]) for key in sorted(texts))
-
-
-def _page(key: str, text: str) -> Page:
-    title, summary, body = text.split("\n\n", 2)
-    return Page(key, title.removeprefix("# ").strip(), summary.removeprefix("> ").strip(), body.strip())
+def handbook() -> tuple[TextSection[None], ...]:
+    """The sections of the handbook, without their tools."""
+    return tuple(markdown_sections(Path(__file__).with_name("handbook")))
 
 
 @tool(read_only=True)

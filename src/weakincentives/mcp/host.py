@@ -7,7 +7,6 @@ disclosure and recording work as they do with an adapter.
 from __future__ import annotations
 
 import asyncio
-import base64
 import copy
 import json
 import logging
@@ -22,17 +21,12 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import mcp_types as types
-from mcp.server import NotificationOptions, Server
-from mcp.server.context import ServerRequestContext
-from mcp.server.models import InitializationOptions
-from mcp.server.session import ServerSession
+from mcp.server import Server
 from mcp.server.stdio import stdio_server
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from weakincentives.content import Audio, Image, Media, Part
 from weakincentives.limits import Meter
+from weakincentives.mcp.server import CALL_ID, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
 from weakincentives.runtime import (
     CallModel,
@@ -58,7 +52,6 @@ IDLE_SECONDS = 600.0
 DROPPED = "This host was idle, and its session was dropped to make room: its sections are closed. Try again."
 # How long a host gets to process a list it has requested.
 SETTLE_SECONDS = 0.1
-Context = ServerRequestContext[Any, Any]
 HostKey = tuple[str, str, str]
 """The path, authorization and session id that tell hosts apart."""
 
@@ -101,7 +94,7 @@ class TemplateServer:
     @cached_property
     def server(self) -> Server[Any]:
         """The server itself, for uses that `run_stdio` and `app` do not cover."""
-        return _AnnouncingServer(
+        return AnnouncingServer(
             self._prompt.name,
             instructions=self._instructions,
             lifespan=self._lifespan,
@@ -124,8 +117,7 @@ class TemplateServer:
         if context.request is not None:
             headers = context.request.headers
             # Only where the protocol has sessions has the SDK checked the id; elsewhere it is just what someone wrote.
-            has_session = context.protocol_version not in MODERN_PROTOCOL_VERSIONS
-            session_id = headers.get("mcp-session-id", "") if has_session else ""
+            session_id = headers.get("mcp-session-id", "") if is_older(context) else ""
             key = (context.request.url.path, headers.get("authorization", ""), session_id)
         host, idle = self._hosts.get(key), None
         if host is None:
@@ -161,20 +153,19 @@ class TemplateServer:
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         host = await self._host(context)
-        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            host.older_session = context.session
+        host.listener.listed(context)
         return types.ListToolsResult(tools=[_declared(tool) for tool in host.list_tools()])
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         host = await self._host(context)
-        call_id = str((params.meta or {}).get("claudecode/toolUseId") or secrets.token_hex(8))
+        call_id = str((params.meta or {}).get(CALL_ID) or secrets.token_hex(8))
         outcome = await host.call(ToolCall(call_id, params.name, json.dumps(params.arguments or {})))
         content: list[Any] = [types.TextContent(type="text", text=outcome.message)]
-        content += (_block(part) for part in outcome.attachments)
+        content += (content_block(part) for part in outcome.attachments)
         return types.CallToolResult(content=content, is_error=not outcome.success)
 
     async def _listen(self, context: Context, params: Any) -> Any:
-        return await (await self._host(context)).listen(context, params)
+        return await (await self._host(context)).listener.listen(context, params)
 
 
 def serve(
@@ -194,15 +185,6 @@ def serve(
     if not isinstance(prompt, Prompt):
         raise TypeError(f"serve takes a Prompt or a PromptTemplate, got {prompt!r}")
     return TemplateServer(prompt, params, session, relist_seconds)
-
-
-class _AnnouncingServer(Server[Any]):
-    """A server that announces, to clients of the older protocol too, that its list may change."""
-
-    def create_initialization_options(
-        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
-    ) -> InitializationOptions:
-        return super().create_initialization_options(NotificationOptions(tools_changed=True), *args, **kwargs)
 
 
 class _HostAdapter(LoopAdapter):
@@ -228,21 +210,18 @@ class _Host:
     """One host's run of the template: an inner loop advanced by the host's calls."""
 
     def __init__(self, prompt: Prompt[Any], session: Session, relist_seconds: float) -> None:
-        self.older_session: ServerSession | None = None
+        self.listener = Listener()
         self.last_used = time.monotonic()
         self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), _HostAdapter(prompt))
         self._cursor: LoopCursor | None = None
         self._offered: list[Tool[Any, Any]] = []
         self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()
         self._stack = AsyncExitStack()
-        # Two locks: a host lists the tools while the answer to its call is still waiting for that.
+        # Two locks, because a host lists the tools again before it gets the result of the call that changed them.
         self._starting = asyncio.Lock()
         self._lock = asyncio.Lock()
         self._relist_seconds = relist_seconds
         self._relisted = asyncio.Event()
-        self._bus = InMemorySubscriptionBus()
-        self._handler = ListenHandler(self._bus)
-        self._listens = False
         self._follows = True
 
     async def start(self) -> None:
@@ -276,10 +255,6 @@ class _Host:
         asyncio.get_running_loop().call_later(SETTLE_SECONDS, self._relisted.set)
         self._follows = True
         return self._offered
-
-    async def listen(self, context: Context, params: Any) -> Any:
-        self._listens = True
-        return await self._handler(context, params)
 
     async def call(self, call: ToolCall) -> ToolExecutionOutcome:
         """Run one call. A call that the host cancels is rolled back, and the run continues."""
@@ -338,10 +313,8 @@ class _Host:
     async def _announce(self) -> None:
         """Tell the host that the list has changed, and wait for it to list again, unless it failed to last time."""
         relisted = self._relisted = asyncio.Event()
-        await self._bus.publish(ToolsListChanged())
-        if self.older_session is not None:
-            await self.older_session.send_tool_list_changed()
-        if self._follows and (self._listens or self.older_session is not None):
+        await self.listener.notify()
+        if self._follows and self.listener.listens:
             try:
                 await asyncio.wait_for(relisted.wait(), self._relist_seconds)
             except TimeoutError:
@@ -361,16 +334,3 @@ def _declared(tool: Tool[Any, Any]) -> types.Tool:
             "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
         }
     )
-
-
-def _block(part: Part) -> Any:
-    if not isinstance(part, Media) or part.blob is None:
-        return types.TextContent(type="text", text=str(part))
-    data = base64.b64encode(part.data).decode()
-    if isinstance(part, Image):
-        return types.ImageContent(type="image", data=data, mime_type=part.media_type)
-    if isinstance(part, Audio):
-        return types.AudioContent(type="audio", data=data, mime_type=part.media_type)
-    uri = f"attachment:{part.name or part.blob.digest}"
-    blob = types.BlobResourceContents(uri=uri, blob=data, mime_type=part.media_type)
-    return types.EmbeddedResource(type="resource", resource=blob)

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextvars
 import logging
-import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
+from weakincentives._threads import until
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.limits import Deadline
 from weakincentives.prompt.outline import Node, Outline, Params
@@ -22,7 +20,6 @@ from weakincentives.resources import ScopedResourceContext
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.prompt")
-T = TypeVar("T")
 
 
 class LateContents:
@@ -148,7 +145,9 @@ class Presentation:
             node = self.outline.by_path.get(path[:end])
             if node is None or not node.is_late or node.path in self.loaded:
                 continue
-            content = _until(deadline, partial(node.section.load, resources))
+            late = DeadlineExceededError("The deadline passed while a section was being opened.", phase="tool")
+            seconds = None if deadline is None else deadline.remaining().total_seconds()
+            content = until(seconds, partial(node.section.load, resources), late)
             self.loaded += (node.path,)
             before, self.outline = self.outline, self._late.add(node.path, content, self.outline)
             if self._base is not None and self.outline is not before:
@@ -192,24 +191,3 @@ class Presentation:
             logger.warning("No section was opened for what the user said: %s", error)
             return []
         return [node for node in found if view.decided_by(node) in ("declared", "selector")]
-
-
-def _until(deadline: Deadline | None, work: Callable[[], T]) -> T:
-    """The result of blocking work. Work not done by the deadline continues in its thread, without effect."""
-    if deadline is None:
-        return work()
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="wink-load", daemon=True).start()
-    try:
-        return result.result(max(0.0, deadline.remaining().total_seconds()))
-    except TimeoutError:
-        if result.done():
-            raise
-        raise DeadlineExceededError("The deadline passed while a section was being opened.", phase="tool") from None

@@ -9,6 +9,7 @@ from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
+from weakincentives._display import shortened
 from weakincentives.prompt import View
 from weakincentives.prompt.ranking import WORD_FINDER, Found
 from weakincentives.runtime.context import RunContext
@@ -67,7 +68,7 @@ def _misses(context: RunContext, view: View, ranked: Ranked, answer: str) -> Ite
     for event in failed:
         if event.disclosure is None and event.section_key:
             for miss in best_miss(ranked(event.result.message), read):
-                yield miss._replace(reason=f"'{event.name}' failed: {event.result.message[:100]}")
+                yield miss._replace(reason=f"'{event.name}' failed: {shortened(event.result.message, 100)}")
     asked = user_words(session[Message].view())[-MAX_WORDS:]
     lacking = _LACKING.search(answer)
     clear = 1.0 if lacking else CLEAR

@@ -10,12 +10,14 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from weakincentives._display import shortened
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
     INSTRUCTIONS,
@@ -23,6 +25,7 @@ from weakincentives.runtime import (
     EvaluationFailed,
     EvaluationStopped,
     EvaluationSuspended,
+    HistoryBuilder,
     Message,
     ModelCalled,
     PromptExecuted,
@@ -100,14 +103,14 @@ class Tally:
                 self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}", prompt_name=event.prompt_name)
                 self.columns.update(adapter=event.adapter, model=event.model, conversation_id=event.conversation_id)
                 if not self.turns and (asked := _filled_text(event)):
-                    self.columns["question"] = asked
+                    self.columns["question"] = shortened(asked, MAX_LINE)
                 self._mark_running(at, open_runs)
             case Message():
                 if not self.turns and (asked := question_in(event)):
-                    self.columns["question"] = asked[:MAX_LINE]
+                    self.columns["question"] = shortened(asked, MAX_LINE)
                 elif event.role == "assistant" and not event.tool_calls and not event.rebased:
                     # The whole answer, or what was said of it when the run was stopped.
-                    self.columns["answer"] = event.text[:MAX_LINE]
+                    self.columns["answer"] = shortened(event.text, MAX_LINE)
             case ModelCalled():
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
@@ -132,7 +135,7 @@ class Tally:
             case EvaluationStopped() | EvaluationSuspended():
                 self.end("interrupted", at, open_runs)
             case PromptExecuted():
-                self.columns["answer"] = event.text[:MAX_LINE]
+                self.columns["answer"] = shortened(event.text, MAX_LINE)
                 self.end("halted" if event.halted else "ok", at, open_runs)
 
     @property
@@ -170,6 +173,8 @@ class RunFile:
     def __init__(self, path: Path, clean: Callable[[str], str], prices: Mapping[str, Prices] | None) -> None:
         self.recorder_id = os.urandom(8).hex()
         self.open_runs: dict[str, OpenRun] = {}
+        # The histories of runs that have not ended, with the number of their last event.
+        self._histories: dict[str, tuple[int, HistoryBuilder]] = {}
         self._path = path
         self._clean = clean
         self._prices = prices
@@ -210,6 +215,7 @@ class RunFile:
             if isinstance(packed.event, PromptRendered):
                 self._end_earlier_runs(packed, tallies)
             tally.count(packed.event, packed.time, self.open_runs, self._prices)
+            self._fold(packed, tally.events)
             tally.texts.update(packed.texts, packed.blobs)
             texts.update(packed.texts)
             blobs.update(packed.blobs)
@@ -245,10 +251,28 @@ class RunFile:
         self.beat(dropped)
         self._connection.execute("UPDATE recorders SET closed = 1 WHERE id = ?", (self.recorder_id,))
 
+    def _fold(self, packed: Packed, seq: int) -> None:
+        """Add an event to the history of its run, if that has all the events before it."""
+        known = (0, HistoryBuilder(packed.run_id)) if seq == 1 else self._histories.get(packed.run_id)
+        if packed.run_id and known is not None and known[0] == seq - 1:
+            # A history that fails is read again at the end, where the failure is logged.
+            with suppress(Exception):
+                known[1].add(packed.event, seq=seq, time=packed.time)
+                self._histories[packed.run_id] = (seq, known[1])
+
     def _sum_up(self, run_id: str) -> None:
-        """Write what depends on the whole history of a run, so that a list need not read it."""
+        """Write what depends on the whole history of a run, so that a list need not read it.
+
+        The history is read if it lacks events: those of an earlier part of the run, of another recorder, or of a
+        transaction that failed.
+        """
+        known = self._histories.pop(run_id, None)
         try:
-            history = read_history(EventReader(self._path, self._connection), run_id)
+            found = self._connection.execute("SELECT events FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+            if known is not None and found == (known[0],):
+                history = known[1].build()
+            else:
+                history = read_history(EventReader(self._path, self._connection), run_id)
             full = ledger_of(history).full_prompt_tokens
         except Exception:
             logger.exception("The run '%s' could not be summed up.", run_id)
@@ -365,7 +389,7 @@ def _filled_text(event: PromptRendered) -> str:
     """The sections filled by params, without headings: the question of a run that has no user message."""
     filled = {section.path for section in event.sections if section.filled}
     texts = (event.text[span.start : span.end] for span in event.spans if span.path in filled)
-    return "\n".join(_HEADING.sub("", text).strip() for text in texts)[:MAX_LINE]
+    return "\n".join(_HEADING.sub("", text).strip() for text in texts)
 
 
 def prune(

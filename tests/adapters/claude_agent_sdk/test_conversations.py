@@ -15,9 +15,9 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 
 from tests.adapters.claude_agent_sdk.cli_runs import adapter, processes, prompt, section, tool
 from tests.disclosure.desk import desk
+from tests.pictures import png
 from tests.servers.claude_cli import CliServer, call, say
 from tests.servers.turn import Raw, Turn
-from tests.test_content import png
 from weakincentives.adapters.claude_agent_sdk import CliRunEnded
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.content import Document, Image

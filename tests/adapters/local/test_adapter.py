@@ -104,11 +104,15 @@ def opened(session: Session) -> list[str]:
     return [call.params.section_key for call in session[ToolInvoked].all() if call.name == "read_section"]
 
 
+def sentences(text: str) -> set[str]:
+    return set(re.split(r"(?<=\.)\s+", text))
+
+
 def test_the_section_that_fits_is_opened_and_quoted(ranked: LocalAdapter) -> None:
     session = Session()
     response = ranked.evaluate(shop("When do you close in the evening?"), session=session)
     assert opened(session) == ["hours"]
-    assert response.text == "It closes at six in the evening. The shop opens at nine in the morning."
+    assert "six in the evening" in response.text and sentences(response.text) <= sentences(OPENING)
 
 
 def test_a_tool_appears_with_its_section_and_gets_what_the_question_says(ranked: LocalAdapter) -> None:
@@ -182,11 +186,12 @@ def test_a_conversation_that_no_longer_fits_goes_on_without_its_oldest_turns(ran
     with LocalAdapter(context=700) as small:
         chat = Conversation(shop("Hello."), adapter=small, session=session)
         questions = ("When do you close in the evening?", "What is the chest of a medium shirt?")
-        answers = {chat.send(question).text.partition(".")[0] for question in questions * 4}
+        answers = [chat.send(question).text for question in questions * 4]
         with pytest.raises(ContextOverflowError, match="with its last question has"):
             chat.send("When? " * 800)
-        assert chat.send(questions[0]).text.startswith("It closes at six in the evening.")
-    assert answers == {"It closes at six in the evening", "A medium shirt has a chest of 100 centimetres"}
+        answers.append(chat.send(questions[0]).text)
+    assert all("six in the evening" in answer.partition(".")[0] for answer in answers[::2])
+    assert all("100 centimetres" in answer.partition(".")[0] for answer in answers[1::2])
     assert max(call.usage.input_tokens for call in session[ModelCalled].all()) <= 700
 
 
@@ -314,7 +319,7 @@ def test_a_second_question_gets_an_answer_of_its_own(ranked: LocalAdapter) -> No
     session = Session()
     chat = Conversation(shop("Hello."), adapter=ranked, session=session)
     first, second = chat.send("When do you close in the evening?"), chat.send("What is the weight of parcel PK-77?")
-    assert first.text.startswith("It closes at six in the evening.")
+    assert "six in the evening" in first.text
     assert second.text == "Parcel PK-77 weighs 7 kilograms."
 
 
@@ -415,13 +420,14 @@ def test_a_message_about_a_change_is_not_answered_with_a_lookup(ranked: LocalAda
     )
     called, answers = told(ranked, *messages)
     assert called == ["shipping", "track", "refunds", "refund"]
-    assert answers[1].startswith("Parcels under 14 days are refunded in full.")
+    assert "refunded in full" in answers[1]
     assert answers[2] == "Parcel PK-8 is refunded."
 
 
 def test_what_the_prompt_does_not_list_is_searched_for(ranked: LocalAdapter) -> None:
     called, answers = told(ranked, "When do parcels leave?", disclosure=SearchSections(menu="none"))
-    assert (called, answers) == (["search_sections", "shipping"], ["Parcels leave within a day."])
+    assert called == ["search_sections", "shipping"]
+    assert "within a day" in answers[0]
 
 
 @pytest.mark.parametrize("menu", ["all", "none"])
@@ -434,7 +440,7 @@ def test_a_section_below_a_closed_one_is_opened_and_summaries_are_not_quoted(ran
     called, answers = told(ranked, "How are refunds done?", "What is the refund code for spoiled goods?")
     assert called == ["refunds", "refunds.spoiled"]
     assert "The refund code for spoiled goods." not in answers[0]
-    assert answers[1].startswith("The code for spoiled goods is SG-41.")
+    assert "SG-41" in answers[1]
 
 
 def test_a_later_question_opens_the_section_that_matches_better(ranked: LocalAdapter) -> None:
@@ -442,14 +448,8 @@ def test_a_later_question_opens_the_section_that_matches_better(ranked: LocalAda
         ranked, "When are parcels refunded?", "When do parcels leave?", "Are parcels refunded in full?"
     )
     assert called == ["refunds", "shipping"]
-    assert [answer.partition(".")[0] for answer in answers] == [
-        "Parcels under 14 days are refunded in full",
-        "Parcels leave within a day",
-        "Parcels under 14 days are refunded in full",
-    ]
-
-
-QUOTATION = "It closes at six in the evening. The shop opens at nine in the morning."
+    facts = ("refunded in full", "within a day", "refunded in full")
+    assert all(fact in answer.partition(".")[0] for fact, answer in zip(facts, answers, strict=True))
 
 
 class Speaker:
@@ -474,23 +474,18 @@ class SpeakingAdapter(LocalAdapter):
 
 
 @pytest.mark.parametrize(
-    ("said", "shown"),
-    [
-        (
-            "We close at six.",
-            "We close at six.\n\n> It closes at six in the evening. The shop opens at nine in the morning.",
-        ),
-        ("A key costs 25 euros.", "It closes at six in the evening. The shop opens at nine in the morning."),
-    ],
+    ("said", "shown"), [("We close at six.", "We close at six.\n\n> {}"), ("A key costs 25 euros.", "{}")]
 )
 def test_a_composed_answer_stands_above_the_quotation_unless_it_was_made_up(
     ranked: LocalAdapter, said: str, shown: str
 ) -> None:
+    question = "When do you close in the evening?"
+    expected = shown.format(ranked.evaluate(shop(question), session=Session()).text)
     adapter = SpeakingAdapter()
     adapter.engine = Speaker(ranked.engine, said)
-    events = list(adapter.stream(shop("When do you close in the evening?"), session=Session()))
-    assert events[-1].response.text == shown
-    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == shown
+    events = list(adapter.stream(shop(question), session=Session()))
+    assert events[-1].response.text == expected
+    assert "".join(event.text for event in events if isinstance(event, TextDelta)) == expected
 
 
 CHANGES = (

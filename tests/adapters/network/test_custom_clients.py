@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -15,14 +14,12 @@ import pytest
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import KEY
 from tests.servers.anthropic_messages import MessagesServer
-from tests.servers.loopback import Received
+from tests.servers.loopback import CERTIFICATE, Received, server_tls
 from tests.servers.openai_responses import ResponsesServer
 from tests.servers.turn import Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
 from weakincentives.errors import PromptEvaluationError
-
-CERTIFICATE = Path(__file__).parents[2] / "servers" / "loopback.pem"
 
 SYNC = [
     pytest.param(OpenAIAdapter, openai.OpenAI, ResponsesServer, "/v1", id="openai"),
@@ -55,12 +52,6 @@ def ways(adapter: Any) -> list[str]:
 
 def keys(api: Any) -> list[str]:
     return [received.headers["authorization"] for received in api.requests]
-
-
-def server_context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(CERTIFICATE)
-    return context
 
 
 @pytest.mark.parametrize(("adapter", "client", "server", "base"), BOTH)
@@ -150,7 +141,7 @@ async def _awaited(adapter: Any, client: Any) -> str:
 
 @pytest.mark.parametrize(("adapter", "client", "server", "base"), SYNC)
 def test_a_certificate_authority_of_the_client_is_trusted(adapter: Any, client: Any, server: Any, base: str) -> None:
-    with server(hello, tls=server_context()) as api:
+    with server(hello, tls=server_tls()) as api:
         context = ssl.create_default_context(cafile=str(CERTIFICATE))
         with httpx2.Client(verify=context) as http:
             made = client(api_key=KEY, base_url=api.url + base, http_client=http)
@@ -163,7 +154,7 @@ def test_a_certificate_authority_of_the_environment_is_trusted_by_our_connection
 ) -> None:
     monkeypatch.setenv("SSL_CERT_FILE", str(CERTIFICATE))
     with (
-        server(hello, tls=server_context()) as api,
+        server(hello, tls=server_tls()) as api,
         adapter("m", client=client(api_key=KEY, base_url=api.url + base)) as plain,
     ):
         assert plain.uses_own_connections
@@ -174,7 +165,7 @@ def test_a_certificate_authority_of_the_environment_is_trusted_by_our_connection
 @pytest.mark.parametrize(("adapter", "client", "server", "base"), BOTH)
 def test_a_server_that_is_not_trusted_is_refused(adapter: Any, client: Any, server: Any, base: str) -> None:
     with (
-        server(hello, tls=server_context()) as api,
+        server(hello, tls=server_tls()) as api,
         adapter("m", client=client(api_key=KEY, base_url=api.url + base), max_retries=0) as plain,
     ):
         with pytest.raises(PromptEvaluationError, match=r"(?i)certificate"):

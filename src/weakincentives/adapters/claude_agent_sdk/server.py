@@ -15,18 +15,11 @@ from typing import Any
 
 import mcp_types as types
 import uvicorn
-from mcp.server import NotificationOptions, Server
-from mcp.server.context import ServerRequestContext
-from mcp.server.models import InitializationOptions
-from mcp.server.session import ServerSession
-from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
-from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declare_tool, tool_content
+from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declare_tool, shown_in_result
 from weakincentives.content import Part
+from weakincentives.mcp.server import CALL_ID, AnnouncingServer, Context, Listener, content_block
 from weakincentives.prompt import Tool, portable_name
-
-_CALL_ID = "claudecode/toolUseId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +30,6 @@ class Answer:
     success: bool = True
 
 
-class _AnnouncingServer(Server[Any]):
-    """A server that announces, to clients of the older protocol too, that its list may change."""
-
-    def create_initialization_options(
-        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
-    ) -> InitializationOptions:
-        return super().create_initialization_options(NotificationOptions(tools_changed=True), *args, **kwargs)
-
-
 class ToolServer:
     """Serves a list of tools; calls wait until `answer` is given for their id."""
 
@@ -53,15 +37,14 @@ class ToolServer:
         self._tools = {portable_name(tool.name): declare_tool(tool) for tool in tools}
         self._answers: dict[str, asyncio.Future[Answer]] = {}
         self._listed = asyncio.Event()
-        self._bus = InMemorySubscriptionBus()
-        self._older_session: ServerSession | None = None
+        self._listener = Listener()
         self._path = f"/{secrets.token_urlsafe(24)}"
         self._socket = socket.create_server(("127.0.0.1", 0))
-        app = _AnnouncingServer(
+        app = AnnouncingServer(
             SERVER_NAME,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_subscriptions_listen=self._listener.listen,
             get_tool_input_schema=self._schema,
         )
         self._http = uvicorn.Server(
@@ -109,9 +92,7 @@ class ToolServer:
         """Offer more tools and announce them; False if the CLI does not list the tools again."""
         self._tools |= {portable_name(tool.name): declare_tool(tool) for tool in tools}
         self._listed.clear()
-        await self._bus.publish(ToolsListChanged())
-        if self._older_session is not None:
-            await self._older_session.send_tool_list_changed()
+        await self._listener.notify()
         return await self.listed(timeout)
 
     def answer(self, call_id: str, answer: Answer) -> None:
@@ -127,18 +108,12 @@ class ToolServer:
         declared = self._tools.get(name)
         return None if declared is None else declared["input_schema"]
 
-    async def _list_tools(
-        self, context: ServerRequestContext[Any, Any], params: types.PaginatedRequestParams | None
-    ) -> types.ListToolsResult:
-        if context.protocol_version not in MODERN_PROTOCOL_VERSIONS:
-            self._older_session = context.session
+    async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
+        self._listener.listed(context)
         self._listed.set()
         return types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in self._tools.values()])
 
-    async def _call_tool(
-        self, context: ServerRequestContext[Any, Any], params: types.CallToolRequestParams
-    ) -> types.CallToolResult:
-        call_id = str((params.meta or {}).get(_CALL_ID, ""))
-        answer = await self._slot(call_id)
-        content = [tool_content(part) for part in answer.parts]
-        return types.CallToolResult.model_validate({"content": content, "isError": not answer.success})
+    async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
+        answer = await self._slot(str((params.meta or {}).get(CALL_ID, "")))
+        content = [content_block(shown_in_result(part)) for part in answer.parts]
+        return types.CallToolResult(content=content, is_error=not answer.success)

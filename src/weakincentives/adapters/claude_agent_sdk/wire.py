@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from weakincentives.adapters.anthropic.reply import STOPS, StreamedMessage, parse_usage
 from weakincentives.adapters.anthropic.wire import content_block
-from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache, base64_text
+from weakincentives.adapters.network import FIRST_USER_TURN, ToolCache
 from weakincentives.content import Document, Image, Part, Text
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, ToolResult, portable_name
@@ -75,13 +75,12 @@ def words(message: Message) -> tuple[Part, ...]:
     return message.parts or (Text(message.text),)
 
 
-def tool_content(part: Part) -> dict[str, Any]:
-    """A part of a tool's result in MCP's format; the CLI passes on neither documents nor URLs."""
-    if isinstance(part, Image) and part.data:
-        return {"type": "image", "data": base64_text(part), "mimeType": part.media_type}
+def shown_in_result(part: Part) -> Part:
+    """A part of a tool's result as the CLI passes it on: not as a document, a recording or a URL."""
     if isinstance(part, Document) and part.media_type in TEXT_TYPES:
-        return {"type": "text", "text": part.data.decode("utf-8", "replace")}
-    return {"type": "text", "text": part.text if isinstance(part, Text) else f"{part} cannot be shown in a result."}
+        return Text(part.data.decode("utf-8", "replace"))
+    shown = isinstance(part, Text) or (isinstance(part, Image) and part.blob is not None)
+    return part if shown else Text(f"{part} cannot be shown in a result.")
 
 
 def turns(messages: Sequence[Message], *, thinking: bool) -> list[dict[str, Any]]:
