@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tests.adapters.tools import SYSTEM, SearchCodec, ask, hosted, tool
-from weakincentives.adapters.anthropic.wire import INLINE_TOOLS, TOOL_CHANGES, MessagesWire, best_route
+from weakincentives.adapters.anthropic import AnthropicAdapter
+from weakincentives.adapters.anthropic.wire import INLINE_TOOLS, TOOL_CHANGES, MessagesWire
 from weakincentives.adapters.network import TransportError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt.output import structured_output
@@ -165,7 +166,7 @@ def test_hosted_tools_bring_their_betas() -> None:
     ],
 )
 def test_the_route_follows_the_model(model: str, route: str) -> None:
-    assert best_route(model) == route
+    assert AnthropicAdapter(model, client=object()).tool_route == route
 
 
 def answer(*content: dict[str, Any], stop: str = "end_turn", **fields: Any) -> bytes:

@@ -11,7 +11,8 @@ import pytest
 
 from tests.adapters.tools import SYSTEM, SearchCodec, ask, hosted, tool
 from weakincentives.adapters.network import TransportError
-from weakincentives.adapters.openai.wire import ResponsesWire, best_route
+from weakincentives.adapters.openai.models import facts
+from weakincentives.adapters.openai.wire import ResponsesWire
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt.output import structured_output
@@ -173,7 +174,7 @@ def test_a_conversation_that_is_not_the_one_before_is_encoded_anew() -> None:
     ],
 )
 def test_the_route_follows_the_model(model: str, route: str) -> None:
-    assert best_route(model) == route
+    assert facts(model).route == route
 
 
 def response(*output: dict[str, Any], **fields: Any) -> bytes:

@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Literal, Unpack
 
+from weakincentives.adapters.anthropic.models import facts, media_support
 from weakincentives.adapters.anthropic.reply import found_tools
-from weakincentives.adapters.anthropic.wire import (
-    PROVIDER,
-    SEARCH_TOOL,
-    MessagesWire,
-    accepts_system_messages,
-    best_route,
-    binds_thinking,
-    has_thinking,
-    has_tool_search,
-    media_support,
-)
+from weakincentives.adapters.anthropic.wire import PROVIDER, SEARCH_TOOL, MessagesWire, has_thinking
 from weakincentives.adapters.network import ClientAdapter, ClientOptions, Wire
 from weakincentives.runtime import MediaSupport, Message
 
@@ -50,29 +41,30 @@ class AnthropicAdapter(ClientAdapter):
         tool_search: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if tool_route == "append" and binds_thinking(model):
+        if tool_route == "append" and facts(model).binds_thinking:
             raise ValueError(
                 f"tool_route must be 'auto' or 'tool_addition' for '{model}', which binds its thinking to the list of "
                 "tools, got 'append'"
             )
         super().__init__(model, **options)
         self.max_tokens = max_tokens
-        self._tool_route = best_route(model) if tool_route == "auto" else tool_route
+        best = "tool_addition" if facts(model).system_messages else "append"
+        self._tool_route = best if tool_route == "auto" else tool_route
         self._tool_search = tool_search
-        if tool_search and not has_tool_search(model):
+        if tool_search and not facts(model).tool_search:
             raise ValueError(f"tool_search needs Claude 4 or later (Haiku 4.5), got '{model}'")
         self.reserved_names = (SEARCH_TOOL,) if tool_search else ()
 
     @property
     def supports_operator_text(self) -> bool:
-        return accepts_system_messages(self.model)
+        return facts(self.model).system_messages
 
     @property
     def media(self) -> MediaSupport:
         return media_support(self.model)
 
     def binds_reasoning(self, message: Message) -> bool:
-        return binds_thinking(self.model) and has_thinking(message)
+        return facts(self.model).binds_thinking and has_thinking(message)
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)

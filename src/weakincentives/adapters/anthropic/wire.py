@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
+from weakincentives.adapters.anthropic.models import facts
 from weakincentives.adapters.anthropic.reply import (
     BOUND,
     CONTAINER,
@@ -31,78 +30,23 @@ from weakincentives.adapters.network import (
 )
 from weakincentives.content import Image, Media, Part
 from weakincentives.prompt import HostedTool, Tool, portable_name
-from weakincentives.runtime import (
-    MEGABYTE,
-    TEXT_TYPES,
-    MediaSupport,
-    Message,
-    ModelReply,
-    ModelRequest,
-    document_tokens,
-)
+from weakincentives.runtime import TEXT_TYPES, Message, ModelReply, ModelRequest
 from weakincentives.serde import describe_bounds
 
 PROVIDER = "anthropic"
-Route = Literal["tool_addition", "append"]
 
 TOOL_CHANGES = "mid-conversation-tool-changes-2026-07-01"
 INLINE_TOOLS = "inline-tools-2026-09-15"
 CACHED = {"type": "ephemeral"}
+ADAPTIVE = {"type": "adaptive"}
 SEARCH_TOOL = "tool_search_tool_bm25"
 
-_SEARCHES = re.compile(r"claude-((opus|sonnet)-[4-9]|haiku-(4-5|[5-9])|fable|mythos)")
-_ACCEPTS_SYSTEM_MESSAGES = re.compile(r"claude-(fable-5|mythos-5|opus-4-8|opus-5|sonnet-5-5|haiku-5-5)")
-_BINDS_THINKING = re.compile(r"claude-((fable|mythos)-5-\d|(opus|sonnet|haiku)-5-5)")
-_MODEL = re.compile(r"claude-(opus|sonnet|haiku|fable|mythos)-(\d+)(?:-(\d{1,2}))?(?!\d)")
 _TEXT = b'{"type":"text","text":'
 _BUDGETS = {"low": 1024, "medium": 2048, "high": 4096}
 
 
-def accepts_system_messages(model: str) -> bool:
-    """Whether the model accepts system messages mid-conversation, with text or tool changes."""
-    return _ACCEPTS_SYSTEM_MESSAGES.match(model) is not None
-
-
-def binds_thinking(model: str) -> bool:
-    """Whether the model accepts its earlier thinking only after the exact text it followed."""
-    return _BINDS_THINKING.match(model) is not None
-
-
 def has_thinking(message: Message) -> bool:
     return message.provider == PROVIDER and any(map(is_thinking, message.items))
-
-
-def best_route(model: str) -> Route:
-    """`tool_addition` if the model is documented to accept it, else `append`."""
-    return "tool_addition" if accepts_system_messages(model) else "append"
-
-
-def media_support(model: str) -> MediaSupport:
-    """Images, PDF documents and plain text; base64 data is limited to 10 MB per image and 32 MB per request."""
-    return MediaSupport(
-        images=tuple(dict.fromkeys(Image.types.values())),
-        documents=("application/pdf", *TEXT_TYPES),
-        max_image_bytes=10 * MEGABYTE * 3 // 4,
-        max_document_bytes=32 * MEGABYTE * 3 // 4,
-        max_total_bytes=32 * MEGABYTE * 3 // 4,
-        max_images=600 if accepts_system_messages(model) else 100,
-        max_side=8000,
-        count=lambda part: image_tokens(part, model) if isinstance(part, Image) else document_tokens(part),
-    )
-
-
-def image_tokens(image: Image, model: str) -> int:
-    """What an image costs: one token per 28-pixel square, after scaling down to the size the model sees."""
-    width, height = image.dimensions or (1024, 1024)
-    _, version = _family(model)
-    scale = min(1.0, (2000 if version >= (4, 7) else 1568) / max(width, height))
-    tokens = math.ceil(width * scale / 28) * math.ceil(height * scale / 28)
-    return tokens if version >= (4, 7) else min(tokens, 1568)
-
-
-def has_tool_search(model: str) -> bool:
-    """Whether the provider can search deferred tools for this model: from version 4 on, for Haiku from 4.5 on."""
-    return _SEARCHES.match(model) is not None
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -144,6 +88,7 @@ class MessagesWire(Wire):
     def __init__(self, model: str, *, max_tokens: int, parameters: Mapping[str, Any], **options: Any) -> None:
         plain = {name: value for name, value in parameters.items() if name != "cache_control"}
         super().__init__(model, parameters=plain, **options)
+        self._facts = facts(model)
         self._cached: Mapping[str, Any] | None = parameters.get("cache_control", CACHED)
         self._max_tokens = max_tokens
         self._listed = b""
@@ -220,7 +165,7 @@ class MessagesWire(Wire):
         fields: dict[str, Any] = {}
         thinking = self._thinking(request, limit)
         if thinking or "thinking" in self._parameters:
-            shows = settings.show_reasoning and settings.effort != "none" and _family(self._model)[1] >= (4, 6)
+            shows = settings.show_reasoning and settings.effort != "none" and self._facts.thinking == "adaptive"
             display = {"display": "summarized"} if shows else {}
             fields["thinking"] = {**self._parameters.get("thinking", {}), **thinking, **display}
         config = dict(self._parameters.get("output_config", {}))
@@ -236,21 +181,18 @@ class MessagesWire(Wire):
 
     def _thinking(self, request: ModelRequest, limit: int) -> dict[str, Any]:
         """How much the model thinks, in the form its generation accepts; left to the model if no effort is set."""
-        effort, (family, version) = request.settings.effort, _family(self._model)
+        effort, known = request.settings.effort, self._facts
         if effort is None:
-            # From version 5 on, these models think by default.
-            return {"type": "adaptive"} if request.settings.show_reasoning and version >= (5, 0) else {}
+            return ADAPTIVE if request.settings.show_reasoning and known.thinks_by_default else {}
         if effort == "none":
-            if version <= (4, 5):
-                return {}
-            if family in ("fable", "mythos") or (family == "opus" and version >= (5, 5)):
+            if known.none is None:
                 raise refused(request, "effort='none'", self._model, "it always thinks; its lowest effort is 'low'")
-            return {"type": "between_tools" if family == "sonnet" and version >= (5, 5) else "disabled"}
-        if version < {"xhigh": (4, 7), "max": (4, 6)}.get(effort, (0, 0)):
+            return {"type": known.none} if known.none else {}
+        if effort not in known.efforts:
             since = "4.7" if effort == "xhigh" else "4.6"
             raise refused(request, f"effort='{effort}'", self._model, f"it needs Claude {since} or later")
-        if version >= (4, 6) or (family == "opus" and version == (4, 5)):
-            return {"type": "adaptive"} if version >= (4, 6) else {}
+        if known.thinking != "budget":
+            return ADAPTIVE if known.thinking == "adaptive" else {}
         if limit <= _BUDGETS[effort]:
             least = _BUDGETS[effort] + 1
             raise refused(request, f"effort='{effort}'", self._model, f"it needs max_output_tokens of at least {least}")
@@ -288,7 +230,7 @@ class MessagesWire(Wire):
             # Only the prompt's own text: a request has few such marks.
             marked = {"cache_control": self._cached} if self._cached and not self._system else {}
             self._system.append(encode({"type": "text", "text": text, **marked}))
-        elif accepts_system_messages(self._model):
+        elif self._facts.system_messages:
             self._operator.append(encode({"type": "text", "text": text}))
         else:
             reminder = f"<system-reminder>\n{text}\n</system-reminder>"
@@ -316,7 +258,7 @@ class MessagesWire(Wire):
 
     @property
     def binds_reasoning(self) -> bool:
-        return binds_thinking(self._model)
+        return self._facts.binds_thinking
 
     def rejects_reasoning(self, payload: object) -> bool:
         return "in thinking block" in str(payload)
@@ -380,12 +322,6 @@ class MessagesWire(Wire):
 
     def event_parser(self) -> MessageEventParser:
         return MessageEventParser(*self._binding)
-
-
-def _family(model: str) -> tuple[str, tuple[int, int]]:
-    """A model's family and version; an unknown name, such as a gateway's, counts as the newest."""
-    found = _MODEL.search(model)
-    return (found[1], (int(found[2]), int(found[3] or 0))) if found else ("", (9, 0))
 
 
 def _change(kind: str, name: str) -> bytes:

@@ -26,7 +26,8 @@ from uuid import uuid4
 
 import claude_agent_sdk as sdk
 
-from weakincentives.adapters.anthropic.wire import binds_thinking, content_block
+from weakincentives.adapters.anthropic.models import facts
+from weakincentives.adapters.anthropic.wire import content_block
 from weakincentives.adapters.claude_agent_sdk.cli import KEYS, Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
 from weakincentives.adapters.claude_agent_sdk.wire import (
@@ -298,7 +299,7 @@ class Conversation:
         self._begun_with, self._known = request, request.messages
         self._known_tools = {tool.name: tool.definition for tool in request.tools}
         model = self._settings.model or ""
-        bound = not model or binds_thinking(model)
+        bound = not model or facts(model).binds_thinking
         spoken = turns(request.messages, thinking=not bound)
         said: Any = [{"type": "text", "text": CONTINUE if spoken else FIRST_USER_TURN}]
         if spoken and spoken[-1]["role"] == "user":

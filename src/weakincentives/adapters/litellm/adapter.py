@@ -12,8 +12,8 @@ from typing import Any, Unpack
 import msgspec
 
 from weakincentives._imports import import_extra
-from weakincentives.adapters.anthropic.wire import accepts_system_messages, binds_thinking
-from weakincentives.adapters.litellm.wire import MAX_DESCRIPTION, PROVIDER, ChatWire, vendor_of
+from weakincentives.adapters.anthropic.models import facts
+from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire, vendor_of
 from weakincentives.adapters.network import (
     AsyncStream,
     ClientOptions,
@@ -26,6 +26,7 @@ from weakincentives.adapters.network import (
     within,
 )
 from weakincentives.adapters.network.transport import AsyncIteratedStream, IteratedStream
+from weakincentives.adapters.openai.wire import MAX_DESCRIPTION
 from weakincentives.content import Audio, Image
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
@@ -63,7 +64,7 @@ class LiteLLMAdapter(NetworkAdapter):
     def supports_operator_text(self) -> bool:
         vendor, _, name = self.model.rpartition("/")
         return vendor_of(self.model) in _NEEDS_NO_USER_TURN or (
-            vendor in ("", "anthropic") and accepts_system_messages(name)
+            vendor in ("", "anthropic") and facts(name).system_messages
         )
 
     @cached_property
@@ -88,7 +89,7 @@ class LiteLLMAdapter(NetworkAdapter):
     def binds_reasoning(self, message: Message) -> bool:
         return (
             message.provider == PROVIDER
-            and binds_thinking(self.model.rpartition("/")[2])
+            and facts(self.model.rpartition("/")[2]).binds_thinking
             and any('"thinking_blocks"' in item for item in message.items)
         )
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Any
 
-from weakincentives.adapters.anthropic.wire import binds_thinking
+from weakincentives.adapters.anthropic.models import facts
 from weakincentives.adapters.litellm.reply import ORIGIN, ChunkParser, parse_reply
 from weakincentives.adapters.network import (
     FIRST_USER_TURN,
@@ -17,33 +16,26 @@ from weakincentives.adapters.network import (
     data_url,
     encode,
 )
+from weakincentives.adapters.openai import wire as openai
+from weakincentives.adapters.openai.models import facts as openai_facts
 from weakincentives.content import Audio, Image, Media, Part
 from weakincentives.prompt import HostedTool, Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest
-from weakincentives.serde import is_strict
 
 PROVIDER = "litellm"
-MAX_DESCRIPTION = 1024
-_OPENAI = re.compile(r"gpt-\d|o\d|chatgpt")
-_NAMES = ((re.compile("claude-"), "anthropic"), (_OPENAI, "openai"))
 
 
 def vendor_of(model: str) -> str:
     """The vendor of a model, derived from its LiteLLM name."""
     vendor, slash, _ = model.partition("/")
-    return vendor if slash else next((vendor for name, vendor in _NAMES if name.match(model)), model)
+    known = "anthropic" if model.startswith("claude-") else "openai" if openai_facts(model).efforts is not None else ""
+    return vendor if slash else known or model
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
-    return {
-        "type": "function",
-        "function": {
-            "name": portable_name(tool.name),
-            "description": tool.brief(MAX_DESCRIPTION),
-            "parameters": tool.schema,
-            "strict": is_strict(tool.schema),
-        },
-    }
+    """A function tool, as OpenAI's own API declares it, nested one level deeper."""
+    declared = openai.declare_tool(tool)
+    return {"type": declared.pop("type"), "function": declared}
 
 
 class ChatWire(Wire):
@@ -104,7 +96,7 @@ class ChatWire(Wire):
         if settings.effort == "none" and vendor_of(self._model) == "anthropic":
             # LiteLLM would send nothing, and the model would think by default.
             fields |= {"reasoning_effort": None, "thinking": {"type": "disabled"}}
-        elif settings.effort and _OPENAI.match(self._model.rpartition("/")[2]):
+        elif settings.effort and openai_facts(self._model.rpartition("/")[2]).efforts is not None:
             # For these models, LiteLLM sends requests with tools to another API, which would store the conversation.
             fields["store"] = False
         return {name: value for name, value in fields.items() if value is not None}
@@ -149,7 +141,7 @@ class ChatWire(Wire):
 
     @property
     def binds_reasoning(self) -> bool:
-        return binds_thinking(self._model.rpartition("/")[2])
+        return facts(self._model.rpartition("/")[2]).binds_thinking
 
     def rejects_reasoning(self, payload: object) -> bool:
         told = str(payload)

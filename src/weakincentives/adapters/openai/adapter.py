@@ -6,15 +6,9 @@ from collections.abc import Sequence
 from typing import Literal, Unpack
 
 from weakincentives.adapters.network import ClientAdapter, ClientOptions
+from weakincentives.adapters.openai.models import facts, media_support
 from weakincentives.adapters.openai.reply import found_tools
-from weakincentives.adapters.openai.wire import (
-    MAX_DESCRIPTION,
-    PROVIDER,
-    ResponsesWire,
-    best_route,
-    has_tool_search,
-    media_support,
-)
+from weakincentives.adapters.openai.wire import MAX_DESCRIPTION, PROVIDER, ResponsesWire
 from weakincentives.runtime import MediaSupport
 
 
@@ -48,9 +42,9 @@ class OpenAIAdapter(ClientAdapter):
         **options: Unpack[ClientOptions],
     ) -> None:
         super().__init__(model, **options)
-        self._tool_route = best_route(model) if tool_route == "auto" else tool_route
+        self._tool_route = facts(model).route if tool_route == "auto" else tool_route
         self._tool_search = tool_search
-        if tool_search and not has_tool_search(model):
+        if tool_search and not facts(model).tool_search:
             raise ValueError(f"tool_search needs gpt-5.4 or later, got '{model}'")
 
     @property

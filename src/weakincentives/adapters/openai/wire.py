@@ -2,60 +2,19 @@
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, data_url, encode, refused, select_tools
+from weakincentives.adapters.openai.models import facts
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
 from weakincentives.content import Document, Image, Media, Part
 from weakincentives.prompt import HostedTool, Tool, portable_name
-from weakincentives.runtime import MEGABYTE, MediaSupport, Message, ModelReply, ModelRequest, document_tokens
+from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
 PROVIDER = "openai"
 MAX_DESCRIPTION = 1024
-Route = Literal["additional_tools", "append"]
-
-_ACCEPTS_ADDITIONAL_TOOLS = re.compile(r"(ft:)?(gpt-(4o|4\.1|4\.5|[5-9]|[1-9]\d)|o[3-9])")
-_REASONS = re.compile(r"(ft:)?(gpt-([5-9]|[1-9]\d)(?!.*chat)|o\d)")
-_KNOWN = re.compile(r"(ft:)?(gpt-\d|chatgpt|o\d)")
-_VERSION = re.compile(r"(?:ft:)?gpt-(\d+)(?:\.(\d+))?")
-
-
-def best_route(model: str) -> Route:
-    """`additional_tools` if the model is documented to accept that item, else `append`."""
-    return "additional_tools" if _ACCEPTS_ADDITIONAL_TOOLS.match(model) else "append"
-
-
-def media_support(model: str) -> MediaSupport:
-    """Images and any documents; the limits apply to one request."""
-    return MediaSupport(
-        images=tuple(dict.fromkeys(Image.types.values())),
-        documents=tuple(Document.types.values()),
-        max_image_bytes=50 * MEGABYTE,
-        max_images=1500,
-        max_total_bytes=500 * MEGABYTE,
-        count=lambda part: image_tokens(part, model) if isinstance(part, Image) else document_tokens(part),
-    )
-
-
-def image_tokens(image: Image, model: str) -> int:
-    """What an image costs: 32-pixel squares from gpt-5.4 on and in small models, 512-pixel tiles in other models."""
-    width, height = image.dimensions or (1024, 1024)
-    patches = math.ceil(width / 32) * math.ceil(height / 32)
-    version = _version(model)
-    if version >= (5, 4):
-        return math.ceil((patches if version >= (6, 0) else min(patches, 10_000)) * 1.2)
-    for name, factor in (("o4-mini", 1.72), ("5-mini", 1.62), ("4.1-mini", 1.62), ("-nano", 2.46)):
-        if name in model:
-            return math.ceil(min(patches, 1536) * factor)
-    scale = min(1.0, 2048 / max(width, height))
-    scale = min(scale, 768 / min(width, height))
-    tiles = math.ceil(width * scale / 512) * math.ceil(height * scale / 512)
-    base, tile = (70, 140) if version >= (5, 0) else (75, 150) if model.startswith("o") else (85, 170)
-    return base + tile * tiles
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -79,7 +38,8 @@ class ResponsesWire(Wire):
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(model, **options)
         self._declared: set[str] = set()
-        reasoning = ("reasoning.encrypted_content",) if _REASONS.match(model) else ()
+        self._facts = facts(model)
+        reasoning = ("reasoning.encrypted_content",) if self._facts.efforts else ()
         self._include = (*self._parameters.get("include", ()), *reasoning)
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
@@ -101,35 +61,29 @@ class ResponsesWire(Wire):
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as request fields; raises for one the model does not accept, before any request."""
-        settings, model = request.settings, self._model
-        known, reasons = _KNOWN.match(model) is not None, _REASONS.match(model) is not None
+        settings, efforts = request.settings, self._facts.efforts
         effort: str | None = settings.effort
-        if known and effort is not None:
-            effort = self._effort(effort, request, reasons=reasons)
-        if reasons and settings.temperature is not None and effort != "none":
-            raise refused(request, "temperature", model, "it reasons; set effort='none' if it can")
+        if efforts is not None and effort is not None:
+            effort = self._effort(effort, request, efforts)
+        if efforts and settings.temperature is not None and effort != "none":
+            raise refused(request, "temperature", self._model, "it reasons; set effort='none' if it can")
         fields: dict[str, Any] = {}
-        if (reasons or not known) and (effort or settings.show_reasoning):
+        if efforts != () and (effort or settings.show_reasoning):
             chosen = {"effort": effort} if effort else {}
             shown = {"summary": "auto"} if settings.show_reasoning else {}
             fields["reasoning"] = {**self._parameters.get("reasoning", {}), **chosen, **shown}
         named = ("temperature", "max_output_tokens", "parallel_tool_calls")
         return fields | {name: value for name in named if (value := getattr(settings, name)) is not None}
 
-    def _effort(self, effort: str, request: ModelRequest, *, reasons: bool) -> str | None:
-        version = _version(self._model)
-        if not reasons:
-            if effort == "none":
-                return None
-            raise refused(request, f"effort='{effort}'", self._model, "it does not reason")
-        if effort == "none" and version == (5, 0):
-            return "minimal"
-        if effort == "none" and (version < (5, 0) or self._model.startswith(("gpt-6-astra", "gpt-6.1-sol"))):
-            raise refused(request, "effort='none'", self._model, "its lowest effort is 'low'")
-        most = "max" if version >= (5, 6) else "xhigh" if version >= (5, 2) else "high"
-        if effort in ("xhigh", "max") and effort != most and most != "max":
-            raise refused(request, f"effort='{effort}'", self._model, f"its highest effort is '{most}'")
-        return effort
+    def _effort(self, effort: str, request: ModelRequest, efforts: Sequence[str]) -> str | None:
+        if effort in efforts:
+            return effort
+        if effort == "none":
+            if efforts and efforts[0] != "minimal":
+                raise refused(request, "effort='none'", self._model, f"its lowest effort is '{efforts[0]}'")
+            return efforts[0] if efforts else None
+        why = f"its highest effort is '{efforts[-1]}'" if efforts else "it does not reason"
+        raise refused(request, f"effort='{effort}'", self._model, why)
 
     def _text(self, request: ModelRequest) -> dict[str, Any]:
         if request.output is None:
@@ -152,8 +106,7 @@ class ResponsesWire(Wire):
             return None
         tools = [tool for tool in request.tools if tool.name not in request.revoked]
         hosted = [tool for tool in request.hosted_tools if tool.name not in request.revoked]
-        # From gpt-5.6 on, `tool_choice` may name a tool that an `additional_tools` item declared.
-        if self._route == "additional_tools" and _version(self._model) < (5, 6):
+        if self._route == "additional_tools" and not self._facts.chooses_added:
             added = {tool.name for tool in request.tools[request.initial_tools :]}
             added |= {tool.name for tool in request.hosted_tools[request.initial_hosted_tools :]}
             if added - request.revoked:
@@ -229,14 +182,3 @@ class ResponsesWire(Wire):
 
     def event_parser(self) -> ResponseEventParser:
         return ResponseEventParser()
-
-
-def has_tool_search(model: str) -> bool:
-    """Whether the provider can search deferred tools for this model: from gpt-5.4 on."""
-    return _version(model) >= (5, 4)
-
-
-def _version(model: str) -> tuple[int, int]:
-    """The version of a gpt model; (0, 0) for other models."""
-    found = _VERSION.match(model)
-    return (int(found[1]), int(found[2] or 0)) if found else (0, 0)

@@ -1,0 +1,101 @@
+"""Anthropic's models: what each accepts and costs, as documented in November 2026."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from typing import Literal
+
+from weakincentives.content import Image
+from weakincentives.limits import Prices
+from weakincentives.runtime import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
+
+EFFORTS = ("low", "medium", "high", "max", "xhigh")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a model accepts; the defaults are those of the newest generation.
+
+    With `system_messages`, the model accepts them mid-conversation, with text or tool changes. With `binds_thinking`,
+    it accepts its earlier thinking only after the exact text it followed. `thinking` is how it takes an effort, and
+    `none` the type that stops its thinking: empty if it only thinks on request, None if it always thinks. Images are
+    scaled down to `max_side` pixels.
+    """
+
+    prices: Prices | None = None
+    system_messages: bool = True
+    binds_thinking: bool = False
+    tool_search: bool = True
+    efforts: tuple[str, ...] = EFFORTS
+    thinking: Literal["adaptive", "effort", "budget"] = "adaptive"
+    thinks_by_default: bool = True
+    none: str | None = "disabled"
+    max_side: int = 2000
+
+    def image_tokens(self, image: Image) -> int:
+        """What an image costs: one token per 28-pixel square, after scaling down to the size the model sees."""
+        width, height = image.dimensions or (1024, 1024)
+        scale = min(1.0, self.max_side / max(width, height))
+        tokens = math.ceil(width * scale / 28) * math.ceil(height * scale / 28)
+        return tokens if self.max_side == 2000 else min(tokens, 1568)
+
+
+_BINDING = partial(ModelFacts, binds_thinking=True)
+_4_8 = partial(ModelFacts, thinks_by_default=False)
+_4_6 = partial(_4_8, system_messages=False, efforts=EFFORTS[:4], max_side=1568)
+_4_5 = partial(_4_6, efforts=EFFORTS[:3], thinking="budget", none="")
+
+MODELS = {
+    "claude-fable-5-2": _BINDING(none=None),
+    "claude-fable-5-1": _BINDING(Prices(10.0, 50.0, 0.25), none=None),
+    "claude-fable-5": ModelFacts(Prices(10.0, 50.0, 1.0), none=None),
+    "claude-mythos-5-1": _BINDING(Prices(10.0, 50.0, 0.25), none=None),
+    "claude-mythos-5": ModelFacts(Prices(10.0, 50.0, 1.0), none=None),
+    "claude-opus-5-5": _BINDING(Prices(4.0, 20.0, 0.20), none=None),
+    "claude-opus-5": ModelFacts(Prices(5.0, 25.0, 0.50)),
+    "claude-opus-4-8": _4_8(Prices(5.0, 25.0, 0.50)),
+    "claude-opus-4-7": _4_8(Prices(5.0, 25.0, 0.50), system_messages=False),
+    "claude-opus-4-6": _4_6(Prices(5.0, 25.0, 0.50)),
+    "claude-opus-4-5": _4_5(Prices(5.0, 25.0, 0.50), thinking="effort"),
+    "claude-opus-4": _4_5(),
+    "claude-sonnet-5-5": _BINDING(Prices(2.0, 10.0, 0.10), none="between_tools"),
+    "claude-sonnet-5": ModelFacts(Prices(2.0, 10.0, 0.20), system_messages=False),
+    "claude-sonnet-4-6": _4_6(Prices(3.0, 15.0, 0.30)),
+    "claude-sonnet-4-5": _4_5(Prices(3.0, 15.0, 0.30)),
+    "claude-sonnet-4": _4_5(),
+    "claude-haiku-5-5": _BINDING(Prices(0.10, 0.50, 0.01)),
+    "claude-haiku-4-5": _4_5(Prices(1.0, 5.0, 0.10)),
+}
+_LISTED = re.compile(rf"({'|'.join(sorted(MODELS, key=len, reverse=True))})(?!\d)")
+_NEWER = re.compile(r"claude-[a-z]+-[5-9]")
+
+
+@cache
+def facts(model: str) -> ModelFacts:
+    """The facts of a model by its name, with or without a suffix; an unlisted one counts as the newest.
+
+    A name that is not Anthropic's own, such as a gateway's, may stand for a service without the newest routes.
+    """
+    found = _LISTED.search(model)
+    listed = MODELS[found[1]] if found else ModelFacts()
+    if found and found.start() == 0:
+        return listed
+    return replace(listed, system_messages=False, binds_thinking=False, tool_search=bool(_NEWER.match(model)))
+
+
+def media_support(model: str) -> MediaSupport:
+    """Images, PDF documents and plain text; base64 data is limited to 10 MB per image and 32 MB per request."""
+    known = facts(model)
+    return MediaSupport(
+        images=tuple(dict.fromkeys(Image.types.values())),
+        documents=("application/pdf", *TEXT_TYPES),
+        max_image_bytes=10 * MEGABYTE * 3 // 4,
+        max_document_bytes=32 * MEGABYTE * 3 // 4,
+        max_total_bytes=32 * MEGABYTE * 3 // 4,
+        max_images=600 if known.system_messages else 100,
+        max_side=8000,
+        count=lambda part: known.image_tokens(part) if isinstance(part, Image) else document_tokens(part),
+    )
