@@ -14,10 +14,9 @@ from bench.measure import cpu
 from bench.row import Row
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
-from weakincentives.redaction import Redactor
 from weakincentives.runtime import Message, ToolInvoked
 from weakincentives.session import Session
-from weakincentives.telemetry import RunStore, record
+from weakincentives.telemetry import Redactor, RunStore, record
 from weakincentives.telemetry.payload import Packer
 
 SECTIONS, TURNS, RUNS = 40, 20, 50

@@ -19,11 +19,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.telemetry.agents import prompt, run
-from weakincentives._secrets import TOKENS
 from weakincentives.adapters.scripted import call
 from weakincentives.prompt import Tool, ToolResult
-from weakincentives.redaction import Redactor, encodings
-from weakincentives.telemetry import RunStore, record
+from weakincentives.redaction import KnownSecrets, encodings
+from weakincentives.telemetry import Redactor, RunStore, record
+from weakincentives.telemetry.tokens import TOKENS
 
 LETTERS = string.ascii_letters + string.digits
 HEX = "0123456789abcdef"
@@ -248,9 +248,9 @@ VALUE = "plain-looking/wörd+42"
 
 @pytest.mark.parametrize("form", hidden(VALUE).values(), ids=hidden(VALUE))
 def test_a_known_value_is_redacted_in_any_encoding(form: str) -> None:
-    redactor = Redactor(variables={"MY_TOKEN": VALUE})
-    clean = redactor.text(f"Bad request: key={form}, see above")
-    assert form not in clean and "[redacted]" in clean and clean.endswith(" see above")
+    for redactor in (Redactor(variables={"MY_TOKEN": VALUE}), KnownSecrets(variables={"MY_TOKEN": VALUE})):
+        clean = redactor.text(f"Bad request: key={form}, see above")
+        assert form not in clean and "[redacted]" in clean and clean.endswith(" see above")
 
 
 RAW = b"plain-looking\xff/w\xc3\xb6rd\x80"
@@ -275,6 +275,7 @@ def test_a_known_value_that_is_no_utf_8_is_redacted_in_any_encoding(form: str) -
     for redactor in (
         Redactor(variables={"MY_TOKEN": RAW.decode("utf-8", "surrogateescape")}),
         Redactor(variables={}, values=[RAW.decode("utf-8", "surrogateescape")]),
+        KnownSecrets([RAW.decode("utf-8", "surrogateescape")], variables={}),
     ):
         clean = redactor.text(f"Bad request: {form} is wrong")
         assert form not in clean and "[redacted]" in clean and clean.endswith(" is wrong")

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from weakincentives import serde
 from weakincentives._imports import import_extra
 from weakincentives.errors import PromptValidationError, SerdeError, WinkError
-from weakincentives.redaction import Redactor
+from weakincentives.telemetry import Redactor
 
 if TYPE_CHECKING:
     from mcp import Client

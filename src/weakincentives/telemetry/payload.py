@@ -23,9 +23,10 @@ import msgspec
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import SectionVisibility, Span
-from weakincentives.redaction import REDACTED, Redactor, is_secret_name
+from weakincentives.redaction import REDACTED
 from weakincentives.runtime import ModelCalled, PromptRendered
 from weakincentives.serde import load_tagged
+from weakincentives.telemetry.redaction import Redactor, is_secret_name
 from weakincentives.telemetry.values import EVENTS, MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
 
 logger = logging.getLogger("weakincentives.telemetry")

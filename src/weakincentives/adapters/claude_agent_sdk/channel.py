@@ -49,9 +49,9 @@ from weakincentives.content import Text
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.redaction import Redactor
 from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest, ToolInvoked
 from weakincentives.session import extends
+from weakincentives.telemetry import Redactor
 
 logger = logging.getLogger("weakincentives.adapters")
 ResultT = TypeVar("ResultT")

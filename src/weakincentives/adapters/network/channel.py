@@ -21,7 +21,7 @@ from weakincentives.adapters.network.transport import AsyncStream, Response, Str
 from weakincentives.adapters.network.wire import EncodedRequest, Format
 from weakincentives.clock import Clock
 from weakincentives.errors import AbandonedCallError, ContextOverflowError, DeadlineExceededError, PromptEvaluationError
-from weakincentives.redaction import Redactor
+from weakincentives.redaction import KnownSecrets
 from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
 
 MAX_WAIT = 60.0
@@ -55,7 +55,7 @@ class Retries:
 
 
 class KeyRedactor:
-    """Removes secrets from what an error shows, the client's keys in any encoding.
+    """Removes the client's keys, and the secrets of the environment, from what an error shows, in any encoding.
 
     `keys` is called only when there is an error.
     """
@@ -64,7 +64,7 @@ class KeyRedactor:
         self._keys = keys
 
     def text(self, text: str) -> str:
-        return Redactor(values=[key for key in self._keys() if key]).text(text)
+        return KnownSecrets(key for key in self._keys() if key).text(text)
 
     def value(self, value: object) -> object:
         """A payload with every occurrence of the keys replaced."""
