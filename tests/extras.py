@@ -35,6 +35,7 @@ EXTRAS = {
     "uvicorn": "viewer",
     "wordllama": "finding",
     "xllamacpp": "local",
+    "yaml": "skills",
     "zensical": "docs",
 }
 

@@ -70,6 +70,17 @@ def long_front_matter(path: Path) -> None:
     path.write_text("---\n" + "".join(f"key{number}: value\n" for number in range(250_000)) + "---\n")
 
 
+def open_brackets(path: Path) -> None:
+    path.write_text("---\na: " + "[" * 49_000 + "\n---\n")
+
+
+def exploding_aliases(path: Path) -> None:
+    """Lists of lists, each twice in the next: 2 ** 60 values if written out."""
+    lists = "".join(f"k{level}: &k{level} [*k{level - 1}, *k{level - 1}]\n" for level in range(1, 60))
+    path.write_text(f"---\nk0: &k0 [x, x]\n{lists}---\n")
+
+
+FRONT_MATTER = [deep_front_matter, long_front_matter, open_brackets, exploding_aliases]
 FAULTS = [
     pipe,
     link_to_itself,
@@ -80,8 +91,7 @@ FAULTS = [
     name_not_utf8,
     not_utf8,
     nested_folders,
-    deep_front_matter,
-    long_front_matter,
+    *FRONT_MATTER,
 ]
 Fault = Callable[[Path], None]
 
@@ -117,7 +127,7 @@ def test_a_broken_skill_leaves_the_others_usable(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, fault: Fault, place: str
 ) -> None:
     """Front matter and encoding of files that are not pages do not matter."""
-    harmless = place.startswith("scripts/") and fault in (not_utf8, deep_front_matter, long_front_matter)
+    harmless = place.startswith("scripts/") and fault in (not_utf8, *FRONT_MATTER)
     write(tmp_path, TRIAGE | {"bad/SKILL.md": "---\nname: bad\ndescription: Does.\n---\nText."})
     path = tmp_path / "bad" / place
     path.parent.mkdir(exist_ok=True)

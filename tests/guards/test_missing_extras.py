@@ -34,6 +34,7 @@ USES = {
     "mcp": "from weakincentives.mcp import serve",
     "otel": "from weakincentives.telemetry import instrument\ninstrument()",
     "durable": "from weakincentives.durable import DurableClient\nDurableClient('triage').status('ticket-7')",
+    "skills": "from weakincentives.skills import BUNDLED, skill_sections\nskill_sections(BUNDLED)",
     "ui": "from weakincentives.ui import Threads",
     "viewer": "from weakincentives.viewer import Viewer\nViewer('runs.db', port=0)",
 }

@@ -1,4 +1,4 @@
-"""Front matter is read as a YAML reader would, or refused with the line."""
+"""Front matter is read as text by a YAML reader, or refused with the line."""
 
 from __future__ import annotations
 
@@ -25,11 +25,12 @@ def read(block: str) -> dict[str, Value]:
         (r'a: "line\n\"two\" \u00e9"', {"a": 'line\n"two" é'}),
         ('a: "first\n  second"', {"a": "first second"}),
         ("a: plain\n  goes on\n\n  and on\nb: x", {"a": "plain goes on\nand on", "b": "x"}),
-        ("a: |\n  one\n    two # text\n\n  three\nb: x", {"a": "one\n  two # text\n\nthree", "b": "x"}),
+        ("a: |\n  one\n    two # text\n\n  three\nb: x", {"a": "one\n  two # text\n\nthree\n", "b": "x"}),
         ("a: >-\n  one\n  two\n\n  three", {"a": "one two\nthree"}),
         ("a:\n  b: c\n  d:\n    e: f\ng:", {"a": {"b": "c", "d": {"e": "f"}}, "g": ""}),
         ("a:\n- one\n- 'two: 2'\nb:\n  - three", {"a": ["one", "two: 2"], "b": ["three"]}),
         ("a: [x, 'y, z', \"q\"]\nb: []", {"a": ["x", "y, z", "q"], "b": []}),
+        ("a: {b: [c, 1]}\nd:\n- e: f", {"a": {"b": ["c", "1"]}, "d": [{"e": "f"}]}),
         ("# comment\n\n'a b': c", {"a b": "c"}),
         ("a:\n  long text\n  below", {"a": "long text below"}),
     ],
@@ -38,26 +39,20 @@ def test_what_people_write_is_read(block: str, fields: dict[str, Value]) -> None
     assert read(block) == fields
 
 
-@pytest.mark.parametrize("block", ["name: pdf\nversion: x1", "a: >-\n  one\n  two", "a:\n  b: c\nd:\n- e", "a: 'b: c'"])
-def test_a_yaml_reader_agrees(block: str) -> None:
-    yaml = pytest.importorskip("yaml")
-    assert read(block) == yaml.safe_load(block)
-
-
 @pytest.mark.parametrize(
     ("block", "problem"),
     [
-        ("a: b\nc: d: e", r"'a.md', line 3, front matter: 'd: e' is not supported; put the value in quotes"),
-        ("a: {b: c}", "line 2, front matter: '{b: c}' is not supported"),
-        ("a: &x b", "line 2, .*'&x b' is not supported"),
-        ("a: [b, [c]]", "line 2, .* is not supported"),
-        ("a: |2\n  b", r"line 2, .*'\|2 b' is not supported"),
-        ("a: 'b", 'line 2, .*the quotes of "\'b" do not match'),
-        (r'a: "\q"', "line 2, .*has an escape that is not supported"),
-        ("a: b\n\na: c", "line 4, .*the key 'a' is there twice"),
-        ("a: b\njust words", "line 3, .*expected 'key: value', got 'just words'"),
-        ("a:\n  b: c\n d: e", "line 3, .*'b: c' is indented deeper than what follows"),
-        ("a:\n- b: c", "line 3, .*'b: c' is not supported"),
+        ("a: b\nc: d: e", r"'a.md', line 3, front matter: mapping values are not allowed here; put text with special"),
+        ("a: &x b\nc: *x", "line 2, .*: aliases are not supported; write the value again"),
+        ("a: &x [*x]", "line 2, .*: aliases are not supported"),
+        ("a: 'b", "line 3, .*: found unexpected end of stream"),
+        (r'a: "\q"', "line 2, .*: found unknown escape character 'q'"),
+        (r'a: "\UFFFFFFFF"', "front matter: .*too large"),
+        ("a: b\n\na: c", "line 4, .*: the key 'a' is there twice"),
+        ("a: b\n? [c]\n: d", "line 3, .*: a key must be text"),
+        ("a: b\njust words", "line 4, .*: could not find expected ':'"),
+        ("a: b\n--- c", "line 3, .*: but found another document"),
+        ("a: \x07", "front matter: unacceptable character #x0007"),
     ],
 )
 def test_anything_else_is_refused_with_its_line(block: str, problem: str) -> None:
@@ -75,11 +70,8 @@ def test_a_page_without_front_matter_is_all_text(text: str) -> None:
 words = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"], include_characters="\n\t"))
 
 
-@given(
-    st.dictionaries(
-        st.from_regex(r"[a-z][a-z-]{0,8}", fullmatch=True), words | st.dictionaries(st.just("k"), words, min_size=1)
-    )
-)
-@example({"a": {"k": "\u2028"}})
-def test_what_is_written_is_read_again(fields: dict[str, Value]) -> None:
+@given(st.dictionaries(st.from_regex(r"[a-z][a-z-]{0,8}", fullmatch=True), words))
+@example({"a": "\u2028"})
+@example({"a": "\ufeff\x85"})
+def test_what_is_written_is_read_again(fields: dict[str, str]) -> None:
     assert split_front_matter(front_matter(fields) + "Body", "'a.md'") == (fields, "Body")

@@ -51,7 +51,10 @@ def test_the_reference_validator_agrees(tmp_path: Path, fields: str) -> None:
             "description must have at most 1024 characters, got 1025.",
         ),
         ("---\nname: case\ndescription: D\nmodel: x\n---\n", "the specification has no field model; it has name, "),
-        ("---\nname: case\ndescription: D: e\n---\n", "line 3, front matter: 'D: e' is not supported"),
+        (
+            "---\nname: case\ndescription: D: e\n---\n",
+            "line 3, front matter: mapping values are not allowed",
+        ),
     ],
 )
 def test_a_problem_names_the_file_and_the_rule(tmp_path: Path, text: str, problem: str) -> None:

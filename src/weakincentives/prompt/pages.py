@@ -1,8 +1,7 @@
 """Sections made from markdown files: one page, or a folder of them.
 
-Front matter, the YAML between two `---` lines at the top of a page, is read and written without a YAML package. It may
-contain what people usually write there: nested mappings, lists of text, and plain, quoted, literal (`|`) and folded
-(`>`) text. Every scalar is text, so `version: 1.10` stays `1.10`. Anything else is an error that names the line.
+Front matter is the YAML between two `---` lines at the top of a page. PyYAML reads it, but only pages that have some
+need the package. Every scalar is text, so `version: 1.10` stays `1.10`.
 """
 
 from __future__ import annotations
@@ -12,14 +11,14 @@ import os
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, groupby, pairwise
+from itertools import chain, count, groupby
 from os import PathLike
 from pathlib import Path
-from textwrap import dedent
-from typing import NoReturn
+from typing import Any, NoReturn
 
+from weakincentives._imports import import_extra
 from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import FilesystemError, HostFilesystem
 from weakincentives.prompt.markdown import TextSection
@@ -37,10 +36,10 @@ _FENCE = re.compile(r" {0,3}(`{3,}|~{3,})")
 _HEADING = re.compile(r" {0,3}(#{1,6})[ \t]+(\S.*)")
 _NO_PROSE = re.compile(r"\s*(?:#|<|!\[|\[!\[|\||---|\*\*\*|===)")
 _BLOCK = re.compile(r"---[ \t]*\n(.*?)^---[ \t]*(?:\n|\Z)", re.DOTALL | re.MULTILINE)
-_KEY = re.compile(r"""(?P<key>"[^"]*"|'[^']*'|\w[^:]*):(?:\s+(?P<rest>.*))?$""")
-_QUOTED = re.compile(r""""(?:[^"\\]|\\.)*"|'(?:[^']|'')*'""", re.DOTALL)
+_KEY = re.compile(r"""(?:"[^"]*"|'[^']*'|\w[^:]*):(?:\s|$)""")
 _COMMENT = re.compile(r"(?:^|\s)#.*")
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_ ,.;()/+-]*")
+_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
 _NOT_TEXT = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
 
 
@@ -195,15 +194,12 @@ def split_front_matter(text: str, where: str) -> tuple[dict[str, Value], str]:
             f"{where}: front matter must have at most {MAX_FRONT_MATTER:,} characters, got {len(block[1]):,}; move the "
             "rest to the text."
         )
-    try:
-        return _Block(where, lines, 2).mapping(), text[block.end() :]
-    except RecursionError:
-        raise PromptValidationError(f"{where}: front matter is nested too deeply; use fewer levels.") from None
+    return _fields(block[1], where), text[block.end() :]
 
 
-def front_matter(fields: Mapping[str, Value]) -> str:
-    """The fields as front matter, in block style, which every YAML parser accepts."""
-    return f"---\n{''.join(_yaml_lines(fields))}---\n"
+def front_matter(fields: Mapping[str, str]) -> str:
+    """The fields as front matter, which every YAML parser accepts."""
+    return "".join(["---\n", *(f"{key}: {_scalar(text)}\n" for key, text in fields.items()), "---\n"])
 
 
 def _sections(root: Path, folder: Path, pages: Iterable[Path], headings: bool) -> list[TextSection[None]]:
@@ -296,108 +292,46 @@ def _title(name: str) -> str:
     return words[0].upper() + words[1:]
 
 
-def _yaml_lines(fields: Mapping[str, Value]) -> Iterator[str]:
-    for key, value in fields.items():
-        if isinstance(value, str):
-            yield f"{key}: {_scalar(value)}\n"
-        elif isinstance(value, dict):
-            # Not textwrap.indent, for which more characters end a line than for YAML.
-            lines = "".join(_yaml_lines(value)).split("\n")[:-1]
-            yield f"{key}:\n" + "".join(f"  {line}\n" for line in lines)
-        else:
-            yield f"{key}:\n" + "".join(f"  - {_scalar(str(item))}\n" for item in value)
-
-
 def _scalar(text: str) -> str:
     # Some parsers end the front matter at any `---`.
     if _PLAIN.fullmatch(text) and "---" not in text and text == text.strip() and text.lower() not in _NOT_TEXT:
         return text
-    return json.dumps(text, ensure_ascii=False).replace("---", "\\u002d--")
+    quoted = _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
+    return quoted.replace("---", "\\u002d--")
 
 
-class _Block:
-    """Lines of one level; the first is line `start` of the file."""
+def _fields(block: str, where: str) -> dict[str, Value]:
+    """The fields of a block of YAML; refuses aliases, with which a few lines can stand for gigabytes."""
+    yaml: Any = import_extra("yaml", "skills", f"The front matter of {where}")
+    seen: set[int] = set()
 
-    def __init__(self, where: str, lines: Sequence[str], start: int) -> None:
-        self.where, self.lines, self.start = where, lines, start
+    def fail(mark: Any, why: str) -> NoReturn:
+        line = f", line {mark.line + 2}" if mark else ""
+        raise PromptValidationError(f"{where}{line}, front matter: {why}.")
 
-    def mapping(self) -> dict[str, Value]:
+    def value(node: Any) -> Value:
+        if id(node) in seen:
+            fail(node.start_mark, "aliases are not supported; write the value again")
+        seen.add(id(node))
+        if isinstance(node, yaml.ScalarNode):
+            return str(node.value)
+        return [value(item) for item in node.value] if isinstance(node, yaml.SequenceNode) else mapping(node)
+
+    def mapping(node: Any) -> dict[str, Value]:
         fields: dict[str, Value] = {}
-        for index, line, deeper in self.entries():
-            match = _KEY.match(line)
-            if match is None:
-                self.fail(index, f"expected 'key: value', got {line!r}")
-            key = match["key"].strip("\"' ")
-            if key in fields:
-                self.fail(index, f"the key {key!r} is there twice")
-            rest = _COMMENT.sub("", match["rest"] or "")
-            if rest and any(map(_is_item, deeper)):
-                self.fail(index, f"{key!r} has both a value and a list")
-            below = _Block(self.where, dedent("\n".join(deeper)).split("\n"), self.start + index + 1)
-            first = "" if rest else next((line for _, line, _ in below.entries()), "")
-            if _is_item(first):
-                fields[key] = [below.item(*entry) for entry in below.entries()]
-            elif _KEY.match(first):
-                fields[key] = below.mapping()
-            else:
-                fields[key] = self.scalar(index, match["rest"] or "", deeper)
+        for key, item in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                fail(key.start_mark, "a key must be text")
+            if key.value in fields:
+                fail(key.start_mark, f"the key {key.value!r} is there twice")
+            fields[key.value] = value(item)
         return fields
 
-    def entries(self) -> Iterator[tuple[int, str, list[str]]]:
-        """Each line of this level, with the deeper lines and the list items that follow it."""
-        starts: list[int] = []
-        for index, line in enumerate(self.lines):
-            if not _COMMENT.sub("", line).strip():
-                continue
-            if line[0] not in " \t" and not (starts and _is_item(line) and not _is_item(self.lines[starts[0]])):
-                starts.append(index)
-            elif not starts:
-                self.fail(index, f"{line.strip()[:40]!r} is indented deeper than what follows")
-        for start, end in pairwise([*starts, len(self.lines)]):
-            deeper = ["" if line.startswith("#") else line for line in self.lines[start + 1 : end]]
-            yield start, self.lines[start].rstrip(), deeper
-
-    def item(self, index: int, line: str, deeper: Sequence[str]) -> Value:
-        if not _is_item(line):
-            self.fail(index, f"expected '- ...', got {line!r}")
-        return self.scalar(index, line[1:].strip(), deeper)
-
-    def scalar(self, index: int, rest: str, deeper: Sequence[str]) -> Value:
-        """The text that begins with `rest` and continues in the deeper lines, or a list in brackets."""
-        if re.fullmatch(r"[|>][+-]?(?:\s+#.*)?", rest):
-            text = dedent("\n".join(deeper)).strip("\n")
-            return _folded(text) if rest[0] == ">" else text
-        text = "\n".join([rest, *(line.strip() for line in deeper)])
-        if rest[:1] in ('"', "'"):
-            quoted = _QUOTED.match(text)
-            if quoted is None or _COMMENT.sub("", text[quoted.end() :]).strip():
-                self.fail(index, f"the quotes of {rest[:40]!r} do not match")
-            return self.unquoted(index, quoted[0])
-        text = _folded("\n".join(_COMMENT.sub("", line).strip() for line in text.split("\n")))
-        if text[:1] == "[" and text[-1:] == "]" and not set(text[1:-1]) & set("[]{}"):
-            items = re.findall(r"""(?:"[^"]*"|'[^']*'|[^,"'])+""", text[1:-1])
-            return [self.unquoted(index, item.strip()) for item in items if item.strip()]
-        if text[:1] in tuple("[]{}&*!%@`,|>?") or _is_item(text) or re.search(r":(?:\s|$)", text):
-            self.fail(index, f"{text[:40]!r} is not supported; put the value in quotes")
-        return text
-
-    def unquoted(self, index: int, text: str) -> str:
-        text = _folded(text)
-        if text[:1] == "'":
-            return text[1:-1].replace("''", "'")
-        try:
-            return str(json.loads(text, strict=False)) if text[:1] == '"' else text
-        except ValueError as error:
-            self.fail(index, f"{text[:40]!r} has an escape that is not supported: {error}")
-
-    def fail(self, index: int, why: str) -> NoReturn:
-        raise PromptValidationError(f"{self.where}, line {self.start + index}, front matter: {why}.")
-
-
-def _folded(text: str) -> str:
-    """Lines joined to paragraphs; a blank line separates two."""
-    return re.sub(r"(?<!\n)\n(?![\n ])", " ", text).replace("\n\n", "\n").strip()
-
-
-def _is_item(line: str) -> bool:
-    return line.startswith("- ") or line.strip() == "-"
+    try:
+        root = yaml.compose(block, Loader=yaml.BaseLoader)
+        return {} if root is None else mapping(root)
+    except RecursionError:
+        raise PromptValidationError(f"{where}: front matter is nested too deeply; use fewer levels.") from None
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        why = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        fail(getattr(error, "problem_mark", None), f"{why}; put text with special characters in quotes")

@@ -186,7 +186,7 @@ def export_skill(section: Section[Any], folder: str | PathLike[str]) -> Path:
 
 
 def _skill_page(section: Section[Any], target: Path) -> str:
-    fields: dict[str, Value] = {"name": section.key, "description": _literal(section, "summary")}
+    fields = {"name": section.key, "description": _literal(section, "summary")}
     if problems := list(_problems(fields, target, section.key)):
         raise PromptValidationError("\n".join(problems))
     return f"{front_matter(fields)}\n# {section.title}\n\n{_literal(section, 'text')}\n"
