@@ -92,7 +92,8 @@ def test_litellm() -> None:
     expected = {"reasoning_effort": "low", "temperature": 0.1, "max_tokens": 9, "parallel_tool_calls": False}
     assert chosen == expected
     assert fields(LiteLLMAdapter("claude-opus-5"), effort="none") == {"thinking": {"type": "disabled"}}
-    assert fields(LiteLLMAdapter("gpt-5.6"), effort="low") == {"reasoning_effort": "low", "store": False}
+    for model in ("gpt-5.6", "ft:gpt-4.1:acme"):
+        assert fields(LiteLLMAdapter(model), effort="low") == {"reasoning_effort": "low", "store": False}
 
 
 @pytest.mark.parametrize(
