@@ -43,6 +43,7 @@ from weakincentives.runtime import (
     ModelCalled,
     PromptRendered,
     Run,
+    SectionsExposed,
     TextDelta,
     ToolInvoked,
     run_history,
@@ -288,6 +289,8 @@ class Screen:
 
     def event(self, event: Any) -> None:
         """Show a session event and which sections are now open."""
+        if isinstance(event, SectionsExposed):
+            self.refresh()
         line = None if isinstance(event, ModelCalled | PromptRendered) else describe(event)
         if line is not None:
             self.refresh()
