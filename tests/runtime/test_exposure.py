@@ -218,3 +218,21 @@ def test_a_strategy_of_ones_own_sends_the_text_of_a_nested_section_once(dynamic:
     assert (sent.count("All of inner."), sent.count("All of outer.")) == (1, 1)
     invoked = session[ToolInvoked].all()[0]
     assert invoked.text == next(message.text for message in session[Message].all() if message.role == "tool")
+
+
+def test_a_run_resumed_from_an_earlier_snapshot_says_what_the_model_has_again() -> None:
+    session, taken = Session(), list[Snapshot]()
+
+    def stop(request: ModelRequest) -> Any:
+        if taken:
+            raise ConnectionError("gone")
+        taken.append(session.snapshot())
+        return call("read_section", section_key="orders")
+
+    with pytest.raises(ConnectionError):
+        ScriptedAdapter(stop).evaluate(Prompt(desk()), session=session)
+    assert sources(session)["orders"] == "conversation"
+    session.restore(taken[0])
+    ScriptedAdapter(["done"]).resume(Prompt(desk()), session=session)
+    assert sources(session)["orders"] == "summary"
+    check_agreement(session)

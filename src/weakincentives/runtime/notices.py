@@ -117,6 +117,15 @@ class Notices:
             )
         )
 
+    def record_resumed(self) -> None:
+        """Record what the model has in a session that was restored, which keeps its log."""
+        logged, now = Exposure(), self.context.exposure
+        for event in self.context.session[events.SectionsExposed].view():
+            logged = logged.handle(event)
+        changes = {path: now[path] for path in {**logged, **now} if logged[path] != now[path]}
+        if changes:
+            self.context.emit(events.SectionsExposed, changes=changes, reason="resume")
+
     def record_loaded(self) -> None:
         """Record what was loaded since the last call, by the loop or by a tool that opened a section."""
         fresh = self.context.presentation.loaded[self._loaded :]

@@ -250,7 +250,9 @@ class RunStart:
         pending = unanswered_calls(context.session[Message].view())
         if pending:
             self.tools.register(mid_turn=True)
-        if continues is not None:
+        if continues is None:
+            self.notices.record_resumed()
+        else:
             self.notices.record_continued(continues)
         self.notices.record_loaded()
         if self.beginning == "turn":
