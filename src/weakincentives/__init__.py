@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weakincentives.adapters.litellm import LiteLLMAdapter as LiteLLMAdapter
     from weakincentives.adapters.local import LocalAdapter as LocalAdapter
     from weakincentives.adapters.openai import OpenAIAdapter as OpenAIAdapter
-    from weakincentives.adapters.scripted import ScriptedAdapter as ScriptedAdapter
+    from weakincentives.adapters.scripted import ScriptedAdapter as ScriptedAdapter, call as call
     from weakincentives.content import Audio as Audio, Document as Document, Image as Image, Text as Text
     from weakincentives.errors import (
         BudgetExceededError as BudgetExceededError,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Prices as Prices,
         TokenUsage as TokenUsage,
     )
+    from weakincentives.mcp import mcp_sections as mcp_sections
     from weakincentives.prompt import (
         HostedTool as HostedTool,
         MarkdownSection as MarkdownSection,
@@ -72,6 +73,8 @@ if TYPE_CHECKING:
         TextDelta as TextDelta,
         ToolInvoked as ToolInvoked,
         ToolsInjected as ToolsInjected,
+        run as run,
+        run_async as run_async,
     )
     from weakincentives.session import (
         Append as Append,
@@ -81,6 +84,7 @@ if TYPE_CHECKING:
         reducer as reducer,
     )
     from weakincentives.skills import export_skill as export_skill, skill_sections as skill_sections
+    from weakincentives.telemetry import record as record
 
 __version__ = "0.1.0"
 
@@ -91,7 +95,7 @@ _NAMES = {
     "adapters.litellm": ["LiteLLMAdapter"],
     "adapters.local": ["LocalAdapter"],
     "adapters.openai": ["OpenAIAdapter"],
-    "adapters.scripted": ["ScriptedAdapter"],
+    "adapters.scripted": ["ScriptedAdapter", "call"],
     "content": ["Audio", "Document", "Image", "Text"],
     "errors": [
         "BudgetExceededError",
@@ -103,6 +107,7 @@ _NAMES = {
     ],
     "filesystem": ["HostFilesystem", "InMemoryFilesystem"],
     "limits": ["Budget", "Deadline", "Prices", "TokenUsage"],
+    "mcp": ["mcp_sections"],
     "prompt": [
         "HostedTool",
         "MarkdownSection",
@@ -142,9 +147,12 @@ _NAMES = {
         "TextDelta",
         "ToolInvoked",
         "ToolsInjected",
+        "run",
+        "run_async",
     ],
     "session": ["Append", "Replace", "Session", "Snapshot", "reducer"],
     "skills": ["export_skill", "skill_sections"],
+    "telemetry": ["record"],
 }
 
 _names = sorted(name for names in _NAMES.values() for name in names)

@@ -71,7 +71,7 @@ from weakincentives.runtime.ledger import (
     ledger_of,
     request_tokens,
 )
-from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop
+from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop, run, run_async
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
 from weakincentives.runtime.messages import (
     CORRECTION,
@@ -92,7 +92,7 @@ from weakincentives.runtime.messages import (
 )
 from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, first_difference, prefix_breaks
 from weakincentives.runtime.providers import AdapterSpec, adapter_spec, adapter_specs, cache_safe_routes
-from weakincentives.runtime.run import Run, RunScope
+from weakincentives.runtime.runs import Run, RunScope
 
 __all__ = [
     "CORRECTION",
@@ -197,5 +197,7 @@ __all__ = [
     "prefix_breaks",
     "related",
     "request_tokens",
+    "run",
+    "run_async",
     "run_history",
 ]

@@ -31,7 +31,7 @@ from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
 from weakincentives.runtime.providers import adapter_spec
-from weakincentives.runtime.run import RunScope
+from weakincentives.runtime.runs import RunScope
 from weakincentives.runtime.start import Beginning
 from weakincentives.session import Session
 

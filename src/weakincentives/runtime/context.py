@@ -12,7 +12,7 @@ from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.config import InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.events import Exposure
 from weakincentives.runtime.messages import Message, Transcript
-from weakincentives.runtime.run import Run, RunScope
+from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import LogEntry, Session
 
 

@@ -27,7 +27,7 @@ from weakincentives.runtime.messages import (
     RunTools,
     text_before_pauses,
 )
-from weakincentives.runtime.run import RunScope
+from weakincentives.runtime.runs import RunScope
 from weakincentives.serde import dump
 
 

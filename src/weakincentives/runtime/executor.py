@@ -51,7 +51,7 @@ from weakincentives.runtime.bridge import (
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import Message, ToolCall
-from weakincentives.runtime.run import Toolbox
+from weakincentives.runtime.runs import Toolbox
 
 logger = logging.getLogger("weakincentives.runtime")
 

@@ -45,7 +45,7 @@ from weakincentives.runtime.messages import (
 )
 from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.notices import Notices
-from weakincentives.runtime.run import RunScope
+from weakincentives.runtime.runs import RunScope
 from weakincentives.runtime.sections import close_unused
 from weakincentives.runtime.start import Beginning, RunStart
 from weakincentives.runtime.tools import OfferedTools

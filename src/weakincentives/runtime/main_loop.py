@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
+from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, Unpack
 
 from weakincentives._generics import OutputT
@@ -18,7 +19,7 @@ from weakincentives.runtime.drivers import AsyncEventStream, Completed, EventStr
 from weakincentives.runtime.events import EvaluationFailed, ModelCalled, RunRestarted
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
-from weakincentives.runtime.run import Run, RunScope
+from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import Session
 
 T = TypeVar("T")
@@ -183,6 +184,36 @@ class MainLoop:
         meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
         scope = options["scope"] = RunScope(meter)
         return Expansions(prompt, session, scope, self.max_expansions)
+
+
+def run(
+    prompt: Prompt[T],
+    adapter: ProviderAdapter,
+    *,
+    session: Session | None = None,
+    recorder: AbstractContextManager[Any] | None = None,
+    max_expansions: int = 10,
+    **options: Unpack[RunOptions],
+) -> PromptResponse[T]:
+    """Run a prompt until it is answered. Without a session, `response.session` is a new one."""
+    session = Session() if session is None else session
+    loop = MainLoop(max_expansions=max_expansions, recorder=recorder)
+    return replace(loop.execute(prompt, session=session, adapter=adapter, **options), session=session)
+
+
+async def run_async(
+    prompt: Prompt[T],
+    adapter: ProviderAdapter,
+    *,
+    session: Session | None = None,
+    recorder: AbstractContextManager[Any] | None = None,
+    max_expansions: int = 10,
+    **options: Unpack[RunOptions],
+) -> PromptResponse[T]:
+    """`run` on an event loop."""
+    session = Session() if session is None else session
+    loop = MainLoop(max_expansions=max_expansions, recorder=recorder)
+    return replace(await loop.execute_async(prompt, session=session, adapter=adapter, **options), session=session)
 
 
 class Conversation(Generic[OutputT]):

@@ -192,7 +192,8 @@ Effect = CallModel | RunTools | LoadSections
 class PromptResponse(Displayed, Generic[OutputT]):
     """The answer of a run: its text, the typed output if one was declared, and the tokens it used.
 
-    `halt` is set if the model asked to open sections under `OpenAndHalt`; there is no output then.
+    `halt` is set if the model asked to open sections under `OpenAndHalt`; there is no output then. `session` is set by
+    `run`.
     """
 
     prompt_name: str
@@ -204,6 +205,7 @@ class PromptResponse(Displayed, Generic[OutputT]):
     turns: int = 0
     run_id: str = ""
     conversation_id: str = ""
+    session: Session | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         answer = self.text if self.output is None else repr(self.output)

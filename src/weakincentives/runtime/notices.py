@@ -30,7 +30,7 @@ from weakincentives.runtime.exposure import (
 )
 from weakincentives.runtime.history import related
 from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TURN, Message, user_message
-from weakincentives.runtime.run import Run
+from weakincentives.runtime.runs import Run
 from weakincentives.runtime.sections import section_states
 from weakincentives.runtime.tools import OfferedTools
 

@@ -27,7 +27,7 @@ from weakincentives.runtime.messages import (
     with_results,
 )
 from weakincentives.runtime.notices import Notices
-from weakincentives.runtime.run import Run
+from weakincentives.runtime.runs import Run
 from weakincentives.runtime.tools import OfferedTools
 
 Beginning = Literal["new", "resume", "turn"]

@@ -20,7 +20,7 @@ from weakincentives.runtime import events
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.hosted import Owned, check_hosted, hosted_outputs
 from weakincentives.runtime.messages import Message, ModelReply, assistant_messages
-from weakincentives.runtime.run import Offer, Toolbox, ToolRef, by_section, tool_ref
+from weakincentives.runtime.runs import Offer, Toolbox, ToolRef, by_section, tool_ref
 
 logger = logging.getLogger("weakincentives.runtime")
 
