@@ -49,6 +49,10 @@ def test_wide_letters_take_two_columns_and_accents_none() -> None:
     assert shortened("日本語", 5) == "日本…"
 
 
+def test_marks_without_width_do_not_make_a_short_text_of_a_long_one() -> None:
+    assert shortened("e" + "\u0301" * 1000, 5) == "e" + "\u0301" * 19 + "…"
+
+
 def test_markup_of_values_is_not_obeyed() -> None:
     assert '<td style="text-align: left; padding-left: 0.5em">日本 | &lt;b&gt;</td>' in TABLE.html()
     assert TABLE.markdown().splitlines()[1:] == [

@@ -81,15 +81,15 @@ def cell_width(text: str) -> int:
 
 
 def shortened(text: str, width: int) -> str:
-    """The text, cut with an ellipsis if it is wider."""
-    if cell_width(text) <= width:
-        return text
-    kept = 0
-    for index, letter in enumerate(text):
-        kept += cell_width(letter)
-        if kept > width - 1:
-            return text[:index] + "…"
-    return text
+    """The text, cut with an ellipsis if it is wider, or has over four characters for each column of the width."""
+    head = text[: 4 * width]
+    if head.isascii():
+        return text if len(text) <= width else f"{text[: max(width - 1, 0)]}…"
+    end = columns = 0
+    for index, letter in enumerate(head, start=1):
+        columns += cell_width(letter)
+        end = index if columns < width else end
+    return text if columns <= width and head == text else f"{text[:end]}…"
 
 
 def _padded(cell: str, width: int, *, right: bool) -> str:

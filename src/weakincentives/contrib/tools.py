@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal, Unpack
 
+from weakincentives._display import shortened
 from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Entry, Filesystem, FilesystemError, Match, NotFoundError, NotTextError
 from weakincentives.prompt import SectionOptions, Tool, ToolContext, ToolResult, WorkspaceSection
@@ -273,8 +274,9 @@ class _Operations:
         found = fs.grep(params.pattern, path=params.path, glob=params.glob, limit=limit + 1)
         if not found:
             return ToolResult(f"No line matches {params.pattern!r} below {params.path!r}.", Matches(()))
+        width = self.limits.line_characters
         shown = tuple(
-            replace(match, path=_printable(match.path), line=self._short(match.line)) for match in found[:limit]
+            replace(match, path=_printable(match.path), line=shortened(match.line, width)) for match in found[:limit]
         )
         cut = f"The first {limit} matches; more follow: narrow the pattern, path or glob." if len(found) > limit else ""
         return ToolResult(cut, Matches(shown))
@@ -288,9 +290,6 @@ class _Operations:
             raise ToolValidationError(
                 f"The file would have {len(text)} characters, more than {self.limits.write_characters}; split it"
             )
-
-    def _short(self, line: str) -> str:
-        return line if len(line) <= self.limits.line_characters else line[: self.limits.line_characters] + " [cut]"
 
 
 def _tool(

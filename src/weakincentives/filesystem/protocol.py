@@ -21,6 +21,7 @@ from datetime import datetime
 from itertools import islice
 from typing import IO, Any, Literal, Protocol, get_args, runtime_checkable
 
+from weakincentives._display import shortened
 from weakincentives.errors import WinkError
 
 WriteMode = Literal["create", "overwrite", "append"]
@@ -139,7 +140,7 @@ def split(path: str) -> Parts:
     if ".." in parts:
         raise InvalidPathError(f"Path {text!r} contains '..'; use a path relative to the root", path=text)
     if len(parts) > MAX_DEPTH:
-        raise InvalidPathError(f"Path {text[:60]!r}... is more than {MAX_DEPTH} directories deep", path=text)
+        raise InvalidPathError(f"Path {shortened(text, 60)!r} is more than {MAX_DEPTH} directories deep", path=text)
     return parts
 
 

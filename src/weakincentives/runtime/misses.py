@@ -9,6 +9,7 @@ from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
+from weakincentives._display import shortened
 from weakincentives.prompt import Prompt, View
 from weakincentives.prompt.ranking import CLEAR, WORD_FINDER, Found
 from weakincentives.runtime.events import Exposure, ToolInvoked
@@ -66,7 +67,7 @@ def _misses(view: View, ranked: Ranked, session: Session, run: Run, answer: str)
     for event in failed:
         if event.disclosure is None and event.section_key:
             for miss in best_miss(ranked(event.result.message), read):
-                yield miss._replace(reason=f"'{event.name}' failed: {event.result.message[:100]}")
+                yield miss._replace(reason=f"'{event.name}' failed: {shortened(event.result.message, 100)}")
     asked = user_words(session[Message].view())[-MAX_WORDS:]
     lacking = _LACKING.search(answer)
     clear = 1.0 if lacking else CLEAR

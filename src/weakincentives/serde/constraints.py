@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
+from weakincentives._display import shortened
+
 BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
 LENGTHS = ("min_length", "max_length")
 NAMES = (*BOUNDS, *LENGTHS, "pattern")
@@ -152,11 +154,10 @@ def field_path(path: str, name: str) -> str:
 def quote(value: object) -> str:
     """A value as messages show it, always short."""
     if isinstance(value, str):
-        return repr(value if len(value) <= 40 else value[:37] + "...")
+        return repr(shortened(value, 40))
     if isinstance(value, int) and abs(value) >= 10**40:
         return "a very large number"
-    text = repr(value)
-    return text if len(text) <= 100 else text[:97] + "..."
+    return shortened(repr(value), 100)
 
 
 def describe(value: object) -> str:

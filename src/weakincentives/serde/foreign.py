@@ -19,6 +19,7 @@ from ipaddress import IPv4Address, IPv6Address
 from itertools import islice
 from typing import Any
 
+from weakincentives._display import shortened
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.codecs import loads
 from weakincentives.serde.constraints import describe, field_path, holds, quote, words
@@ -323,7 +324,8 @@ class _Check:
             yield FieldProblem(path, f"expected {words(limits, unit)}, got {describe(data)}")
         elif kind == "string":
             if "pattern" in schema and not self._patterns[schema["pattern"]].search(data, self._take):
-                yield FieldProblem(path, f"expected text matching {schema['pattern'][:200]}, got {describe(data)}")
+                pattern = shortened(schema["pattern"], 200)
+                yield FieldProblem(path, f"expected text matching {pattern}, got {describe(data)}")
             check = FORMATS.get(str(schema.get("format")))
             if check is not None and not check(data):
                 yield FieldProblem(path, f"expected text in the format {schema['format']}, got {describe(data)}")
@@ -383,7 +385,7 @@ class _Check:
                 # The alternative that was probably meant.
                 likely = [found for found in failures if not any(problem.path == path for problem in found)]
                 shown = "; or ".join(
-                    ", ".join(f"{where}: {text[:200]}" for where, text in found[:5]) for found in failures[:5]
+                    ", ".join(f"{where}: {shortened(text, 200)}" for where, text in found[:5]) for found in failures[:5]
                 )
                 every = [FieldProblem(path, f"matches none of the alternatives, got {describe(data)}: {shown}")]
                 yield from likely[0] if len(likely) == 1 else every

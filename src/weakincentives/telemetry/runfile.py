@@ -16,6 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from weakincentives._display import shortened
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
     INSTRUCTIONS,
@@ -100,14 +101,14 @@ class Tally:
                 self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}", prompt_name=event.prompt_name)
                 self.columns.update(adapter=event.adapter, model=event.model, conversation_id=event.conversation_id)
                 if not self.turns and (asked := _filled_text(event)):
-                    self.columns["question"] = asked
+                    self.columns["question"] = shortened(asked, MAX_LINE)
                 self._mark_running(at, open_runs)
             case Message():
                 if not self.turns and (asked := question_in(event)):
-                    self.columns["question"] = asked[:MAX_LINE]
+                    self.columns["question"] = shortened(asked, MAX_LINE)
                 elif event.role == "assistant" and not event.tool_calls and not event.rebased:
                     # The whole answer, or what was said of it when the run was stopped.
-                    self.columns["answer"] = event.text[:MAX_LINE]
+                    self.columns["answer"] = shortened(event.text, MAX_LINE)
             case ModelCalled():
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
@@ -132,7 +133,7 @@ class Tally:
             case EvaluationStopped() | EvaluationSuspended():
                 self.end("interrupted", at, open_runs)
             case PromptExecuted():
-                self.columns["answer"] = event.text[:MAX_LINE]
+                self.columns["answer"] = shortened(event.text, MAX_LINE)
                 self.end("halted" if event.halted else "ok", at, open_runs)
 
     @property
@@ -365,7 +366,7 @@ def _filled_text(event: PromptRendered) -> str:
     """The sections filled by params, without headings: the question of a run that has no user message."""
     filled = {section.path for section in event.sections if section.filled}
     texts = (event.text[span.start : span.end] for span in event.spans if span.path in filled)
-    return "\n".join(_HEADING.sub("", text).strip() for text in texts)[:MAX_LINE]
+    return "\n".join(_HEADING.sub("", text).strip() for text in texts)
 
 
 def prune(

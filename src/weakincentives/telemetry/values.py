@@ -19,6 +19,7 @@ from types import NoneType
 from typing import Any, get_args
 from uuid import UUID
 
+from weakincentives._display import shortened
 from weakincentives.content import Blob
 from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
 from weakincentives.runtime import RUN_EVENTS, HostedToolInvoked, Message, PromptExecuted, ToolInvoked
@@ -149,8 +150,8 @@ def dump(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
 
 def placeholder(value: Any) -> Any:
     """The data that represents a value that cannot be serialised."""
-    cls = type(value)
-    return dump_tagged(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", _SHORT.repr(value)[:REPR_LENGTH]))
+    cls, text = type(value), shortened(_SHORT.repr(value), REPR_LENGTH)
+    return dump_tagged(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", text))
 
 
 class _Parts:

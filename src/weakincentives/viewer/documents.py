@@ -12,6 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
+from weakincentives._display import shortened
 from weakincentives.content import Media
 from weakincentives.prompt import Span
 from weakincentives.runtime import (
@@ -443,7 +444,7 @@ def turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
     during: list[str] = []
     for recorded, fields in events:
         if not isinstance(recorded.event, LogEntry | Message):
-            during.append(f"{recorded.kind} {_describe(fields)}"[:SUMMARY_LENGTH])
+            during.append(shortened(f"{recorded.kind} {_describe(fields)}", SUMMARY_LENGTH))
         if recorded.kind == "Message" and isinstance(recorded.event, Message):
             if recorded.event.role == "assistant":
                 reply = reply or fields
@@ -504,14 +505,14 @@ def line(recorded: RecordedEvent, fields: Any) -> dict[str, Any]:
         "turn": recorded.turn,
         "time": recorded.time,
         "kind": recorded.kind,
-        "summary": _describe(fields)[:SUMMARY_LENGTH],
+        "summary": shortened(_describe(fields), SUMMARY_LENGTH),
     }
 
 
 def _describe(event: Any) -> str:
     """A few words that distinguish an event from others of its kind."""
     if not isinstance(event, dict):
-        return str(event)[:SUMMARY_LENGTH]
+        return str(event)
     parts = []
     for name in _IDENTIFYING:
         if value := event.get(name):
@@ -520,7 +521,7 @@ def _describe(event: Any) -> str:
     for name in ("reason", "message", "arguments", "text"):
         value = event.get(name)
         if isinstance(value, str) and value:
-            parts.append(value[:SUMMARY_LENGTH])
+            parts.append(value)
             break
     usage = event.get("usage")
     if isinstance(usage, dict) and {"input_tokens", "cached_tokens", "output_tokens"} <= usage.keys():
@@ -531,7 +532,7 @@ def _describe(event: Any) -> str:
     if isinstance(calls, list):
         parts += [f"calls {call['name']}" for call in calls if isinstance(call, dict) and "name" in call]
     if not parts:
-        parts = [f"{name}: {value}"[:SUMMARY_LENGTH] for name, value in event.items() if value not in ("", [], None)]
+        parts = [f"{name}: {value}" for name, value in event.items() if value not in ("", [], None)]
     return " · ".join(parts)
 
 

@@ -260,7 +260,7 @@ class Replier:
         messages += [*outlook.earlier, _user(_ASK.format(text=evidence, question=outlook.question))]
         limit = min(MAX_ANSWER, self._max_tokens)
         written = write(self._engine, messages, watch, max_tokens=limit, repeat_penalty=1.0)
-        composed = written.text.strip() + ("" if written.whole else " ...")
+        composed = written.text.strip() + ("" if written.whole else "…")
         items: tuple[str, ...] = ()
         if _made_of(composed, f"{_NOTHING} {evidence}", outlook.question):
             quotation = _quotation(outlook, found, besides=composed).replace("\n", "\n> ")

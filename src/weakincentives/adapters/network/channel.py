@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, cast
 
 import msgspec
 
+from weakincentives._display import shortened
 from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
 from weakincentives.adapters.network.wire import EncodedRequest, Format
 from weakincentives.clock import Clock
@@ -407,4 +408,4 @@ def _explanation(payload: object) -> str:
         message = error.get("message") if isinstance(error, dict) else error
         if isinstance(message, str) and message:
             return message
-    return str(payload)[:300] or "no explanation"
+    return shortened(str(payload), 300) or "no explanation"

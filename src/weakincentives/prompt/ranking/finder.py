@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from weakincentives._display import shortened
 from weakincentives.prompt.outline import ABSENT, Node, Outline
 from weakincentives.prompt.ranking.lexical import Index, LexicalRanker, Ranker, SectionText
 from weakincentives.prompt.ranking.text import bm25
@@ -92,8 +93,7 @@ def matching_sentence(node: Node, text: str) -> str:
     pieces = section_text(node).pieces
     scores = bm25(text, pieces)
     best = max(range(len(pieces)), key=scores.__getitem__, default=0)
-    sentence = " ".join(pieces[best].split()) if pieces else node.section.title
-    return sentence if len(sentence) <= MAX_SENTENCE else sentence[: MAX_SENTENCE - 3] + "..."
+    return shortened(" ".join(pieces[best].split()) if pieces else node.section.title, MAX_SENTENCE)
 
 
 def _literal(text: TemplateText | None) -> str:
