@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,17 +15,19 @@ from bench.measure import cpu
 from bench.row import Row
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
-from weakincentives.redaction import Redactor
+from weakincentives.redaction import NoRedaction, Redactor
 from weakincentives.runtime import Message, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore, record
 from weakincentives.telemetry.payload import Packer
+from weakincentives.telemetry.runfile import Packed, RunFile
 
 SECTIONS, TURNS, RUNS = 40, 20, 50
 LONG_TURNS = 5_000
 GOAL_MICROSECONDS = 30.0
 GOAL_REDACTING = 3_000.0
 GOAL_LONG_MS, GOAL_TURN_MS = 250.0, 10.0
+GOAL_WRITING_MS = 3.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +99,27 @@ def redacting() -> Iterator[Row]:
 
     each = cpu(pack, rounds=3) / len(events)
     yield Row("redacting and encoding an event, in the writer's thread", each * 1e6, "µs", note=f"{len(events)} events")
+    yield Row("writing the whole run, in the writer's thread", writing(events) * 1e3, "ms", goal=GOAL_WRITING_MS)
     hostile = "curl -u " * 12_500
     for name, text in (("a page of documentation", page), ("100 KB that look like secrets", hostile)):
         per_kilobyte = cpu(lambda text=text: redactor.text(text), rounds=3) / (len(text) / 1000)  # type: ignore[misc]
         yield Row(f"redacting {name}, per KB", per_kilobyte * 1e6, "µs", goal=GOAL_REDACTING)
+
+
+def writing(events: Sequence[Any]) -> float:
+    """CPU seconds of a transaction with the encoded events of a run, and its figures."""
+    packer, numbers = Packer(NoRedaction()), itertools.count()
+    encoded = [(event, packer.pack(event), packer.texts) for event in events]
+    with tempfile.TemporaryDirectory() as folder:
+        file = RunFile(Path(folder) / "runs.db", str, None)
+
+        def write() -> None:
+            run_id = f"run-{next(numbers)}"
+            file.transact(lambda file: file.write(Packed(run_id, "s", 0.0, *each, {}) for each in encoded))
+
+        spent = cpu(write, rounds=3)
+        file.close()
+    return spent
 
 
 def reading(path: Path) -> Iterator[Row]:

@@ -114,8 +114,7 @@ def test_listings_and_matches_are_limited(fs):
     assert text(prompt, "ls").startswith("The first 2 of 3 entries; use glob to narrow.\n\na.txt")
     assert text(prompt, "glob", pattern="*").startswith("The first 2 of 3 files; narrow the pattern.\n\na.txt\nb.txt")
     assert text(prompt, "grep", pattern="x") == (
-        "The first 2 matches; more follow: narrow the pattern, path or glob.\n\n"
-        "a.txt:1: xxxx…\nb.txt:1: xxxx…"
+        "The first 2 matches; more follow: narrow the pattern, path or glob.\n\na.txt:1: xxxx…\nb.txt:1: xxxx…"
     )
 
 

@@ -24,6 +24,7 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityExpansionRequired,
 )
+from weakincentives.redaction import Redactor
 from weakincentives.runtime import MainLoop, Message, ModelReply, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import (
@@ -36,6 +37,8 @@ from weakincentives.telemetry import (
     record,
     recorder,
 )
+from weakincentives.telemetry.payload import Packer
+from weakincentives.telemetry.runfile import Packed, RunFile
 
 
 @dataclass
@@ -100,6 +103,58 @@ def test_a_run_is_summed_up(path: Path) -> None:
     assert (summary.status, summary.prompt, summary.adapter, summary.turns) == ("ok", "tests/sums", "scripted", 4)
     assert (summary.tool_calls, summary.disclosures, summary.restarts, summary.error) == (3, 2, 0, "")
     assert summary.usage.output_tokens > 100_000 and summary.cost == pytest.approx(2.5, abs=0.01)
+
+
+def check_figures(path: Path) -> None:
+    """The figures in the list are those of the history that the file holds."""
+    with RunStore(path) as store:
+        for row in store.list_runs():
+            history, ledger = store.history(row.run_id), store.ledger(row.run_id)
+            opened = [(step.turn, key) for step in history.openings() if step.kind == "open" for key in step.sections]
+            assert (row.full_prompt_tokens, list(row.opened)) == (ledger.full_prompt_tokens, opened)
+            assert row.full_prompt_tokens and opened
+
+
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_the_figures_of_a_list_are_those_of_the_history(path: Path, dynamic: bool) -> None:
+    with record(path) as recorder:
+
+        def flush(request: Any) -> Any:
+            recorder.flush()
+            return next(script)
+
+        script = iter(SCRIPT)
+        adapter = ScriptedAdapter(flush, supports_dynamic_tools=dynamic)
+        MainLoop().execute(prompt(), session=Session(), adapter=adapter)
+    check_figures(path)
+
+
+def test_the_figures_of_a_continued_run_include_what_another_recorder_wrote(path: Path) -> None:
+    session = Session()
+    with record(path), pytest.raises(PromptEvaluationError):
+        ScriptedAdapter([*SCRIPT[:2], PromptEvaluationError("no", phase="request")]).evaluate(prompt(), session=session)
+    with record(path):
+        ScriptedAdapter(SCRIPT[2:]).resume(prompt(), session=session)
+    check_figures(path)
+    assert (only_run(path).status, only_run(path).opened) == ("ok", ((1, "guide"), (2, "sums")))
+
+
+def test_the_figures_do_not_count_events_of_a_failed_transaction(path: Path) -> None:
+    packer = Packer(Redactor(variables={}))
+    with hearing() as heard:
+        run_id = run().run_id
+    batch = [Packed(run_id, "s", at, each, packer.pack(each), packer.texts, {}) for at, each in enumerate(heard.events)]
+    file = RunFile(path, str, None)
+
+    def fail(file: RunFile) -> None:
+        file.write(batch[:5])
+        raise ValueError
+
+    with pytest.raises(ValueError):
+        file.transact(fail)
+    file.transact(lambda file: file.write(batch))
+    file.close()
+    check_figures(path)
 
 
 def test_a_run_of_a_model_without_a_known_price_has_no_cost(path: Path) -> None:

@@ -10,6 +10,7 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from math import inf
@@ -24,6 +25,7 @@ from weakincentives.runtime import (
     EvaluationFailed,
     EvaluationStopped,
     EvaluationSuspended,
+    HistoryBuilder,
     Message,
     ModelCalled,
     PromptExecuted,
@@ -171,6 +173,8 @@ class RunFile:
     def __init__(self, path: Path, clean: Callable[[str], str], prices: Mapping[str, Prices] | None) -> None:
         self.recorder_id = os.urandom(8).hex()
         self.open_runs: dict[str, OpenRun] = {}
+        # The histories of runs that have not ended, with the number of their last event.
+        self._histories: dict[str, tuple[int, HistoryBuilder]] = {}
         self._path = path
         self._clean = clean
         self._prices = prices
@@ -211,6 +215,7 @@ class RunFile:
             if isinstance(packed.event, PromptRendered):
                 self._end_earlier_runs(packed, tallies)
             tally.count(packed.event, packed.time, self.open_runs, self._prices)
+            self._fold(packed, tally.events)
             tally.texts.update(packed.texts, packed.blobs)
             texts.update(packed.texts)
             blobs.update(packed.blobs)
@@ -246,10 +251,28 @@ class RunFile:
         self.beat(dropped)
         self._connection.execute("UPDATE recorders SET closed = 1 WHERE id = ?", (self.recorder_id,))
 
+    def _fold(self, packed: Packed, seq: int) -> None:
+        """Add an event to the history of its run, if that has all the events before it."""
+        known = (0, HistoryBuilder(packed.run_id)) if seq == 1 else self._histories.get(packed.run_id)
+        if packed.run_id and known is not None and known[0] == seq - 1:
+            # A history that fails is read again at the end, where the failure is logged.
+            with suppress(Exception):
+                known[1].add(packed.event, seq=seq, time=packed.time)
+                self._histories[packed.run_id] = (seq, known[1])
+
     def _sum_up(self, run_id: str) -> None:
-        """Write what depends on the whole history of a run, so that a list need not read it."""
+        """Write what depends on the whole history of a run, so that a list need not read it.
+
+        The history is read if it lacks events: those of an earlier part of the run, of another recorder, or of a
+        transaction that failed.
+        """
+        known = self._histories.pop(run_id, None)
         try:
-            history = read_history(EventReader(self._path, self._connection), run_id)
+            found = self._connection.execute("SELECT events FROM runs WHERE run_id = ?", (run_id,)).fetchone()
+            if known is not None and found == (known[0],):
+                history = known[1].build()
+            else:
+                history = read_history(EventReader(self._path, self._connection), run_id)
             full = ledger_of(history).full_prompt_tokens
         except Exception:
             logger.exception("The run '%s' could not be summed up.", run_id)
