@@ -14,7 +14,8 @@ PACKAGE = SOURCE / "weakincentives"
 TESTS = SOURCE.parent / "tests"
 
 GROUND = frozenset(
-    {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_secrets"}
+    {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_loops"}
+    | {"_secrets", "_threads"}
 )
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
@@ -26,12 +27,14 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_display": GROUND,
     "_fence": GROUND,
     "_imports": GROUND,
+    "_loops": GROUND,
     "errors": GROUND,
     "clock": GROUND,
     "content": GROUND,
     "_frozen": GROUND,
     "_generics": GROUND,
     "_secrets": GROUND,
+    "_threads": GROUND,
     "redaction": GROUND,
     "serde": GROUND | DATA,
     "limits": GROUND | DATA,

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from weakincentives import serde
 from weakincentives._imports import import_extra
+from weakincentives._loops import LoopThread
 from weakincentives.errors import PromptValidationError, SerdeError, WinkError
 from weakincentives.redaction import Redactor
 
@@ -287,14 +288,12 @@ class _Process:
         self._server = server
         self._on_elicit = on_elicit
         self._ready: concurrent.futures.Future[Client] = concurrent.futures.Future()
-        self._loop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
         self._owner: asyncio.Task[Any] | None = None
         self._errors = bytearray()
-        self._finished: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._finished.set_running_or_notify_cancel()
         _running.add(self)
-        threading.Thread(target=self._run, name=f"mcp-{name}", daemon=True).start()
+        self._thread = LoopThread(f"mcp-{name}")
+        self.submit(self._main())
 
     @property
     def client(self) -> Client:
@@ -313,7 +312,7 @@ class _Process:
 
     def submit(self, work: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
         try:
-            return asyncio.run_coroutine_threadsafe(work, self._loop)
+            return self._thread.submit(work)
         except RuntimeError:
             work.close()
             raise MCPServerError(f"MCP server '{self._name}' has stopped.") from None
@@ -353,13 +352,13 @@ class _Process:
         """Tell the client to exit; does not wait for it."""
         self.ended = True
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._cancel)
+            self._thread.loop.call_soon_threadsafe(self._cancel)
 
     def join(self) -> None:
-        concurrent.futures.wait([self._finished], CLOSE_SECONDS)
+        self._thread.join(CLOSE_SECONDS)
 
     async def joined(self) -> None:
-        await asyncio.wait([asyncio.wrap_future(self._finished)], timeout=CLOSE_SECONDS)
+        await asyncio.wait([asyncio.wrap_future(self._thread.ended)], timeout=CLOSE_SECONDS)
 
     def _cancel(self) -> None:
         # Once only: a second cancellation would interrupt the transport while it ends the server's processes.
@@ -367,16 +366,15 @@ class _Process:
             self._owner.cancel()
         self._stop.set()
 
-    def _run(self) -> None:
+    async def _main(self) -> None:
         try:
-            with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-                runner.run(self._own())
+            await self._own()
         except BaseException as error:
             if not self._ready.done():
                 self._ready.set_exception(self._start_error(error))
         finally:
             self.ended = True
-            self._finished.set_result(None)
+            self._thread.stop()
 
     async def _own(self) -> None:
         if self._stop.is_set():

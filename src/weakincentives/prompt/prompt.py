@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextvars
 import copy
 import logging
 import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -19,6 +17,7 @@ from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT, Specializable
+from weakincentives._threads import until
 from weakincentives.errors import DeadlineExceededError, PromptError, PromptRenderError, PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
@@ -465,7 +464,9 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
             node = outline.by_path.get(path[:end])
             if node is None or not node.is_late or node.path in self.loaded:
                 continue
-            content = _until(deadline, partial(node.section.load, self.resources.context))
+            late = DeadlineExceededError("The deadline passed while a section was being opened.", phase="tool")
+            seconds = None if deadline is None else deadline.remaining().total_seconds()
+            content = until(seconds, partial(node.section.load, self.resources.context), late)
             self.loaded += (node.path,)
             if content is None:
                 continue
@@ -728,27 +729,6 @@ def _ruled(view: View, params: Params, session: Session | None, words: str) -> l
         and view.decided_by(node) != "override"
         and node.section.opens(params[node.source], session=session, text=words)
     ]
-
-
-def _until(deadline: Deadline | None, work: Callable[[], T]) -> T:
-    """The result of blocking work. Work not done by the deadline continues in its thread, without effect."""
-    if deadline is None:
-        return work()
-    result: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            result.set_result(work())
-        except BaseException as error:
-            result.set_exception(error)
-
-    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="wink-load", daemon=True).start()
-    try:
-        return result.result(max(0.0, deadline.remaining().total_seconds()))
-    except TimeoutError:
-        if result.done():
-            raise
-        raise DeadlineExceededError("The deadline passed while a section was being opened.", phase="tool") from None
 
 
 def _check_disclosure(key: str, given: Disclosure) -> Disclosure:

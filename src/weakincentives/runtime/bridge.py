@@ -18,6 +18,7 @@ from queue import SimpleQueue
 from typing import Any, TypeVar, cast
 
 from weakincentives._fence import Fence
+from weakincentives._loops import LoopThread
 from weakincentives.errors import EvaluationPhase, PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.resources import ScopedResourceContext
@@ -133,8 +134,7 @@ class AsyncBridge:
     """Runs async handlers of sync runs on an event loop in its own thread, started on first use."""
 
     def __init__(self) -> None:
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: LoopThread | None = None
         self._lock = threading.Lock()
 
     def wait(self, awaitable: Any, call: HandlerCall | None = None) -> Any:
@@ -191,21 +191,16 @@ class AsyncBridge:
 
     def close(self) -> None:
         with self._lock:
-            loop, thread = self._loop, self._thread
-            self._loop = self._thread = None
-        if loop is not None and thread is not None:
-            loop.call_soon_threadsafe(loop.stop)
+            thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.stop()
             thread.join()
 
     def _started(self) -> asyncio.AbstractEventLoop:
         with self._lock:
-            if self._loop is None:
-                self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(
-                    target=_run_loop, args=(self._loop,), name="wink-async-tools", daemon=True
-                )
-                self._thread.start()
-            return self._loop
+            if self._thread is None:
+                self._thread = LoopThread("wink-async-tools")
+            return self._thread.loop
 
 
 def run_steps(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
@@ -429,22 +424,6 @@ async def in_parallel_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
 
 def _is_async(step: Callable[[], Any]) -> bool:
     return inspect.iscoroutinefunction(step.func if isinstance(step, functools.partial) else step)
-
-
-def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
-    try:
-        loop.run_forever()
-        loop.run_until_complete(_cancel_rest())
-        loop.run_until_complete(loop.shutdown_asyncgens())
-    finally:
-        loop.close()
-
-
-async def _cancel_rest() -> None:
-    rest = asyncio.all_tasks() - {asyncio.current_task()}
-    for task in rest:
-        task.cancel()
-    await asyncio.gather(*rest, return_exceptions=True)
 
 
 class Workers:

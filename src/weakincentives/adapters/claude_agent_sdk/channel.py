@@ -14,18 +14,18 @@ import json
 import logging
 import os
 import queue
-import threading
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import claude_agent_sdk as sdk
 
+from weakincentives._loops import LoopThread
 from weakincentives.adapters.anthropic.wire import binds_thinking, content_block
 from weakincentives.adapters.claude_agent_sdk.cli import KEYS, Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
@@ -53,7 +53,6 @@ from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest
 from weakincentives.session import extends
 
 logger = logging.getLogger("weakincentives.adapters")
-ResultT = TypeVar("ResultT")
 OnDelta = Callable[[ModelDelta], None]
 
 # Generous, for a busy machine.
@@ -89,12 +88,8 @@ class ClaudeChannel:
         self._earlier_cost: float | None = None
         self._home: Home
         self._conversation: Conversation
-        self._stop: asyncio.Event
-        self._loop: asyncio.AbstractEventLoop
-        ready: concurrent.futures.Future[None] = concurrent.futures.Future()
-        self._thread = threading.Thread(target=self._run_loop, args=(ready,), name="wink-claude", daemon=True)
-        self._thread.start()
-        ready.result()
+        self._begin()
+        self._thread = LoopThread("wink-claude", self._last)
 
     @property
     def idle(self) -> bool:
@@ -109,15 +104,15 @@ class ClaudeChannel:
 
     def call(self, request: ModelRequest) -> ModelReply:
         with self._reporting():
-            return self._submit(self._turn(request, _ignore)).result()
+            return self._thread.submit(self._turn(request, _ignore)).result()
 
     async def call_async(self, request: ModelRequest) -> ModelReply:
         with self._reporting():
-            return await asyncio.wrap_future(self._submit(self._turn(request, _ignore)))
+            return await asyncio.wrap_future(self._thread.submit(self._turn(request, _ignore)))
 
     def stream(self, request: ModelRequest) -> Iterator[ModelDelta | ModelReply]:
         pieces: queue.SimpleQueue[ModelDelta | None] = queue.SimpleQueue()
-        reply = self._submit(self._turn(request, pieces.put))
+        reply = self._thread.submit(self._turn(request, pieces.put))
         reply.add_done_callback(lambda _: pieces.put(None))
         with self._reporting():
             while (piece := pieces.get()) is not None:
@@ -131,7 +126,7 @@ class ClaudeChannel:
         def put(piece: ModelDelta | None) -> None:
             here.call_soon_threadsafe(pieces.put_nowait, piece)
 
-        reply: concurrent.futures.Future[ModelDelta | ModelReply] = self._submit(self._turn(request, put))
+        reply: concurrent.futures.Future[ModelDelta | ModelReply] = self._thread.submit(self._turn(request, put))
         reply.add_done_callback(lambda _: put(None))
         with self._reporting():
             while (piece := await pieces.get()) is not None:
@@ -140,11 +135,11 @@ class ClaudeChannel:
 
     def follows_list_changes(self) -> bool:
         """Whether this CLI picks up new tools while it runs; calls no model."""
-        return self._submit(self._conversation.probe()).result()
+        return self._thread.submit(self._conversation.probe()).result()
 
     def close(self) -> None:
         """Stop the CLI and everything it started; if it is still working, kill it so that it stops spending."""
-        if not self._thread.is_alive():
+        if self._thread.ended.done():
             return
         if not self._conversation.idle:
             self._home.cut()
@@ -155,8 +150,7 @@ class ClaudeChannel:
 
     def abandon(self) -> None:
         """`close` without waiting for it."""
-        with suppress(RuntimeError):  # The loop may be closed already.
-            self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.stop()
 
     async def _turn(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
         if not self._conversation.continues(request):
@@ -204,29 +198,11 @@ class ClaudeChannel:
         finally:
             self._home.remove()
 
-    def _submit(self, work: Coroutine[Any, Any, ResultT]) -> concurrent.futures.Future[ResultT]:
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
-
-    def _run_loop(self, ready: concurrent.futures.Future[None]) -> None:
-        """Run the event loop until `abandon`; what keeps it from starting is raised where `ready` is awaited."""
-
-        async def main() -> None:
-            self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-            self._begin()
-            ready.set_result(None)
-            await self._stop.wait()
-            try:
-                await self._end()
-            except Exception as error:
-                logger.warning("The Claude Code CLI could not be stopped in order", exc_info=error)
-
+    async def _last(self) -> None:
         try:
-            with asyncio.Runner() as runner:
-                runner.run(main())
-        except BaseException as error:
-            if ready.done():
-                raise
-            ready.set_exception(error)
+            await self._end()
+        except Exception as error:
+            logger.warning("The Claude Code CLI could not be stopped in order", exc_info=error)
 
 
 class Conversation:

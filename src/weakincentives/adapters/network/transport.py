@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
-import threading
 import time
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from weakincentives._threads import until
 from weakincentives.adapters.network.wire import EncodedRequest
 
 ResultT = TypeVar("ResultT")
@@ -230,29 +228,4 @@ def within(seconds: float | None, work: Callable[[], ResultT]) -> ResultT:
     A client's own timeouts limit only single steps of a request, such as one read. The thread of an abandoned request
     ends with its next step, and anything it has opened is closed.
     """
-    if seconds is None:
-        return work()
-    result: Future[ResultT] = Future()
-    context = contextvars.copy_context()
-
-    def run() -> None:
-        value: Any = None
-        failure: BaseException | None = None
-        try:
-            value = context.run(work)
-        except BaseException as error:
-            failure = error
-        if not result.set_running_or_notify_cancel():
-            if hasattr(value, "close"):
-                value.close()
-        elif failure is not None:
-            result.set_exception(failure)
-        else:
-            result.set_result(value)
-
-    threading.Thread(target=run, name="weakincentives-request", daemon=True).start()
-    try:
-        return result.result(seconds)
-    except TimeoutError:
-        result.cancel()
-        raise TransportError("the server did not answer in time") from None
+    return until(seconds, work, TransportError("the server did not answer in time"))
