@@ -6,7 +6,7 @@ import contextvars
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
@@ -22,19 +22,16 @@ def until(seconds: float | None, work: Callable[[], T], late: Exception) -> T:
     context = contextvars.copy_context()
 
     def run() -> None:
-        value: Any = None
-        failure: BaseException | None = None
         try:
             value = context.run(work)
         except BaseException as error:
-            failure = error
-        if not result.set_running_or_notify_cancel():
-            if hasattr(value, "close"):
-                value.close()
-        elif failure is not None:
-            result.set_exception(failure)
+            if result.set_running_or_notify_cancel():
+                result.set_exception(error)
         else:
-            result.set_result(value)
+            if result.set_running_or_notify_cancel():
+                result.set_result(value)
+            elif hasattr(value, "close"):
+                value.close()
 
     threading.Thread(target=run, name="wink-until", daemon=True).start()
     try:

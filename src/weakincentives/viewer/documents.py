@@ -512,7 +512,7 @@ def line(recorded: RecordedEvent, fields: Any) -> dict[str, Any]:
 def _describe(event: Any) -> str:
     """A few words that distinguish an event from others of its kind."""
     if not isinstance(event, dict):
-        return shortened(str(event), SUMMARY_LENGTH)
+        return str(event)
     parts = []
     for name in _IDENTIFYING:
         if value := event.get(name):
@@ -521,7 +521,7 @@ def _describe(event: Any) -> str:
     for name in ("reason", "message", "arguments", "text"):
         value = event.get(name)
         if isinstance(value, str) and value:
-            parts.append(shortened(value, SUMMARY_LENGTH))
+            parts.append(value)
             break
     usage = event.get("usage")
     if isinstance(usage, dict) and {"input_tokens", "cached_tokens", "output_tokens"} <= usage.keys():
@@ -532,11 +532,7 @@ def _describe(event: Any) -> str:
     if isinstance(calls, list):
         parts += [f"calls {call['name']}" for call in calls if isinstance(call, dict) and "name" in call]
     if not parts:
-        parts = [
-            shortened(f"{name}: {value}", SUMMARY_LENGTH)
-            for name, value in event.items()
-            if value not in ("", [], None)
-        ]
+        parts = [f"{name}: {value}" for name, value in event.items() if value not in ("", [], None)]
     return " · ".join(parts)
 
 
