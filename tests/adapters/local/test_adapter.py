@@ -115,6 +115,14 @@ def test_the_section_that_fits_is_opened_and_quoted(ranked: LocalAdapter) -> Non
     assert "six in the evening" in response.text and sentences(response.text) <= sentences(OPENING)
 
 
+def test_a_section_that_the_caller_opens_is_quoted_without_being_opened_again(ranked: LocalAdapter) -> None:
+    session = Session()
+    overrides = {("hours",): SectionVisibility.FULL}
+    prompt = shop("When does the shop close?")
+    response = ranked.evaluate(prompt, session=session, visibility_overrides=overrides)
+    assert opened(session) == [] and sentences(response.text) <= sentences(OPENING)
+
+
 def test_a_tool_appears_with_its_section_and_gets_what_the_question_says(ranked: LocalAdapter) -> None:
     session = Session()
     response = ranked.evaluate(shop("What is the weight of parcel PK-77?"), session=session)

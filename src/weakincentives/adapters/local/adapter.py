@@ -122,7 +122,7 @@ class LocalAdapter(ProviderAdapter):
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
         def sections() -> Sections:
-            session, view = loop.session, loop.prompt.view(loop.session)
+            session, view = loop.session, loop.context.view
             rendered, invoked = session[PromptRendered].latest(), session[ToolInvoked].view()
             exposure = session[Exposure].latest() or Exposure()
             closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
