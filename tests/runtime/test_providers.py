@@ -44,9 +44,12 @@ def test_the_routes_that_keep_the_prompt_cache_come_from_the_specs() -> None:
     assert cache_safe_routes() == {"additional_tools", "tool_addition", "tool_search"}
 
 
-def test_reading_the_specs_loads_no_adapter() -> None:
+def test_reading_the_specs_loads_tables_of_models_and_no_adapter() -> None:
     script = (
         "import sys; from weakincentives.runtime import adapter_specs; adapter_specs()\n"
         "print(*[name for name in sys.modules if name.startswith('weakincentives.adapters.') and name.count('.') > 2])"
     )
-    assert subprocess.check_output([sys.executable, "-c", script], text=True).split() == []
+    assert subprocess.check_output([sys.executable, "-c", script], text=True).split() == [
+        "weakincentives.adapters.openai.models",
+        "weakincentives.adapters.anthropic.models",
+    ]

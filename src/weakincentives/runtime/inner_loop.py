@@ -327,7 +327,7 @@ class InnerLoop:
                 reasoning=reply.reasoning,
             )
         )
-        self.notices.open(self._tools.find(reply), "provider")
+        self.notices.open_found(self._tools.find(reply))
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> list[ToolExecutionOutcome]:
         """Add the results to the conversation; return the outcomes that end the turn."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -148,6 +148,14 @@ class Notices:
                 self.context.session.dispatch(SetVisibilityOverride(opened, visibility))
                 self._recorded.add(".".join(opened))
         self._record_opened(tuple(map(".".join, paths)), decider)
+
+    def open_found(self, found: Mapping[str, tuple[str, ...]]) -> None:
+        """Open the sections whose tools the provider found or the model called; `found` has their names by section."""
+        view = self.context.view
+        paths = [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
+        self.open(paths, "provider")
+        for key, names in found.items():
+            self.context.emit(events.ToolsInjected, tool_names=names, section_key=key, route="tool_search")
 
     def announce_opened(self) -> None:
         """Notify the model of sections opened or closed by code or rules.

@@ -11,7 +11,6 @@ from weakincentives.prompt import (
     AnyTool,
     HostedTool,
     Overrides,
-    SectionPath,
     View,
     VisibilityExpansionRequired,
     VisibilityOverrides,
@@ -116,16 +115,12 @@ class OfferedTools:
         self.context.save(tools=self.toolbox.refs, last_used={**self.context.run.last_used, **used})
         self._announce(appeared, gone)
 
-    def find(self, reply: ModelReply) -> list[SectionPath]:
-        """Record the deferred tools that the provider has found or the model called; return the sections to open."""
+    def find(self, reply: ModelReply) -> dict[str, tuple[str, ...]]:
+        """Record the deferred tools that the provider has found or the model called; return them by section."""
         if not self.context.adapter.defers_tools:
-            return []
+            return {}
         called = (call.name for call in reply.tool_calls)
-        found = self.toolbox.find((*self.context.adapter.found_tools(reply.items), *called))
-        for key, names in found.items():
-            self.context.emit(events.ToolsInjected, tool_names=names, section_key=key, route="tool_search")
-        view = self.context.view
-        return [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
+        return self.toolbox.find((*self.context.adapter.found_tools(reply.items), *called))
 
     @property
     def overrides(self) -> Overrides:

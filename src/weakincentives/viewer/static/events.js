@@ -60,6 +60,6 @@ function One({ run, seq }) {
     <${Shown} of=${loaded}>${(line) => html`
       <div class="panel-head"><h2>${visible(line.kind)}</h2><span class="quiet">event ${line.seq}${line.turn ? html`, <a href=${toTurn(run.run_id, line.turn)}>turn ${line.turn}</a>` : ""}</span>
         <span class="spacer"></span><button class="plain" aria-label="Close" onClick=${() => setParams({ event: "" })}><${Icon} name="cross" /></button></div>
-      <div class="panel-body" tabindex="0" role="group" aria-label="Event as recorded"><${Json} value=${line.event} /></div>`}<//>
+      <div class="panel-body" tabindex="0" role="group" aria-label="As recorded"><${Json} value=${line.event} /></div>`}<//>
   </aside>`;
 }
