@@ -14,7 +14,6 @@ from datetime import UTC, datetime
 from functools import partial
 
 from weakincentives._fence import check_fence, current_calls
-from weakincentives.filesystem import search
 from weakincentives.filesystem.changes import CallMark, Changes
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
 from weakincentives.filesystem.protocol import (
@@ -27,7 +26,6 @@ from weakincentives.filesystem.protocol import (
     FilesystemError,
     InvalidPathError,
     IsDirectoryError,
-    Match,
     NotDirectoryError,
     NotFoundError,
     Parts,
@@ -41,6 +39,7 @@ from weakincentives.filesystem.protocol import (
     read_lines,
     split,
 )
+from weakincentives.filesystem.search import Files, Searchable
 from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, Tracker, append, create, replace
 
 _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -55,7 +54,7 @@ class HostSnapshot:
 
 
 class _Shared:
-    """What all filesystems with the same root share: the changes of tool calls, and what was saved for them."""
+    """The state shared by all filesystems with the same root: changes of tool calls, and what was saved for them."""
 
     def __init__(self, jail: Jail) -> None:
         self.changes: Changes[State] = Changes()
@@ -71,7 +70,7 @@ def _shared_below(jail: Jail) -> _Shared:
         return _shared.setdefault(jail.root, _Shared(jail))
 
 
-class HostFilesystem:
+class HostFilesystem(Searchable):
     """The files below `root`: `HostFilesystem("work")`.
 
     Paths cannot lead out of the root, not even through symbolic links. Taking a snapshot is free; the old content of a
@@ -164,16 +163,6 @@ class HostFilesystem:
                 for name, status in entries(fd)
             )
 
-    def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
-        with self._directory(path):
-            return search.glob(self._walk, pattern, split(path))
-
-    def grep(
-        self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
-    ) -> tuple[Match, ...]:
-        self.stat(path)
-        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit, timeout=self._grep_timeout)
-
     def stat(self, path: str) -> Stat:
         parts = split(path)
         with self._jail.locate(parts, path) as place:
@@ -181,13 +170,6 @@ class HostFilesystem:
         kind = _kind(status.st_mode)
         modified = datetime.fromtimestamp(status.st_mtime, UTC)
         return Stat(join(parts), kind, status.st_size if kind == "file" else 0, modified)
-
-    def exists(self, path: str) -> bool:
-        try:
-            self.stat(path)
-        except (NotFoundError, NotDirectoryError):
-            return False
-        return True
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         check_fence()
@@ -227,7 +209,7 @@ class HostFilesystem:
                 changes |= self._changes.undo(mark)
                 others = mark.others
             else:
-                changes |= self._journal.switch_to(mark)
+                changes |= self._journal.restore(mark)
             if self._tracker is not None and snapshot.tree is not None:
                 tracked = self._tracker.changes_to(snapshot.tree)
                 changes |= {parts: state for parts, state in tracked.items() if parts not in others}
@@ -269,7 +251,7 @@ class HostFilesystem:
             with _open_directory(place) as fd:
                 yield fd, parts
 
-    def _walk(self, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
+    def _walk(self, base: Parts, depth: int | None) -> Files:
         path = join(base)
         with self._jail.locate(base, path) as place:
             if not stat.S_ISDIR(_existing(place, path).st_mode):

@@ -37,8 +37,6 @@ Signature = tuple[int, ...]
 class Blob:
     """The saved content of a file: in memory if small, else in a file of the store that is deleted with the blob."""
 
-    __slots__ = ("__weakref__", "data", "file")
-
     def __init__(self, data: bytes | None, file: str | None = None) -> None:
         self.data = data
         self.file = file
@@ -91,7 +89,7 @@ class LinkState:
 
 @dataclass(frozen=True, slots=True)
 class LostState:
-    """What could not be saved, so it cannot be put back."""
+    """A state that could not be saved, so it cannot be put back."""
 
     reason: str
 
@@ -261,9 +259,9 @@ class Journal:
     """Undoes changes made through a filesystem, at a cost proportional to the changes.
 
     A version records the previous content of the paths that changed after it, and which version came next. The newest
-    one is the disk itself. Going back walks the chain and reverses its links, so every version can be reached from
-    every other. Nothing is saved while no mark is referenced, and a version that no mark refers to is dropped with what
-    it saved.
+    one is the disk itself. Going back is a change like any other, so a later version can be restored after an earlier
+    one. Nothing is saved while no mark is referenced, and a version that no mark refers to is dropped with what it
+    saved.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -303,28 +301,18 @@ class Journal:
         for parts in paths:
             self._current.before.pop(parts, None)
 
-    def switch_to(self, mark: Mark) -> dict[Parts, State]:
+    def restore(self, mark: Mark) -> dict[Parts, State]:
         """Make this version the current one; returns the states to put on the disk."""
         chain = [mark.version]
         while chain[-1].next is not None:
             chain.append(chain[-1].next)
-        marked = {mark.version for mark in self._marks}
-        target = dict(self._current.before)
-        reversed_links: list[tuple[Version, dict[Parts, State], Version]] = []
-        wanted = False
-        for older, newer in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
+        states = {parts: state for version in reversed(chain) for parts, state in version.before.items()}
+        if any(other.version in chain[1:] for other in self._marks):
+            self.advance(states)
+        else:
             # Saving what the disk has now may be expensive, and is only needed to go forward again.
-            wanted = wanted or newer in marked
-            paths = older.before if wanted else ()
-            states = {parts: target[parts] if parts in target else self._store.current(parts) for parts in paths}
-            reversed_links.append((newer, states, older))
-            target.update(older.before)
-        self._current.before = {}
-        for newer, states, older in reversed_links:
-            newer.before, newer.next = states, older
-            older.before, older.next = {}, None
-            self._current = older
-        return target
+            mark.version.next, self._current = None, mark.version
+        return states
 
 
 class Tracker:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -16,6 +17,7 @@ from weakincentives.resources.binding import (
     Constant,
     ResourceCloseError,
     ResourceError,
+    ResourceErrors,
     ResourceRestoreError,
     Scope,
     ScopeError,
@@ -40,10 +42,8 @@ class ResourceRegistry:
             resources.get(HTTPClient)
     """
 
-    __slots__ = ("_bindings",)
-
-    def __init__(self) -> None:
-        self._bindings: Mapping[type, Binding[Any]] = MappingProxyType({})
+    def __init__(self, bindings: Mapping[type, Binding[Any]] = MappingProxyType({})) -> None:
+        self._bindings = MappingProxyType(dict(bindings))
 
     @classmethod
     def of(cls, *bindings: Binding[Any]) -> ResourceRegistry:
@@ -59,7 +59,7 @@ class ResourceRegistry:
                     f"{type_name(binding.protocol)} is bound twice; keep one, or merge() two registries to override"
                 )
             found[binding.protocol] = binding
-        return _registry(found)
+        return ResourceRegistry(found)
 
     @classmethod
     def build(cls, instances: Mapping[type, Any]) -> ResourceRegistry:
@@ -71,7 +71,7 @@ class ResourceRegistry:
                     f"The instance for {type_name(protocol)} must not be a Binding; pass bindings to of()"
                 )
             found[protocol] = Binding.instance(protocol, value)
-        return _registry(found)
+        return ResourceRegistry(found)
 
     def merge(self, other: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
         """A registry of both sets of bindings. For a protocol in both, `other` wins unless its binding is a fallback.
@@ -95,7 +95,7 @@ class ResourceRegistry:
             for protocol, binding in other._bindings.items()
             if not (binding.fallback and protocol in self._bindings)
         }
-        return _registry({**self._bindings, **winners})
+        return ResourceRegistry({**self._bindings, **winners})
 
     @property
     def bindings(self) -> Mapping[type, Binding[Any]]:
@@ -122,33 +122,16 @@ class ResourceRegistry:
         return f"ResourceRegistry({', '.join(type_name(protocol) for protocol in self._bindings)})"
 
 
-def _registry(bindings: Mapping[type, Binding[Any]]) -> ResourceRegistry:
-    registry = ResourceRegistry()
-    registry._bindings = MappingProxyType(bindings)
-    return registry
-
-
-class ResourceSnapshot(Mapping[type, Any]):
+class ResourceSnapshot(dict[type, Any]):
     """The states of all snapshotable resources at one moment, by protocol, and which resources existed."""
 
-    __slots__ = ("_states", "_values")
-
-    def __init__(self, states: dict[type, Any], values: dict[type, Any]) -> None:
-        self._states = states
-        self._values = values
+    def __init__(self, states: Mapping[type, Any], existing: Mapping[type, Any]) -> None:
+        super().__init__(states)
+        self._existing = existing
 
     def holds(self, protocol: type, value: object) -> bool:
         """True if this very object existed when the snapshot was taken."""
-        return self._values.get(protocol) is value
-
-    def __getitem__(self, protocol: type) -> Any:
-        return self._states[protocol]
-
-    def __iter__(self) -> Iterator[type]:
-        return iter(self._states)
-
-    def __len__(self) -> int:
-        return len(self._states)
+        return self._existing.get(protocol) is value
 
 
 class ScopedResourceContext:
@@ -157,19 +140,6 @@ class ScopedResourceContext:
     `with registry.create_context() as resources:` (or `async with`) starts and closes it. Several threads may use one
     context; a singleton is still created once. `tool_scope()` returns the child context of one tool call.
     """
-
-    __slots__ = (
-        "_bindings",
-        "_closed",
-        "_created",
-        "_initial_states",
-        "_lock",
-        "_makers",
-        "_own",
-        "_root",
-        "_snapshotables",
-        "_values",
-    )
 
     def __init__(
         self,
@@ -260,28 +230,16 @@ class ScopedResourceContext:
         for context in self._layers():
             with context._lock:
                 context._restore(snapshot, failures)
-        if found := _ordinary(failures):
-            raise ResourceRestoreError(_summary("restore", found), [error for _, error in found])
+        if failure := _failure(ResourceRestoreError, "restore", failures):
+            raise failure
 
     def close(self) -> None:
         """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
-        failures: list[tuple[str, BaseException]] = []
-        for protocol, value in self._start_closing():
-            try:
-                _close(value)
-            except BaseException as error:
-                failures.append((type_name(protocol), error))
-        _report(failures)
+        self._close_after(None)
 
     async def aclose(self) -> None:
         """`close()`, awaiting the resources that close asynchronously."""
-        failures: list[tuple[str, BaseException]] = []
-        for protocol, value in self._start_closing():
-            try:
-                await _aclose(value)
-            except BaseException as error:
-                failures.append((type_name(protocol), error))
-        _report(failures)
+        await self._close_all(_aclose, None)
 
     def __enter__(self) -> Self:
         if self._root is self:
@@ -299,10 +257,7 @@ class ScopedResourceContext:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            await self.aclose()
-        except ResourceCloseError as failure:
-            _raise_or_note(error, failure)
+        await self._close_all(_aclose, error)
 
     def __repr__(self) -> str:
         kind = "resources" if self._root is self else "tool scope"
@@ -310,10 +265,25 @@ class ScopedResourceContext:
         return f"<{kind}: {state or 'nothing created'}>"
 
     def _close_after(self, error: BaseException | None) -> None:
-        try:
-            self.close()
-        except ResourceCloseError as failure:
-            _raise_or_note(error, failure)
+        # The coroutine never waits, because `_close` leaves nothing to wait for.
+        with suppress(StopIteration):
+            self._close_all(_close, error).send(None)
+
+    async def _close_all(self, close: Callable[[Any], Awaitable[object] | None], error: BaseException | None) -> None:
+        """Close everything; a failure becomes a note on the error that ended the block, if there is one."""
+        failures: list[tuple[str, BaseException]] = []
+        for protocol, value in self._start_closing():
+            try:
+                pending = close(value)
+                if pending is not None:
+                    await pending
+            except BaseException as raised:
+                failures.append((type_name(protocol), raised))
+        failure = _failure(ResourceCloseError, "close", failures)
+        if failure and error is None:
+            raise failure
+        if failure and error:
+            error.add_note(str(failure))
 
     def _resolve(self, protocol: Any, chain: tuple[type, ...]) -> Any:
         value = self._values.get(protocol)
@@ -382,7 +352,7 @@ class ScopedResourceContext:
                     failures.append((type_name(protocol), error))
 
     def _is_of_others(self, protocol: type) -> bool:
-        """Whether it was created for other tool calls than the current one."""
+        """True if it was created for other tool calls than the current one."""
         makers, calls = self._makers.get(protocol, ()), current_calls()
         return bool(makers and calls) and calls[-1] not in makers
 
@@ -406,8 +376,6 @@ class ScopedResourceContext:
 
 class _ProviderResolver:
     """Resolves a provider's dependencies in its owner's context, with the chain that led to it."""
-
-    __slots__ = ("_chain", "_context")
 
     def __init__(self, context: ScopedResourceContext, chain: tuple[type, ...]) -> None:
         self._context = context
@@ -468,13 +436,8 @@ def _exited(what: str, error: SystemExit) -> str:
     return f"{what} raised {error!r}; raise an Exception instead"
 
 
-def _report(failures: list[tuple[str, BaseException]]) -> None:
-    if found := _ordinary(failures):
-        raise ResourceCloseError(_summary("close", found), [error for _, error in found])
-
-
-def _ordinary(failures: list[tuple[str, BaseException]]) -> list[tuple[str, Exception]]:
-    """The failures as exceptions to report together; one that stops the program is raised by itself."""
+def _failure(kind: type[ResourceErrors], verb: str, failures: list[tuple[str, BaseException]]) -> ResourceErrors | None:
+    """The failures as one exception; one that stops the program is raised by itself."""
     found: list[tuple[str, Exception]] = []
     for name, error in failures:
         if isinstance(error, SystemExit):
@@ -482,18 +445,8 @@ def _ordinary(failures: list[tuple[str, BaseException]]) -> list[tuple[str, Exce
         if not isinstance(error, Exception):
             raise error
         found.append((name, error))
-    return found
-
-
-def _summary(verb: str, failures: list[tuple[str, Exception]]) -> str:
-    return f"Could not {verb} " + "; ".join(f"{name}: {error or type(error).__name__}" for name, error in failures)
-
-
-def _raise_or_note(error: BaseException | None, failure: ResourceCloseError) -> None:
-    """Note the failure on the error that ended the block; raise it if there is none."""
-    if error is None:
-        raise failure
-    error.add_note(str(failure))
+    summary = "; ".join(f"{name}: {error or type(error).__name__}" for name, error in found)
+    return kind(f"Could not {verb} {summary}", [error for _, error in found]) if found else None
 
 
 def _is_closeable(value: object) -> bool:
@@ -509,12 +462,11 @@ def _close(value: Any) -> None:
         _run(result)
 
 
-async def _aclose(value: Any) -> None:
-    """Call `aclose()`, else `close()`, and await an awaitable result."""
+def _aclose(value: Any) -> Awaitable[object] | None:
+    """Call `aclose()`, else `close()`; returns what to await, if anything."""
     close = getattr(value, "aclose", None)
     result = close() if callable(close) else value.close()
-    if inspect.isawaitable(result):
-        await result
+    return result if inspect.isawaitable(result) else None
 
 
 def _run(result: Awaitable[object]) -> None:

@@ -50,7 +50,7 @@ from weakincentives.serde.records import (
     is_struct,
     is_typed_dict,
 )
-from weakincentives.serde.strict import JsonSchema, accepts_null, from_strict, resolved, to_strict, with_references
+from weakincentives.serde.strict import JsonSchema, accepts_null, from_strict, resolved, with_references
 
 SCALARS = frozenset(
     {str, int, float, bool, type(None), datetime, date, time, timedelta, UUID, Decimal, bytes}
@@ -131,15 +131,14 @@ class Model(Node):
 
     def joined(self, writer: SchemaWriter) -> JsonSchema:
         """Pydantic's schema, with its definitions moved to join the others."""
-        own = to_strict(self.written) if writer.strict else self.written
-        inner = own.get("$defs", {})
+        inner = self.written.get("$defs", {})
         moved = {
             name: name if writer.definitions.get(name, definition) == definition else writer.free_name(name)
             for name, definition in inner.items()
         }
         for name, definition in inner.items():
             writer.definitions[moved[name]] = with_references(definition, moved)
-        top: JsonSchema = with_references({key: value for key, value in own.items() if key != "$defs"}, moved)
+        top: JsonSchema = with_references({key: value for key, value in self.written.items() if key != "$defs"}, moved)
         return top
 
     def top_schema(self, writer: SchemaWriter) -> JsonSchema:
@@ -156,7 +155,7 @@ class Model(Node):
 
 
 def is_pydantic(cls: type) -> bool:
-    """Whether Pydantic knows how to read the class."""
+    """True if Pydantic knows how to read the class."""
     return "pydantic" in sys.modules and (
         hasattr(cls, "__pydantic_validator__") or hasattr(cls, "__get_pydantic_core_schema__")
     )

@@ -49,7 +49,7 @@ MAX_VALUES = 50_000
 """The largest schema that is accepted, in JSON values."""
 MAX_DEPTH = 100
 CHECK_STEPS = 10
-"""What applying one schema to one value counts."""
+"""The steps that applying one schema to one value counts."""
 MAX_PROBLEMS = 20
 MAX_CHOICES = 20
 
@@ -176,7 +176,7 @@ class _SchemaReader:
             self._problems.append(FieldProblem(path, f"{reference!r} leads to {describe(target)}, not to a schema"))
 
     def _chain(self, schema: Any, root: JsonSchema) -> int:
-        """How many schemas apply to one value, one within or behind the other; rejects references in a circle."""
+        """The number of schemas that apply to one value, one behind the other; rejects references in a circle."""
         if not isinstance(schema, dict):
             return 0
         if id(schema) not in self._chains:
@@ -281,7 +281,7 @@ class _Check:
         self._referenced: dict[tuple[str, str, int], list[FieldProblem]] = {}
 
     def problems(self, schema: Any, data: Any, path: str) -> Iterator[FieldProblem]:
-        """Where data does not match a schema, with paths."""
+        """The places where data does not match a schema, with paths."""
         self._take(CHECK_STEPS)
         if isinstance(schema, bool) or not schema:
             if schema is False:
