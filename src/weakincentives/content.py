@@ -83,7 +83,7 @@ class Media:
                 raise ValueError(f"{type(self).__name__} of bytes needs a media type, such as {examples}")
             found = _sniff(self.blob.data)
             if found and found != self.media_type and "/" in self.media_type:
-                raise ValueError(f"{type(self).__name__} is declared as {self.media_type}, but its bytes are {found}")
+                raise ValueError(f"{type(self).__name__} is said to be {self.media_type}, but its bytes are {found}")
 
     @classmethod
     def from_bytes(cls, data: bytes, media_type: str, *, name: str = "") -> Self:

@@ -237,7 +237,6 @@ class Column:
         self._length = 0
         self._shared = False
         self._pinned = 0
-        self._pristine: list[Any] = self._items
 
     @property
     def length(self) -> int:
@@ -259,11 +258,10 @@ class Column:
 
     def install(self, initial: object) -> None:
         """Set the initial value, which also becomes the current one unless the slice was already written to."""
-        untouched = self._items is self._pristine and self.length == len(self.initial)
+        untouched = self.length == len(self.initial) and self.latest() is (self.initial or (None,))[0]
         self.initial = (initial,)
         if untouched or not self.length:
             self._own([initial])
-            self._pristine = self._items
 
     def all(self) -> tuple[Any, ...]:
         return tuple(self._items[: self.length])
@@ -297,7 +295,6 @@ class Column:
     def clone(self) -> Column:
         column = Column(self.type)
         column.initial, column.functions = self.initial, self.functions
-        column._pristine = self._pristine
         column.reset(self.mark())
         return column
 
