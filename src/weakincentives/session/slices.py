@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
@@ -267,17 +267,20 @@ class Column:
         return tuple(self._items[: self.length])
 
     def latest(self) -> Any:
-        length = self.length
-        return self._items[length - 1] if length else None
+        if self._shared:
+            return self._items[self._length - 1] if self._length else None
+        return self._items[-1] if self._items else None
 
     def mark(self) -> Mark:
         """The items as they are now; the mark stays valid for as long as it is kept."""
-        self._pinned = max(self._pinned, self.length)
-        return self.unpinned_mark()
+        length = self._length if self._shared else len(self._items)
+        if length > self._pinned:
+            self._pinned = length
+        return self._items, length
 
     def unpinned_mark(self) -> Mark:
         """A mark that is valid only until the lock is released."""
-        return self._items, self.length
+        return self._items, self._length if self._shared else len(self._items)
 
     def view(self) -> SliceView[Any]:
         return SliceView(*self.mark())
@@ -311,16 +314,9 @@ class Column:
         """Every reducer of this slice for the event, each as a function of the event alone."""
         functions = [function for base, function in self.functions if issubclass(event_type, base)]
         return (
-            *(partial(self._reduce_value, method) for method in self.methods_for(event_type)),
-            *(partial(self._reduce_items, function) for function in functions),
+            *(_method_reducer(self, method) for method in self.methods_for(event_type)),
+            *(_function_reducer(self, function) for function in functions),
         )
-
-    def _reduce_value(self, method: Callable[[Any, Any], object], event: object) -> object:
-        value = self.latest()
-        return UNCHANGED if value is None else method(value, event)
-
-    def _reduce_items(self, function: FunctionReducer, event: object) -> object:
-        return function(self.view(), event)
 
     def apply_result(self, result: object) -> None:
         """Apply what a reducer returned, or raise `InvalidResult`."""
@@ -353,3 +349,15 @@ class Column:
 
 
 UNCHANGED = object()
+
+
+def _method_reducer(column: Column, method: Callable[[Any, Any], object]) -> Callable[[Any], object]:
+    def reduce(event: Any) -> object:
+        value = column.latest()
+        return UNCHANGED if value is None else method(value, event)
+
+    return reduce
+
+
+def _function_reducer(column: Column, function: FunctionReducer) -> Callable[[Any], object]:
+    return lambda event: function(column.view(), event)
