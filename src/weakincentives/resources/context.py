@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -157,7 +158,6 @@ class ScopedResourceContext:
         self._created: list[tuple[type, Any]] = []
         # The tool calls for which each was created.
         self._makers: dict[type, tuple[object, ...]] = {}
-        self._snapshotables: dict[type, Snapshotable] = {}
         self._initial_states: dict[type, Any] | None = None if root is None or root._initial_states is None else {}
         if root is None:
             for protocol, binding in bindings.items():
@@ -215,8 +215,8 @@ class ScopedResourceContext:
         for context in self._layers():
             with context._lock:
                 context._check_open()
-                states.update((protocol, state_of(item)) for protocol, item in context._snapshotables.items())
-                values.update(context._values)
+                values |= context._values
+                states |= {each: state_of(value) for each, value in context._values.items() if is_snapshotable(value)}
                 context._initial_states = {}
         return ResourceSnapshot(states, values)
 
@@ -317,37 +317,26 @@ class ScopedResourceContext:
             return value
 
     def _add(self, protocol: type, value: Any) -> None:
-        if is_snapshotable(value):
-            self._snapshotables[protocol] = value
-            if self._initial_states is not None:
-                self._initial_states[protocol] = _begin_call(value)
+        if self._initial_states is not None and is_snapshotable(value):
+            self._initial_states[protocol] = _begin_call(value)
         self._values[protocol] = value
 
     def _restore(self, snapshot: ResourceSnapshot, failures: list[tuple[str, BaseException]]) -> None:
         self._check_open()
         initial, self._initial_states = self._initial_states or {}, {}
-        for protocol in reversed(tuple(self._snapshotables)):
-            known = snapshot.holds(protocol, self._values[protocol])
+        for protocol, value in reversed(tuple(self._values.items())):
+            known = snapshot.holds(protocol, value)
             if not known and self._is_of_others(protocol):
                 continue
             states: Mapping[type, Any] = snapshot if known else initial
-            if protocol in states:
+            steps: list[Callable[[], object]] = [partial(value.restore, states[protocol])] if protocol in states else []
+            if not known and protocol in self._makers:
+                self._created = [entry for entry in self._created if entry[1] is not value]
+                del self._values[protocol]
+                steps += [partial(_close, value)] if _is_closeable(value) else []
+            for step in steps:
                 try:
-                    self._snapshotables[protocol].restore(states[protocol])
-                except (Exception, SystemExit) as error:
-                    failures.append((type_name(protocol), error))
-        for entry in reversed(tuple(self._created)):
-            protocol, value = entry
-            if self._values.get(protocol) is not value or snapshot.holds(protocol, value):
-                continue
-            if self._is_of_others(protocol):
-                continue
-            self._created.remove(entry)
-            del self._values[protocol]
-            self._snapshotables.pop(protocol, None)
-            if _is_closeable(value):
-                try:
-                    _close(value)
+                    step()
                 except (Exception, SystemExit) as error:
                     failures.append((type_name(protocol), error))
 
@@ -364,7 +353,6 @@ class ScopedResourceContext:
             self._closed = True
             created, self._created = self._created, []
             self._values = {}
-            self._snapshotables = {}
         return [entry for entry in reversed(created) if _is_closeable(entry[1])]
 
     def _check_open(self) -> None:

@@ -13,7 +13,6 @@ import typing
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Annotated, Any, Literal, TypeGuard, Union
 from uuid import UUID
@@ -163,14 +162,6 @@ def is_pydantic(cls: type) -> bool:
 
 def pydantic_model(annotation: Any) -> Model:
     """The node of a type that Pydantic reads; if there is none, Pydantic's exception says why."""
-    try:
-        return _known_model(annotation)
-    except TypeError:
-        # Metadata of an `Annotated` type that is not hashable.
-        return _new_model(annotation)
-
-
-def _new_model(annotation: Any) -> Model:
     pydantic: Any = sys.modules["pydantic"]
     says_extra: list[type] = []
     # First, because this imports `pydantic.json_schema`.
@@ -193,9 +184,6 @@ def _new_model(annotation: Any) -> Model:
 
     written = adapter.json_schema(schema_generator=Generator)
     return Model(annotation, adapter, written, not says_extra, name=_title(annotation))
-
-
-_known_model = lru_cache(maxsize=512)(_new_model)
 
 
 def _problem(error: Any, data: Any, path: str) -> FieldProblem:
@@ -365,15 +353,10 @@ def _json_value(value: object) -> Any:
 
 
 def _title(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else _short(annotation)
-
-
-def _short(annotation: Any) -> str:
-    args = typing.get_args(annotation)
-    origin = typing.get_origin(annotation)
-    if not args or not isinstance(origin, type) or origin is types.UnionType:
-        return str(annotation).removeprefix("typing.")
-    return f"{origin.__name__}[{', '.join(_title(arg) for arg in args)}]"
+    args, origin = typing.get_args(annotation), typing.get_origin(annotation)
+    if args and isinstance(origin, type) and origin is not types.UnionType:
+        return f"{origin.__name__}[{', '.join(map(_title, args))}]"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
 
 
 def _unsupported(annotation: Any, where: str) -> SerdeError:

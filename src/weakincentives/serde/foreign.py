@@ -98,7 +98,10 @@ class ForeignSchema:
         for option in _options(self.schema, self.schema, set()):
             for name, declared in option.get("properties", {}).items():
                 found.setdefault(name, {}).setdefault(json.dumps(declared, sort_keys=True, default=repr), declared)
-        properties = {name: _union([*options.values()]) for name, options in found.items()}
+        properties = {
+            name: next(iter(options.values())) if len(options) == 1 else {"anyOf": [*options.values()]}
+            for name, options in found.items()
+        }
         kept = {key: value for key, value in self.schema.items() if key not in _NOT_SENT}
         return {**kept, "properties": properties | self.schema.get("properties", {})}
 
@@ -112,10 +115,6 @@ def _options(schema: JsonSchema, root: JsonSchema, seen: set[int]) -> Iterator[J
             seen.add(id(option))
             yield option
             yield from _options(option, root, seen)
-
-
-def _union(options: list[Any]) -> Any:
-    return options[0] if len(options) == 1 else {"anyOf": options}
 
 
 class _SchemaReader:
@@ -296,8 +295,8 @@ class _Check:
             return
         for choices in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
             if choices is not None:
-                self._take(len(choices))
-                if not any(_same(choice, data) for choice in choices):
+                given = self._hashable(data)
+                if not any(self._hashable(choice) == given for choice in choices):
                     yield FieldProblem(path, f"expected one of {_listed(choices)}, got {describe(data)}")
         kind = kinds_of(data)[-1]
         if kind in ("number", *_LENGTHS):
@@ -414,17 +413,6 @@ class _Check:
 def _listed(choices: Collection[Any], shown: Callable[[Any], str] = quote) -> str:
     more = f" and {len(choices) - MAX_CHOICES} more" if len(choices) > MAX_CHOICES else ""
     return ", ".join(map(shown, islice(choices, MAX_CHOICES))) + more
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equality as JSON defines it, where true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    return bool(one == other)
 
 
 def _has_form(shape: str, read: Callable[[str], object], text: str) -> bool:

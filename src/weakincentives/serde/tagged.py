@@ -295,7 +295,7 @@ def _converters(cls: Any) -> tuple[Convert, Convert] | None:
     if is_named_tuple(cls):
         return _dump_items, lambda data: cls(*_load_items(data))
     if _is_pydantic_value(cls):
-        return str, lambda data: read(pydantic_model(cls), data)
+        return str, partial(read, pydantic_model(cls))
     if cls.__module__ == "ipaddress":
         return str, cls
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
