@@ -91,13 +91,9 @@ class Model(Node):
     written: JsonSchema
     closed: bool
 
-    @property
-    def accepts_null(self) -> bool:
-        return accepts_null(self.written, self.written)
-
-    @property
-    def has_fields(self) -> bool:
-        return "properties" in resolved(self.written, self.written)
+    def __post_init__(self) -> None:
+        self.accepts_null = accepts_null(self.written, self.written)
+        self.has_fields = "properties" in resolved(self.written, self.written)
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         if isinstance(self.annotation, type) and isinstance(data, self.annotation):
@@ -256,7 +252,8 @@ class _Builder:
     def record(self, annotation: Any, cls: type) -> Record:
         if (known := self.records.get(annotation)) is not None:
             return known
-        record = self.records[annotation] = Record(dict if is_typed_dict(cls) else cls, name=_title(annotation))
+        built = dict if is_typed_dict(cls) else cls
+        record = self.records[annotation] = Record(built, name=_title(annotation), has_fields=True)
         if is_struct(cls):
             self.add_tag(record, cls)
         arguments = [column for column in columns(cls) if column.init]

@@ -125,19 +125,12 @@ class StrictTypes:
 
 
 class Node(msgspec.Struct, eq=False, kw_only=True):
-    """A kind of data; `name` is how messages refer to it."""
+    """A kind of data; `name` is how messages refer to it. If it `has_fields`, its JSON is an object with these."""
 
     shape: ClassVar[tuple[type, ...]] = ()
     name: str = ""
-
-    @property
-    def accepts_null(self) -> bool:
-        return False
-
-    @property
-    def has_fields(self) -> bool:
-        """True if its JSON is an object with named fields."""
-        return False
+    accepts_null: bool = False
+    has_fields: bool = False
 
     @abstractmethod
     def read(self, reader: Reader, data: Any, path: str) -> Any:
@@ -166,10 +159,7 @@ class AnyValue(Node):
     """Any JSON value, unchanged."""
 
     name: str = "any value"
-
-    @property
-    def accepts_null(self) -> bool:
-        return True
+    accepts_null: bool = True
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         return data
@@ -216,11 +206,8 @@ class Scalar(Constrained):
     cls: type
 
     def __post_init__(self) -> None:
-        self.name = self.plain_name = "null" if self.cls is type(None) else self.cls.__name__
-
-    @property
-    def accepts_null(self) -> bool:
-        return self.cls is type(None)
+        self.accepts_null = self.cls is type(None)
+        self.name = self.plain_name = "null" if self.accepts_null else self.cls.__name__
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         value: Any = data
@@ -270,10 +257,7 @@ class Enumeration(Node):
 
     def __post_init__(self) -> None:
         self.name = "one of " + ", ".join(repr(value) for value, _ in self.members)
-
-    @property
-    def accepts_null(self) -> bool:
-        return any(value is None for value, _ in self.members)
+        self.accepts_null = any(value is None for value, _ in self.members)
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         for value, member in self.members:
@@ -429,10 +413,7 @@ class AnyOf(Node):
 
     def __post_init__(self) -> None:
         self.name = " | ".join(option.name for option in self.options)
-
-    @property
-    def accepts_null(self) -> bool:
-        return any(option.accepts_null for option in self.options)
+        self.accepts_null = any(option.accepts_null for option in self.options)
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         options = self.options
@@ -510,10 +491,6 @@ class Record(Node):
     fields: dict[str, RecordField] = {}
     settable: bool = True
     closed: bool = False
-
-    @property
-    def has_fields(self) -> bool:
-        return True
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         if type(data) is not dict and not isinstance(data, abc.Mapping):
