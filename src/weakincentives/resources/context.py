@@ -6,6 +6,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
@@ -30,6 +31,8 @@ from weakincentives.resources.binding import (
 )
 
 T = TypeVar("T")
+_creating: ContextVar[tuple[object, tuple[type, ...]]] = ContextVar("weakincentives_creating", default=(None, ()))
+"""The root context whose providers are running, and the resources that they create, outermost first."""
 
 
 class ResourceRegistry:
@@ -173,7 +176,7 @@ class ScopedResourceContext:
 
     def get(self, protocol: ClassOf[T]) -> T:
         """The resource bound to `protocol`, created if necessary."""
-        return cast(T, self._resolve(protocol, ()))
+        return cast(T, self._resolve(protocol))
 
     def get_optional(self, protocol: ClassOf[T]) -> T | None:
         """Like `get`, but None if nothing is bound to `protocol`."""
@@ -184,7 +187,7 @@ class ScopedResourceContext:
         try:
             for protocol, binding in self._bindings.items():
                 if binding.eager:
-                    self._resolve(protocol, ())
+                    self._resolve(protocol)
         except BaseException as error:
             self._close_after(error)
             raise
@@ -285,13 +288,15 @@ class ScopedResourceContext:
         if failure and error:
             error.add_note(str(failure))
 
-    def _resolve(self, protocol: Any, chain: tuple[type, ...]) -> Any:
+    def _resolve(self, protocol: Any) -> Any:
         value = self._values.get(protocol)
         if value is None:
             value = self._root._values.get(protocol)
         if value is not None:
             return value
         self._check_open()
+        creating = _creating.get()
+        chain = creating[1] if creating[0] is self._root else ()
         binding = self._bindings.get(protocol)
         if binding is None:
             raise UnboundResourceError(protocol, chain)
@@ -362,33 +367,15 @@ class ScopedResourceContext:
             raise ResourceError(f"{what} is closed; create a new one with create_context() or tool_scope()")
 
 
-class _ProviderResolver:
-    """Resolves a provider's dependencies in its owner's context, with the chain that led to it."""
-
-    def __init__(self, context: ScopedResourceContext, chain: tuple[type, ...]) -> None:
-        self._context = context
-        self._chain = chain
-
-    def get(self, protocol: ClassOf[T]) -> T:
-        return cast(T, self._context._resolve(protocol, self._chain))
-
-    def get_optional(self, protocol: ClassOf[T]) -> T | None:
-        return self.get(protocol) if protocol in self._context._bindings else None
-
-    def detach(self) -> None:
-        """Forget the chain: a provider may keep its resolver and use it after the resource was created."""
-        self._chain = ()
-
-
 def _begin_call(item: Snapshotable) -> Any:
     begin = getattr(type(item), "begin_call", None)
     return item.snapshot() if begin is None else begin(item)
 
 
 def _provide(context: ScopedResourceContext, binding: Binding[Any], chain: tuple[type, ...]) -> Any:
-    resolver = _ProviderResolver(context, chain)
+    token = _creating.set((context._root, chain))
     try:
-        value = binding.provider(resolver)
+        value = binding.provider(context)
     except ResourceError:
         raise
     except SystemExit as error:
@@ -398,7 +385,7 @@ def _provide(context: ScopedResourceContext, binding: Binding[Any], chain: tuple
             error.add_note(f"While creating resource {chain_text(chain)}")
         raise
     finally:
-        resolver.detach()
+        _creating.reset(token)
     if value is None:
         raise ResourceError(f"The provider of {chain_text(chain)} must return the resource, got None")
     if inspect.iscoroutine(value):
@@ -459,7 +446,6 @@ def _aclose(value: Any) -> Awaitable[object] | None:
 
 def _run(result: Awaitable[object]) -> None:
     import asyncio
-    import contextvars
     from concurrent.futures import ThreadPoolExecutor
 
     async def wait() -> None:
@@ -472,4 +458,4 @@ def _run(result: Awaitable[object]) -> None:
         return
     # The loop of this thread is running and cannot be re-entered, so use another thread.
     with ThreadPoolExecutor(1, "close-resource") as pool:
-        pool.submit(contextvars.copy_context().run, asyncio.run, wait()).result()
+        pool.submit(copy_context().run, asyncio.run, wait()).result()
