@@ -1,8 +1,9 @@
 """JSON Schemas from outside: checked once, sent as they are, and used to validate data.
 
 This is our own validator because tools from outside need one wherever they run, and the core depends on msgspec alone:
-jsonschema would add five packages and 130 ms of import time, jsonschema-rs a 15 MB binary. Formats other than
-`FORMATS`, the `unevaluated...` keywords and `$dynamicRef` are not enforced. Nothing is fetched.
+jsonschema would add five packages and 130 ms of import time, and hostile schemas freeze it; jsonschema-rs is a 15 MB
+binary. Formats other than `FORMATS`, the `unevaluated...` keywords and `$dynamicRef` are not enforced. Nothing is
+fetched.
 
 Neither the schema nor the data is trusted: schemas have a maximum size, patterns are matched in bounded time, and
 reading data takes at most `MAX_STEPS`.
