@@ -131,6 +131,15 @@ def test_a_plain_schema_is_valid(cls: type) -> None:
     Draft202012Validator.check_schema(schema(cls, strict=False))
 
 
+def test_a_default_without_a_form_in_json_is_left_out() -> None:
+    @dataclass
+    class Odd:
+        value: Any = print
+
+    assert schema(Odd, strict=False)["properties"] == {"value": {}}
+    assert schema(Odd)["required"] == []
+
+
 def test_a_recursive_type_refers_to_its_definition() -> None:
     written = schema(Node)
     assert written["properties"]["parent"] == {

@@ -476,7 +476,10 @@ class RecordField(NamedTuple):
         default, factory = self.column.default, self.column.default_factory
         if factory in (list, dict, tuple, set, frozenset):
             default = factory()
-        return written if default is MISSING else {**written, "default": dump(default)}
+        if default is not MISSING:
+            with suppress(SerdeError):
+                written = {**written, "default": dump(default)}
+        return written
 
 
 class Record(Node):
