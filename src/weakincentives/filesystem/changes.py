@@ -79,7 +79,7 @@ class Changes(Generic[S]):
             for call in calls:
                 self._open[call][1].add(parts)
 
-    def undo(self, mark: CallMark[S]) -> dict[Parts, S]:
+    def restore(self, mark: CallMark[S]) -> dict[Parts, S]:
         """Forget what the call changed; returns what to put back where nobody else has made the last change."""
         states: dict[Parts, S] = {}
         paths = self._open[mark.call][1]

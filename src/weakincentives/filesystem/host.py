@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from weakincentives._fence import check_fence, current_calls
 from weakincentives.filesystem.changes import CallMark, Changes
@@ -204,20 +205,16 @@ class HostFilesystem(Searchable):
             )
         with self._lock:
             changes = {parts: state for parts, state in self._unrestored.items() if not self._is_tracked(parts)}
-            mark, others = snapshot.mark, set[Parts]()
-            if isinstance(mark, CallMark):
-                changes |= self._changes.undo(mark)
-                others = mark.others
-            else:
-                changes |= self._journal.restore(mark)
+            mark: Any = snapshot.mark
+            changes |= mark.journal.restore(mark)
             if self._tracker is not None and snapshot.tree is not None:
                 tracked = self._tracker.changes_to(snapshot.tree)
-                changes |= {parts: state for parts, state in tracked.items() if parts not in others}
-            if isinstance(mark, CallMark):
-                self._journal.advance(parts for parts in changes if not self._is_tracked(parts))
-            else:
-                for parts in changes:
+                changes |= {parts: state for parts, state in tracked.items() if parts not in mark.others}
+            for parts in changes:
+                if mark.journal is not self._changes:
                     self._changes.record(parts, partial(self._shared.store.current, parts))
+                if not self._is_tracked(parts):
+                    self._journal.record(parts, partial(self._store.current, parts))
             self._put_back(changes)
 
     def close(self) -> None:
@@ -292,9 +289,8 @@ class HostFilesystem(Searchable):
         """Put the states on the disk. Those that fail are kept for the next attempt, and their files exported."""
         # Until this is done, all of them count as not restored: an interrupt may come at any time.
         self._unrestored = states
-        self._journal.expect({parts: state for parts, state in states.items() if not self._is_tracked(parts)})
         failures = self._store.put_back(states)
-        self._journal.reached(states.keys() - failures.keys())
+        self._journal.reached({parts: state for parts, state in states.items() if parts not in failures})
         self._unrestored = {parts: states[parts] for parts in failures}
         outdated, (self._exported, missing) = self._exported, self._store.export(self._unrestored)
         if outdated is not None:
@@ -311,7 +307,7 @@ class HostFilesystem(Searchable):
         self._unrestored.pop(place.parts, None)
         self._changes.record(place.parts, lambda: self._shared.store.save(place, place.stat()))
         if not self._is_tracked(place.parts):
-            self._journal.record(place)
+            self._journal.record(place.parts, lambda: self._store.save(place, place.stat()))
 
     def _is_tracked(self, parts: Parts) -> bool:
         return self._tracker is not None and not self._tracker.ignores(parts)

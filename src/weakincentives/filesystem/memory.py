@@ -146,7 +146,7 @@ class InMemoryFilesystem(Searchable):
         check_fence()
         with self._lock:
             if isinstance(snapshot, CallMark) and snapshot.journal is self._changes:
-                self._put_back(self._changes.undo(snapshot))
+                self._put_back(self._changes.restore(snapshot))
             elif isinstance(snapshot, InMemorySnapshot):
                 self._record_changes((), self._root, snapshot.root)
                 self._fresh = {}
