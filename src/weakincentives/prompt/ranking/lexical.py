@@ -78,7 +78,9 @@ class LexicalRanker:
 class LexicalIndex:
     """An index of shared words."""
 
-    def __init__(self, sections: Sequence[SectionText]) -> None:
+    def __init__(
+        self, sections: Sequence[SectionText], saturation: float = SHORT_SATURATION, length: float = SHORT_LENGTH
+    ) -> None:
         known: dict[str, str] = {}
 
         def terms_of(text: str) -> list[str]:
@@ -95,8 +97,8 @@ class LexicalIndex:
             starts.append(len(pieces))
             pieces += [headline, *([*title, *other] for other in others)]
         self._whole = Bm25(whole)
-        self._pieces = Bm25(pieces, SHORT_SATURATION, SHORT_LENGTH)
-        self._headlines = Bm25(headlines, SHORT_SATURATION, SHORT_LENGTH)
+        self._pieces = Bm25(pieces, saturation, length)
+        self._headlines = Bm25(headlines, saturation, length)
         self._bounds = list(pairwise([*starts, len(pieces)]))
 
     def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
@@ -104,7 +106,8 @@ class LexicalIndex:
 
     def scores(self, query: str) -> list[float]:
         """A score for every section, as a share of the best."""
-        return in_proportion(fused(self.parts(query)))
+        parts = zip(*self.parts(query), strict=True)
+        return in_proportion([whole + PIECE * piece + HEADLINE * headline for whole, piece, headline in parts])
 
     def parts(self, query: str) -> tuple[list[float], list[float], list[float]]:
         """For every section, the scores of the whole, of its best sentence or tool, and of title and summary."""
@@ -112,11 +115,6 @@ class LexicalIndex:
         by_piece = self._pieces.scores(weights)
         pieces = [max(by_piece[start:end]) for start, end in self._bounds]
         return self._whole.scores(weights), pieces, self._headlines.scores(weights)
-
-
-def fused(parts: Sequence[Sequence[float]], piece: float = PIECE, headline: float = HEADLINE) -> list[float]:
-    """The weighted sums of the parts of an index's scores."""
-    return [whole + piece * best + headline * head for whole, best, head in zip(*parts, strict=True)]
 
 
 def in_proportion(scores: Sequence[float]) -> list[float]:

@@ -84,14 +84,22 @@ class VectorIndex:
         self._pieces = self._vectors([piece for found in pieces for piece in found])
 
     def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
+        parts = self.parts(query)
+        if parts is None:
+            return []
+        shared, headline, piece = parts
+        return best(in_proportion((WORDS * shared + HEADLINE * headline + PIECE * piece).tolist()), limit)
+
+    def parts(self, query: str) -> tuple[Any, Any, Any] | None:
+        """For every section, how much its words, its title and summary, and its best sentence or tool stand out."""
         words = self._words.scores(query)
         if not words or not query.strip():
-            return []
+            return None
         numpy = self._numpy
         asked = numpy.asarray(self._embed_query([query])[0], numpy.float32)
         pieces = numpy.maximum.reduceat(self._pieces @ asked, self._starts)
         shared, headline, piece = map(self._above_average, (words, self._headlines @ asked, pieces))
-        return best(in_proportion((WORDS * shared + HEADLINE * headline + PIECE * piece).tolist()), limit)
+        return shared, headline, piece
 
     def _above_average(self, scores: Any) -> Any:
         """Each score's excess over the mean, in standard deviations; models differ in how similar any two texts are."""
