@@ -109,6 +109,10 @@ class LexicalIndex:
         parts = zip(*self.parts(query), strict=True)
         return in_proportion([whole + PIECE * piece + HEADLINE * headline for whole, piece, headline in parts])
 
+    def alone(self, query: str) -> set[int]:
+        """The sections that have a word of the query which no other has."""
+        return self._whole.alone(terms(query))
+
     def parts(self, query: str) -> tuple[list[float], list[float], list[float]]:
         """For every section, the scores of the whole, of its best sentence or tool, and of title and summary."""
         weights = self._whole.weights(Counter(terms(query)))

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 # Measured in bench/finding.py; results change little between 1.2 and 3, and between 0.7 and 0.9.
 SATURATION = 2.0
@@ -137,6 +137,11 @@ class Bm25:
     def weights(self, question: Mapping[str, int]) -> dict[str, float]:
         """The weight of each term of a question."""
         return {term: count * self.rarity(term) for term, count in question.items()}
+
+    def alone(self, question: Iterable[str]) -> set[int]:
+        """The documents that have a term of the question which no other has."""
+        found = (self._postings.get(term) for term in question)
+        return {postings[0][0] for postings in found if postings is not None and len(postings[0]) == 1}
 
     def scores(self, weights: Mapping[str, float]) -> list[float]:
         scores = [0.0] * self._size
