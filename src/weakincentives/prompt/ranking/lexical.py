@@ -55,9 +55,8 @@ class Ranker(Protocol):
 
 
 # The weights of the best sentence or tool and of title and summary, beside 1 for the whole section, and how BM25
-# compares these short texts. Chosen by cross-validation within the queries of bench/finding.py, among the values with
-# which rare words win; results change little between 1.5 and 3, 0.3 and 0.7, 4 and 8, and 0.4 and 0.75.
-PIECE, HEADLINE = 2.0, 0.3
+# compares these short texts. Chosen by cross-validation in bench/fusion.py, among those with which rare words win.
+PIECE, HEADLINE = 3.0, 0.5
 SHORT_SATURATION, SHORT_LENGTH = 5.0, 0.5
 
 
