@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -228,7 +228,7 @@ class MessageEventParser:
         self._message = StreamedMessage()
         self._more = more
 
-    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+    def feed(self, event: bytes) -> Sequence[ModelDelta | ModelReply]:
         data = msgspec.json.decode(event, type=dict[str, Any])
         kind = data.get("type")
         if kind == "error":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weakincentives.adapters.anthropic.models import facts
+from weakincentives.adapters.litellm.models import claude_facts, gpt_facts, vendor_of
 from weakincentives.adapters.litellm.reply import ORIGIN, ChunkParser, parse_reply
 from weakincentives.adapters.network import (
     FIRST_USER_TURN,
@@ -17,19 +17,11 @@ from weakincentives.adapters.network import (
     encode,
 )
 from weakincentives.adapters.openai import wire as openai
-from weakincentives.adapters.openai.models import facts as openai_facts
 from weakincentives.content import Audio, Image, Media, Part
 from weakincentives.prompt import HostedTool, Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 
 PROVIDER = "litellm"
-
-
-def vendor_of(model: str) -> str:
-    """The vendor of a model, derived from its LiteLLM name."""
-    vendor, slash, _ = model.partition("/")
-    known = "anthropic" if model.startswith("claude-") else "openai" if openai_facts(model).efforts is not None else ""
-    return vendor if slash else known or model
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -48,7 +40,7 @@ class ChatWire(Wire):
         super().__init__(model, **options)
         self._first_user_turn = first_user_turn
         self._opened = not first_user_turn
-        self._origin = encode({"type": "origin", "vendor": vendor_of(model)}).decode()
+        self._origin = encode({"type": "origin", "vendor": vendor_of(model).name}).decode()
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         self._extend(request)
@@ -93,10 +85,10 @@ class ChatWire(Wire):
             "max_tokens": settings.max_output_tokens,
             "parallel_tool_calls": settings.parallel_tool_calls if request.tools else None,
         }
-        if settings.effort == "none" and vendor_of(self._model) == "anthropic":
+        if settings.effort == "none" and vendor_of(self._model).name == "anthropic":
             # LiteLLM would send nothing, and the model would think by default.
             fields |= {"reasoning_effort": None, "thinking": {"type": "disabled"}}
-        elif settings.effort and openai_facts(self._model.rpartition("/")[2]).efforts is not None:
+        elif settings.effort and gpt_facts(self._model).efforts is not None:
             # For these models, LiteLLM sends requests with tools to another API, which would store the conversation.
             fields["store"] = False
         return {name: value for name, value in fields.items() if value is not None}
@@ -141,7 +133,7 @@ class ChatWire(Wire):
 
     @property
     def binds_reasoning(self) -> bool:
-        return facts(self._model.rpartition("/")[2]).binds_thinking
+        return claude_facts(self._model).binds_thinking
 
     def rejects_reasoning(self, payload: object) -> bool:
         told = str(payload)

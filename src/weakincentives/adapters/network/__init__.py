@@ -5,8 +5,8 @@ client; `NetworkChannel` adds retries and deadlines to any `Transport`.
 """
 
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions, NetworkAdapter
-from weakincentives.adapters.network.channel import KeyRedactor, NetworkChannel, Retries
-from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError, within
+from weakincentives.adapters.network.channel import NetworkChannel, Retries
+from weakincentives.adapters.network.transport import ClientStream, Response, Stream, Transport, TransportError, within
 from weakincentives.adapters.network.wire import (
     FIRST_USER_TURN,
     EncodedRequest,
@@ -23,12 +23,11 @@ from weakincentives.adapters.network.wire import (
 
 __all__ = [
     "FIRST_USER_TURN",
-    "AsyncStream",
     "ClientAdapter",
     "ClientOptions",
+    "ClientStream",
     "EncodedRequest",
     "EventParser",
-    "KeyRedactor",
     "NetworkAdapter",
     "NetworkChannel",
     "Response",

@@ -1,4 +1,4 @@
-"""What all wire formats share: a run's conversation is encoded once and only ever extended."""
+"""The base of wire formats: a run's conversation is encoded once and only ever extended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import msgspec
 from weakincentives._frozen import quick_init
 from weakincentives.content import Media, Part, Text
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.limits import TokenUsage
 from weakincentives.prompt import HostedTool, Tool
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message, ModelDelta, ModelReply, ModelRequest
 from weakincentives.session import extends
@@ -51,7 +50,7 @@ class EncodedRequest:
 class EventParser(Protocol):
     """Parses one streamed response, event by event."""
 
-    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+    def feed(self, event: bytes) -> Sequence[ModelDelta | ModelReply]:
         """The deltas in this event and, at the end of the response, the whole reply."""
         ...
 
@@ -83,46 +82,18 @@ class ToolCache:
             del self._entries[key]
 
 
-class Format(ABC):
-    """How requests are written and replies are read."""
-
-    provider: str
-    reasoning_dropped = False
-    """Whether the last request was the first without reasoning that its vendor would have rejected."""
-
-    @abstractmethod
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        """The request as bytes."""
-
-    @abstractmethod
-    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
-        """The reply in a whole response.
-
-        Raises `msgspec.DecodeError` if the body cannot be read, and `TransportError` if it reports a failure.
-        """
-
-    def event_parser(self) -> EventParser:
-        """A parser for one streamed response."""
-        raise TypeError(f"{type(self).__name__} has no streams")
-
-    def rejects_reasoning(self, payload: object) -> bool:
-        """Whether a failure means that the vendor no longer accepts the reasoning in the request."""
-        return False
-
-    def drop_reasoning(self) -> None:
-        """Omit the reasoning of the conversation so far from later requests."""
-        raise TypeError(f"{type(self).__name__} sends no reasoning")
-
-
-class Wire(Format):
+class Wire(ABC):
     """A session's requests in a vendor's format.
 
     Each message is encoded when it first appears and kept as bytes, so turn 200 costs what turn 10 costs. The parts of
     a body that may change between turns come after the conversation, so that each body extends the one before.
     """
 
+    provider: ClassVar[str]
     tools: ClassVar[ToolCache]
     search_tool: ClassVar[bytes] = b""
+    reasoning_dropped = False
+    """True if the last request was the first without reasoning that its vendor would have rejected."""
 
     def __init__(
         self,
@@ -151,8 +122,27 @@ class Wire(Format):
         # Up to which message the descriptions of added tools stand in a tool's result.
         self._described = 0
 
+    @abstractmethod
+    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
+        """The request as bytes."""
+
+    @abstractmethod
+    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
+        """The reply in a whole response.
+
+        Raises `msgspec.DecodeError` if the body cannot be read, and `TransportError` if it reports a failure.
+        """
+
+    @abstractmethod
+    def event_parser(self) -> EventParser:
+        """A parser for one streamed response."""
+
+    def rejects_reasoning(self, payload: object) -> bool:
+        """True if a failure means that the vendor no longer accepts the reasoning in the request."""
+        return False
+
     def _redefines_tools(self, request: ModelRequest) -> bool:
-        """Whether a tool that was added to the conversation has another definition now."""
+        """True if a tool that was added to the conversation has another definition now."""
         late = () if self._route == "append" else request.tools[request.initial_tools :]
         if late == self._late:
             return False
@@ -210,10 +200,11 @@ class Wire(Format):
 
     @property
     def binds_reasoning(self) -> bool:
-        """Whether the vendor accepts reasoning only after the exact text it followed."""
+        """True if the vendor accepts reasoning only after the exact text it followed."""
         return False
 
     def drop_reasoning(self) -> None:
+        """Omit the reasoning of the conversation so far from later requests."""
         self._unreasoned = self._count
         self._known = ()
         self._restart()
@@ -282,28 +273,6 @@ class Wire(Format):
         for tool in request.hosted_tools:
             values.update(dict.fromkeys(getattr(self._codec(tool, request), attribute, ())))
         return list(values)
-
-
-class CountingWire(Format):
-    """A wire that asks how many tokens a request has, sending only the fields the vendor counts."""
-
-    def __init__(self, wire: Wire, fields: Iterable[str]) -> None:
-        self.provider = wire.provider
-        self._wire = wire
-        self._fields = frozenset(fields)
-
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        encoded = self._wire.encode_request(request)
-        body = msgspec.json.decode(encoded.body(), type=dict[str, Any])
-        counted = {name: value for name, value in body.items() if name in self._fields}
-        return EncodedRequest((encode(counted),), encoded.headers)
-
-    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
-        return ModelReply(usage=TokenUsage(msgspec.json.decode(body, type=_Counted).input_tokens))
-
-
-class _Counted(msgspec.Struct):
-    input_tokens: int
 
 
 def refused(request: ModelRequest, setting: str, model: str, why: str) -> PromptEvaluationError:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ class ResponseEventParser:
         self._calls: dict[str, _Call] = {}
         self._summary: tuple[str | None, int] | None = None
 
-    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+    def feed(self, event: bytes) -> Sequence[ModelDelta | ModelReply]:
         if event == b"[DONE]":
             return ()
         seen = _decode_event(event)
