@@ -12,7 +12,6 @@ from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     CORRECTION,
-    AdapterSpec,
     ArgumentsDelta,
     Channel,
     MediaSupport,
@@ -28,9 +27,8 @@ from weakincentives.runtime import (
 )
 from weakincentives.session import extends
 
-__all__ = ["SPEC", "ScriptedAdapter", "call"]
+__all__ = ["ScriptedAdapter", "call"]
 
-SPEC = AdapterSpec(name="scripted", adapter="ScriptedAdapter", provider="scripted", model="FILE")
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
 

@@ -44,8 +44,8 @@ def adapter_for(name: str, **options: Any) -> ProviderAdapter:
     """
     provider, _, model = name.partition(":")
     spec = adapter_spec(provider)
-    if spec is None or spec.name == "scripted":
-        known = ", ".join(spec.usage for spec in adapter_specs() if spec.name != "scripted")
+    if spec is None:
+        known = ", ".join(spec.usage for spec in adapter_specs()) or "no adapter: none is installed as an entry point"
         raise ValueError(f"adapter_for takes one of {known}; got {name!r}")
     if spec.requires_model and not model:
         raise ValueError(f"adapter_for needs a model, as in {spec.usage!r}; got {name!r}")

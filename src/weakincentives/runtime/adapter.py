@@ -30,7 +30,6 @@ from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
-from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.runs import RunScope
 from weakincentives.runtime.start import Beginning
 from weakincentives.session import Session
@@ -106,8 +105,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
 
     def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
         """The adapter's own codecs, by kind; called when the first run starts."""
-        spec = adapter_spec(self.name)
-        return {} if spec is None else spec.codecs()
+        return {}
 
     def channel(self) -> Channel:
         """A connection to the model for one run."""

@@ -37,8 +37,8 @@ def test_a_web_search_is_an_option_of_the_request() -> None:
 @pytest.mark.parametrize(
     ("config", "named", "can"),
     [
-        (WebSearchConfig(DomainFilter(("who.int",))), "domain_filter.allowed", "openai and anthropic can"),
-        (WebSearchConfig(DomainFilter(blocked=("who.int",))), "domain_filter.blocked", "openai and anthropic can"),
+        (WebSearchConfig(DomainFilter(("who.int",))), "domain_filter.allowed", "anthropic and openai can"),
+        (WebSearchConfig(DomainFilter(blocked=("who.int",))), "domain_filter.blocked", "anthropic and openai can"),
         (WebSearchConfig(allow_live_access=False), "allow_live_access=False", "openai can"),
     ],
 )

@@ -50,12 +50,11 @@ class CliRunEnded(LogEntry):
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
-    """A tool as MCP lists it; `_meta` asks the CLI to show it at once and to pass on large results whole."""
+    """A tool as MCP lists it."""
     return {
         "name": portable_name(tool.name),
         "description": tool.description,
         "input_schema": tool.schema,
-        "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
     }
 
 
