@@ -18,7 +18,7 @@ from weakincentives.tools.web_search import GeoHint
 
 ConfigT = TypeVar("ConfigT")
 OutputT = TypeVar("OutputT")
-ShapeT = TypeVar("ShapeT", bound=msgspec.Struct)
+ShapeT = TypeVar("ShapeT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,12 +192,12 @@ class ItemReader:
             self._calls += 1
         return found
 
-    def part(self, item: Any, shape: type[ShapeT]) -> ShapeT | None:
-        """Read something else that belongs to the tool, such as a citation."""
+    def part(self, item: Any, shape: type[ShapeT], name: str = "") -> ShapeT | None:
+        """Read something else that belongs to the tool, such as a citation; an error calls it by its type or name."""
         try:
             return msgspec.convert(item, shape, from_attributes=True)
         except msgspec.ValidationError as error:
-            self.fail("malformed", message=f"{type_of(item) or 'item'}: {error}")
+            self.fail("malformed", message=f"{name or type_of(item) or 'item'}: {error}")
             return None
 
     def parts(self, items: Iterable[Any], shape: type[ShapeT], *types: str) -> Iterator[ShapeT]:
@@ -231,6 +231,11 @@ class ItemReader:
 
 
 def type_of(item: Any) -> str:
-    """The `type` of an item, which is decoded JSON or an object from the vendor's SDK."""
-    name = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
-    return name if isinstance(name, str) else ""
+    """The `type` of an item."""
+    return string_of(item, "type")
+
+
+def string_of(item: Any, name: str) -> str:
+    """A text in an item, which is decoded JSON or an object from the vendor's SDK."""
+    value = item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+    return value if isinstance(value, str) else ""

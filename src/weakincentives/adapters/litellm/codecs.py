@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from weakincentives.adapters.anthropic.codecs import cited_pages, pages
+from weakincentives.adapters.anthropic.codecs import cited_pages, searched_pages
 from weakincentives.adapters.hosted import LOCATION, ItemReader, Rule, SettingsCodec, location_fields, type_of
 from weakincentives.adapters.litellm.models import vendor_of
 from weakincentives.prompt import HostedTool
@@ -77,7 +77,7 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
                 found = reader.call(item, _Grounding) or _Grounding()
                 citations += _citations(reader, found.annotations or (), length)
                 citations += [place for group in found.citations or () for place in cited_pages(reader, group)]
-                sources.update(dict.fromkeys(url for result in found.results or () for url in pages(reader, result)))
+                sources.update(searched_pages(reader, found.results or ())[1])
             else:
                 message = reader.part(item, _Message)
                 text = (message.content if message else None) or ""
