@@ -190,16 +190,14 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     ) -> PromptResponse[OutputT]:
         """Continue the session's run with the request it would have sent next, in this process or another."""
         options["beginning"] = "resume"
-        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
-            return drive(loop, channel)
+        return self.evaluate(prompt, session=session, **options)
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`resume` on an event loop."""
         options["beginning"] = "resume"
-        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
-            return await drive_async(loop, channel)
+        return await self.evaluate_async(prompt, session=session, **options)
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None

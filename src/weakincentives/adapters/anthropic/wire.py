@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from weakincentives.adapters.anthropic.reply import (
 )
 from weakincentives.adapters.network import (
     FIRST_USER_TURN,
-    EncodedRequest,
     ToolCache,
     Wire,
     base64_text,
@@ -29,7 +28,7 @@ from weakincentives.adapters.network import (
     select_tools,
 )
 from weakincentives.content import Image, Media, Part
-from weakincentives.prompt import HostedTool, Tool, portable_name
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import TEXT_TYPES, Message, ModelReply, ModelRequest
 from weakincentives.serde import describe_bounds
 
@@ -95,7 +94,7 @@ class MessagesWire(Wire):
         self._forget()
 
     def _forget(self) -> None:
-        self._system: list[bytes] = []
+        self._system = []
         self._begin_turn()
         self._betas: dict[str, None] = {}
         self._declared: set[str] = set()
@@ -110,16 +109,12 @@ class MessagesWire(Wire):
         self._words: list[bytes] = []
         self._operator: list[bytes] = []
 
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        self._extend(request)
+    def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
         turn = self._turn()
         if turn and self._buffer:
             turn = b"," + turn
-        end = (b'],"cache_control":' + encode(self._cached) if self._cached else b"]") + self._container
-        if stream:
-            end += b',"stream":true'
-        start = self._begin(request, *self._system)
-        return EncodedRequest((start, self._buffer, turn, end, b"}"), self._headers(request))
+        marked = b'],"cache_control":' + encode(self._cached) if self._cached else b"]"
+        return turn, marked + self._container
 
     def _extend(self, request: ModelRequest) -> None:
         """Extend the conversation, without thinking that is bound to tools other than those of the request.
@@ -146,16 +141,10 @@ class MessagesWire(Wire):
             betas += self._codec_values("betas", request)
         return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
-    def _encode_start(
-        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
-    ) -> bytes:
-        encoded = self._encode_tools(tools, hosted, request)
+    def _fields(self, request: ModelRequest) -> dict[str, Any]:
         limit = request.settings.max_output_tokens or self._max_tokens
         fields = {"model": self._model, "max_tokens": limit, **self._parameters}
-        head = encode(fields | self._settings(request, limit))
-        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
-        told = b',"system":[' + b",".join(self._system) + b"]" if self._system else b""
-        return head[:-1] + listed + told + b',"messages":['
+        return fields | self._settings(request, limit)
 
     def _settings(self, request: ModelRequest, limit: int) -> dict[str, Any]:
         """Settings and output as request fields; raises for a setting the model does not accept, before any request."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from weakincentives.adapters.litellm.models import claude_facts, gpt_facts, vendor_of
 from weakincentives.adapters.litellm.reply import ORIGIN, ChunkParser, parse_reply
 from weakincentives.adapters.network import (
     FIRST_USER_TURN,
-    EncodedRequest,
     ToolCache,
     Wire,
     base64_text,
@@ -35,6 +34,7 @@ class ChatWire(Wire):
 
     provider = PROVIDER
     tools = ToolCache(declare_tool)
+    stream_fields = b',"stream":true,"stream_options":{"include_usage":true}}'
 
     def __init__(self, model: str, *, first_user_turn: bool, **options: Any) -> None:
         super().__init__(model, **options)
@@ -42,11 +42,9 @@ class ChatWire(Wire):
         self._opened = not first_user_turn
         self._origin = encode({"type": "origin", "vendor": vendor_of(model).name}).decode()
 
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        self._extend(request)
+    def _extend(self, request: ModelRequest) -> None:
+        super()._extend(request)
         self._open()
-        end = b'],"stream":true,"stream_options":{"include_usage":true}}' if stream else b"]}"
-        return EncodedRequest((self._begin(request), self._buffer, end), {})
 
     def _open(self) -> None:
         """Add a user turn after the system text, unless the conversation has one."""
@@ -58,23 +56,22 @@ class ChatWire(Wire):
         super()._restart()
         self._opened = not self._first_user_turn
 
-    def _encode_start(
-        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
-    ) -> bytes:
-        head: dict[str, Any] = {"model": self._model, **self._settings(request)}
-        encoded = [self.tools.encoded(tool) for tool in tools]
-        for tool in hosted:
+    def _fields(self, request: ModelRequest) -> dict[str, Any]:
+        fields: dict[str, Any] = {"model": self._model, **self._settings(request)}
+        for tool in self._listed_tools(request)[1]:
             declared = self._codec(tool, request).serialize(tool)
             # A codec for this format returns a tool or, without a type, fields of the request itself.
-            if "type" in declared:
-                encoded.append(encode(declared))
-            else:
-                head.update(declared)
+            fields |= {} if "type" in declared else declared
         if request.output is not None:
             form = {"name": "output", "strict": request.output.is_strict, "schema": request.output.wire_schema}
-            head["response_format"] = {"type": "json_schema", "json_schema": form}
-        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
-        return encode(head)[:-1] + listed + b',"messages":['
+            fields["response_format"] = {"type": "json_schema", "json_schema": form}
+        return fields
+
+    def _encode_tools(
+        self, tools: Sequence[Tool[Any, Any]], hosted: Iterable[HostedTool[Any]], request: ModelRequest
+    ) -> list[bytes]:
+        typed = [tool for tool in hosted if "type" in self._codec(tool, request).serialize(tool)]
+        return super()._encode_tools(tools, typed, request)
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as LiteLLM's arguments; LiteLLM itself rejects those a model does not accept."""

@@ -5,7 +5,7 @@ client; `NetworkChannel` adds retries and deadlines to any `Transport`.
 """
 
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions, NetworkAdapter
-from weakincentives.adapters.network.channel import NetworkChannel, Retries
+from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.transport import ClientStream, Response, Stream, Transport, TransportError, within
 from weakincentives.adapters.network.wire import (
     FIRST_USER_TURN,
@@ -31,7 +31,6 @@ __all__ = [
     "NetworkAdapter",
     "NetworkChannel",
     "Response",
-    "Retries",
     "Stream",
     "ToolCache",
     "Transport",

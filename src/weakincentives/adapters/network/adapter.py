@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict
 from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
-from weakincentives.adapters.network.channel import NetworkChannel, Retries
+from weakincentives.adapters.network.channel import NetworkChannel
 from weakincentives.adapters.network.direct import DirectTransport
 from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys
 from weakincentives.adapters.network.sdk import SdkTransport
@@ -63,7 +63,7 @@ class NetworkAdapter(ProviderAdapter):
             require_extra(self.package, self.package, type(self).__name__)
         self._client = client
         self._parameters = dict(parameters or {})
-        self._retries = Retries(limit=max_retries)
+        self._max_retries = max_retries
         self._clock = clock
         self._wires: WeakKeyDictionary[Session, Wire] = WeakKeyDictionary()
         self._lock = threading.Lock()
@@ -94,7 +94,7 @@ class NetworkAdapter(ProviderAdapter):
                 self._wires[loop.session] = wire
 
     def _channel(self, wire: Wire, transport: Transport) -> NetworkChannel:
-        return NetworkChannel(wire, transport, retries=self._retries, secrets=self._keys, clock=self._clock)
+        return NetworkChannel(wire, transport, max_retries=self._max_retries, secrets=self._keys, clock=self._clock)
 
     @abstractmethod
     def _wire(self) -> Wire:

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
@@ -39,22 +39,6 @@ _OVERFLOW = re.compile(
 
 MALFORMED = (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
 """What parsing a malformed response may raise."""
-
-
-@dataclass(frozen=True, slots=True)
-class Retries:
-    """How often to retry, and how long to wait in between."""
-
-    limit: int = 2
-    first_pause: float = 0.5
-    max_pause: float = 8.0
-    jitter: Callable[[], float] = random.random
-
-    def pause(self, failures: int, requested: float | None) -> float:
-        """Seconds to wait after this many failures; at least as long as the provider requested."""
-        if requested is not None:
-            return requested + 0.1 * self.jitter() * min(requested, 1.0)
-        return float(min(self.first_pause * 2**failures, self.max_pause) * (1.0 - 0.25 * self.jitter()))
 
 
 class Exchange:
@@ -189,17 +173,17 @@ class Exchange:
     async def _pause(self, failure: TransportError, *, streamed: bool) -> None:
         """Wait until the next attempt; raises if there will be none."""
         self._check_running()
-        deadline, retries = self._request.deadline, self._channel.retries
+        deadline = self._request.deadline
         left = None if deadline is None else deadline.remaining().total_seconds()
         if left is not None and left <= 0:
             raise self._late(f"the deadline passed during the request ({failure})", failure)
         if streamed:
             raise self._error(failure, phase="response", note=" after part of the answer had been streamed")
-        if not failure.retryable or self._failures >= retries.limit:
+        if not failure.retryable or self._failures >= self._channel.max_retries:
             raise self._error(failure)
         if failure.wait is not None and failure.wait > MAX_WAIT:
             raise self._error(failure, note=f"; it asks to wait {failure.wait:.0f} s, more than {MAX_WAIT:.0f} s")
-        seconds = retries.pause(self._failures, failure.wait)
+        seconds = _pause(self._failures, failure.wait)
         if left is not None and seconds >= left:
             raise self._late(
                 f"the deadline leaves {left:.3f} s, the next attempt is due in {seconds:.3f} s ({failure})", failure
@@ -276,13 +260,13 @@ class NetworkChannel:
         wire: Wire,
         transport: Transport,
         *,
-        retries: Retries,
+        max_retries: int,
         secrets: Callable[[], Iterable[str | None]],
         clock: Clock,
     ) -> None:
         self.wire = wire
         self.transport = transport
-        self.retries = retries
+        self.max_retries = max_retries
         self.secrets = secrets
         self.clock = clock
         self.source: Stream | None = None
@@ -321,6 +305,13 @@ class NetworkChannel:
 async def _reply(exchange: Exchange) -> ModelReply:
     (reply,) = [piece async for piece in exchange.pieces(stream=False)]
     return cast(ModelReply, reply)
+
+
+def _pause(failures: int, requested: float | None) -> float:
+    """Seconds to wait after this many failures; at least as long as the provider requested."""
+    if requested is not None:
+        return requested + 0.1 * random.random() * min(requested, 1.0)
+    return float(min(0.5 * 2**failures, 8.0) * (1.0 - 0.25 * random.random()))
 
 
 def retry_after(headers: Mapping[str, str], now: datetime) -> float | None:

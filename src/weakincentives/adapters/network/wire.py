@@ -92,6 +92,8 @@ class Wire(ABC):
     provider: ClassVar[str]
     tools: ClassVar[ToolCache]
     search_tool: ClassVar[bytes] = b""
+    conversation: ClassVar[bytes] = b',"messages":['
+    stream_fields: ClassVar[bytes] = b',"stream":true}'
     reasoning_dropped = False
     """True if the last request was the first without reasoning that its vendor would have rejected."""
 
@@ -114,6 +116,7 @@ class Wire(ABC):
         self._known: Sequence[Message] = ()
         # How many messages are sent without their reasoning, because the vendor no longer accepts it.
         self._unreasoned = 0
+        self._system: list[bytes] = []
         self._start = b""
         self._start_of: tuple[object, ...] = ()
         # The tools that were added to the conversation, and their definitions in it by name.
@@ -122,9 +125,11 @@ class Wire(ABC):
         # Up to which message the descriptions of added tools stand in a tool's result.
         self._described = 0
 
-    @abstractmethod
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         """The request as bytes."""
+        self._extend(request)
+        end = self.stream_fields if stream else b"}"
+        return EncodedRequest((self._begin(request), self._buffer, *self._end(request), end), self._headers(request))
 
     @abstractmethod
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:
@@ -178,13 +183,25 @@ class Wire(ABC):
             self._count = index + 1
         self._known = messages
 
-    def _begin(self, request: ModelRequest, *more: object) -> bytes:
-        """The body up to the conversation; re-encoded only if tools, output, settings or `more` have changed."""
+    def _begin(self, request: ModelRequest) -> bytes:
+        """The body up to the conversation; re-encoded only if tools, output, settings or system text have changed."""
         tools, hosted = self._listed_tools(request)
-        known = (tools, hosted, request.output, request.settings, *more)
+        known = (tools, hosted, request.output, request.settings, *self._system)
         if self._start_of != known:
-            self._start, self._start_of = self._encode_start(request, tools, hosted), known
+            start = encode(self._fields(request))[:-1]
+            if listed := self._encode_tools(tools, hosted, request):
+                start += b',"tools":[' + b",".join(listed) + b"]"
+            if self._system:
+                start += b',"system":[' + b",".join(self._system) + b"]"
+            self._start, self._start_of = start + self.conversation, known
         return self._start
+
+    def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
+        """The body after the encoded conversation, up to its last brace."""
+        return (b"]",)
+
+    def _headers(self, request: ModelRequest) -> Mapping[str, str]:
+        return {}
 
     def _listed_tools(self, request: ModelRequest) -> tuple[Sequence[Tool[Any, Any]], Sequence[HostedTool[Any]]]:
         """The tools that stand before the conversation."""
@@ -193,10 +210,8 @@ class Wire(ABC):
         return request.tools[: request.initial_tools], request.hosted_tools[: request.initial_hosted_tools]
 
     @abstractmethod
-    def _encode_start(
-        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
-    ) -> bytes:
-        """The body up to the conversation, with the tools that are listed there."""
+    def _fields(self, request: ModelRequest) -> dict[str, Any]:
+        """The fields of the body before its tools."""
 
     @property
     def binds_reasoning(self) -> bool:
