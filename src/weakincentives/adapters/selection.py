@@ -61,7 +61,7 @@ class FallbackAdapter(ProviderAdapter):
     When an adapter fails after its retries, the run continues with the next, in the same session, and stays with the
     one that answers; the next run starts with the first again. A refusal or a truncated answer counts as an answer. A
     stream that breaks after part of a reply was shown fails, since that part cannot be taken back. If the last adapter
-    fails too, its error is raised, and its message says how the others failed.
+    fails too, its error is raised, with the failures of the others in its message.
     """
 
     name = "fallback"
@@ -125,7 +125,7 @@ class FallbackAdapter(ProviderAdapter):
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
-        """What the first adapter would do."""
+        """The explanation of the first adapter."""
         return self.adapters[0].explain(prompt, session, visibility_overrides=visibility_overrides)
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:

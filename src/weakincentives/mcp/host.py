@@ -57,7 +57,7 @@ HostKey = tuple[str, str, str]
 
 
 class TemplateServer:
-    """What `serve` returns: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
+    """A template as a server: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
 
     def __init__(
         self, prompt: Prompt[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float

@@ -1,4 +1,4 @@
-"""What MCP servers of ours share: a list of tools that changes while they run, and parts as content."""
+"""The common parts of our MCP servers: a list of tools that changes while they run, and parts as content."""
 
 from __future__ import annotations
 

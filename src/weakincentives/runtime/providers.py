@@ -28,8 +28,8 @@ class AdapterSpec:
     """One adapter: its class, how to name it, and facts about its provider.
 
     `package` contains the class `adapter`, whose `name` is this one, and a module `codecs` if there are `hosted_tools`:
-    the kinds that its `CODECS` encode. `accepts_codecs` says whether a user may add more. `provider` is the part before
-    the colon in `openai:gpt-5.6`; `model` says what may follow ("MODEL", "FILE"), and `requires_model` whether it must.
+    the kinds that its `CODECS` encode. A user may add more if it `accepts_codecs`. `provider` is the part before the
+    colon in `openai:gpt-5.6`; `model` stands for what may follow it ("MODEL", "FILE"), or must if it `requires_model`.
     `vendor` is the name of the provider in telemetry, if it is not the adapter's. An adapter that is `in_process` loads
     its model into this process, and reports how much of a prompt it has read to its option `progress`.
 

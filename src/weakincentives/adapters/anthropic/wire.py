@@ -230,14 +230,14 @@ class MessagesWire(Wire):
 
         Only the model may follow an operator message, so it is written only when the turn is over.
         """
-        said = [*self._results, *self._words]
+        blocks = [*self._results, *self._words]
         messages = []
-        if not said and not self._buffer:
+        if not blocks and not self._buffer:
             messages.append(encode({"role": "user", "content": FIRST_USER_TURN}))
-        elif len(said) == 1 and said[0].startswith(_TEXT):
-            messages.append(b'{"role":"user","content":' + said[0][len(_TEXT) :])
-        elif said:
-            messages.append(b'{"role":"user","content":[' + b",".join(said) + b"]}")
+        elif len(blocks) == 1 and blocks[0].startswith(_TEXT):
+            messages.append(b'{"role":"user","content":' + blocks[0][len(_TEXT) :])
+        elif blocks:
+            messages.append(b'{"role":"user","content":[' + b",".join(blocks) + b"]}")
         if self._operator:
             messages.append(b'{"role":"system","content":[' + b",".join(self._operator) + b"]}")
         return b",".join(messages)

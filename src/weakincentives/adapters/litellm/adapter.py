@@ -64,7 +64,7 @@ class LiteLLMAdapter(NetworkAdapter):
 
     @cached_property
     def media(self) -> MediaSupport:
-        """What LiteLLM's table says about the model; an unknown model is assumed to accept everything."""
+        """The media in LiteLLM's table of models; an unknown model is assumed to accept everything."""
         known: Mapping[str, Any] = {}
         with suppress(Exception):
             known = litellm().get_model_info(self.model)

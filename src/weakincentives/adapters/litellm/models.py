@@ -10,7 +10,7 @@ from weakincentives.adapters.openai.models import ModelFacts as GptFacts, facts 
 
 @dataclass(frozen=True, slots=True)
 class VendorFacts:
-    """What LiteLLM passes on to a vendor; the defaults are those of an unknown one.
+    """The parts of a request that LiteLLM passes on to a vendor; the defaults are those of an unknown one.
 
     It may drop a web search, or the location of one. If it drops a search beside function tools unless it is asked to
     keep both, `asks_for_both` is set. `audio` is None if LiteLLM's own table says whether a model accepts it.

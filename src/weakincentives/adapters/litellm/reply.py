@@ -129,7 +129,7 @@ def _echo(raw: msgspec.Raw) -> str:
 
 
 def _bound(message: _Message) -> bool:
-    """Whether only the vendor that wrote the message understands all of it."""
+    """True if only the vendor that wrote the message understands all of it."""
     reasoning = message.thinking_blocks or message.reasoning_items or message.reasoning_content
     return bool(reasoning or message.provider_specific_fields)
 

@@ -133,8 +133,8 @@ class ChatWire(Wire):
         return claude_facts(self._model).binds_thinking
 
     def rejects_reasoning(self, payload: object) -> bool:
-        told = str(payload)
-        return "in thinking block" in told or "invalid_encrypted_content" in told
+        shown = str(payload)
+        return "in thinking block" in shown or "invalid_encrypted_content" in shown
 
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:
         return parse_reply(body, self._origin)

@@ -38,7 +38,7 @@ _OVERFLOW = re.compile(
 )
 
 MALFORMED = (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
-"""What parsing a malformed response may raise."""
+"""The errors that parsing a malformed response may raise."""
 
 
 class Exchange:

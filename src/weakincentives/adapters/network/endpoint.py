@@ -1,4 +1,4 @@
-"""What a vendor's client object says about reaching its server.
+"""The server that a vendor's client object is set to, and how to reach it.
 
 This is the one module that reads private attributes of the SDKs, to find out whether a client carries only settings. A
 client that does more, through a proxy, certificates, a transport, hooks, token providers, middleware or a subclass, has

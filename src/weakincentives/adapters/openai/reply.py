@@ -56,9 +56,9 @@ class ResponseEventParser:
         if kind == "error":
             # The error is flat in the SDK's types but nested in practice.
             error = seen.error or seen
-            told = f"openai reported an error in the stream: {error.message or error.code or 'no explanation'}"
+            message = f"openai reported an error in the stream: {error.message or error.code or 'no explanation'}"
             raise TransportError.unusable(
-                told, msgspec.json.decode(event), retryable=bool({error.code, error.type} & _RETRYABLE)
+                message, msgspec.json.decode(event), retryable=bool({error.code, error.type} & _RETRYABLE)
             )
         return ()
 
@@ -149,9 +149,9 @@ _decode_event = msgspec.json.Decoder(_Event).decode
 def _reply(response: _Response) -> ModelReply:
     if response.error or response.status not in ("completed", "incomplete", None):
         error = response.error or {}
-        told = f"openai could not answer: {error.get('message') or response.status}"
+        message = f"openai could not answer: {error.get('message') or response.status}"
         raise TransportError.unusable(
-            told, error or {"status": response.status}, retryable=error.get("code") in _RETRYABLE
+            message, error or {"status": response.status}, retryable=error.get("code") in _RETRYABLE
         )
     texts: list[str] = []
     refusals: list[str] = []
