@@ -85,15 +85,15 @@ class MessagesWire(Wire):
     search_tool = f'{{"type":"tool_search_tool_bm25_20251119","name":"{SEARCH_TOOL}"}}'.encode()
 
     def __init__(self, model: str, *, max_tokens: int, parameters: Mapping[str, Any], **options: Any) -> None:
+        self._listed = b""
         plain = {name: value for name, value in parameters.items() if name != "cache_control"}
         super().__init__(model, parameters=plain, **options)
         self._facts = facts(model)
         self._cached: Mapping[str, Any] | None = parameters.get("cache_control", CACHED)
         self._max_tokens = max_tokens
-        self._listed = b""
-        self._forget()
 
-    def _forget(self) -> None:
+    def _restart(self) -> None:
+        super()._restart()
         self._system = []
         self._begin_turn()
         self._betas: dict[str, None] = {}
@@ -186,10 +186,6 @@ class MessagesWire(Wire):
             least = _BUDGETS[effort] + 1
             raise refused(request, f"effort='{effort}'", self._model, f"it needs max_output_tokens of at least {least}")
         return {"type": "enabled", "budget_tokens": _BUDGETS[effort]}
-
-    def _restart(self) -> None:
-        super()._restart()
-        self._forget()
 
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role

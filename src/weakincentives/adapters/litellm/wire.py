@@ -35,11 +35,11 @@ class ChatWire(Wire):
     provider = PROVIDER
     tools = ToolCache(declare_tool)
     stream_fields = b',"stream":true,"stream_options":{"include_usage":true}}'
+    _opened: bool
 
     def __init__(self, model: str, *, first_user_turn: bool, **options: Any) -> None:
-        super().__init__(model, **options)
         self._first_user_turn = first_user_turn
-        self._opened = not first_user_turn
+        super().__init__(model, **options)
         self._origin = encode({"type": "origin", "vendor": vendor_of(model).name}).decode()
 
     def _extend(self, request: ModelRequest) -> None:

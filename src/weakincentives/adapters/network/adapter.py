@@ -16,7 +16,7 @@ from weakincentives.adapters.network.direct import DirectTransport
 from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys
 from weakincentives.adapters.network.sdk import SdkTransport
 from weakincentives.adapters.network.transport import Response, Stream, Transport, TransportError
-from weakincentives.adapters.network.wire import EncodedRequest, Wire, define_hosted_tool
+from weakincentives.adapters.network.wire import EncodedRequest, Wire, encode
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import AnyTool, HostedTool, Prompt, Tokenizer
@@ -73,9 +73,12 @@ class NetworkAdapter(ProviderAdapter):
         return True
 
     def define_tool(self, tool: AnyTool) -> str:
-        if isinstance(tool, HostedTool):
-            return define_hosted_tool(tool, self.hosted_tool_codecs)
-        return self.wire_type.tools.text(tool)
+        if not isinstance(tool, HostedTool):
+            return self.wire_type.tools.text(tool)
+        try:
+            return encode(self.hosted_tool_codecs[tool.kind].serialize(tool)).decode()
+        except (KeyError, PromptEvaluationError):  # The adapter cannot offer it.
+            return tool.definition
 
     def channel(self) -> NetworkChannel:
         return self._channel(self._wire(), self._transport())

@@ -20,8 +20,8 @@ class AwaitedConnection(Connection, asyncio.Protocol):
 
     _transport: asyncio.Transport
 
-    def __init__(self, endpoint: Endpoint, ends: float | None) -> None:
-        super().__init__(endpoint, ends)
+    def __init__(self, endpoint: Endpoint) -> None:
+        super().__init__(endpoint)
         self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._failure: Exception | None = None
@@ -129,7 +129,7 @@ async def connect(endpoint: Endpoint, ends: float | None) -> AwaitedConnection:
             try:
                 async with asyncio.timeout(time_left(ends, endpoint.connect_timeout)):
                     _, connection = await loop.create_connection(
-                        lambda: AwaitedConnection(endpoint, ends),
+                        lambda: AwaitedConnection(endpoint),
                         *address[:2],
                         ssl=endpoint.tls,
                         server_hostname=None if endpoint.tls is None else endpoint.host,

@@ -22,9 +22,9 @@ PIECE = 64 * 1024
 class BlockingConnection(Connection):
     """A connection of one thread at a time."""
 
-    def __init__(self, endpoint: Endpoint, ends: float | None) -> None:
-        super().__init__(endpoint, ends)
-        self._sock = _connect(endpoint, ends)
+    def __init__(self, endpoint: Endpoint, sock: socket.socket) -> None:
+        super().__init__(endpoint)
+        self._sock = sock
         track(self)
 
     def fileno(self) -> int:
@@ -71,18 +71,14 @@ class BlockingConnection(Connection):
 
 
 async def connect(endpoint: Endpoint, ends: float | None) -> BlockingConnection:
-    return BlockingConnection(endpoint, ends)
-
-
-def _connect(endpoint: Endpoint, ends: float | None) -> socket.socket:
     try:
         sock = socket.create_connection((endpoint.host, endpoint.port), time_left(ends, endpoint.connect_timeout))
         try:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if endpoint.tls is None:
-                return sock
-            # Without TLS's closing message, a body that ends with the connection may have been cut off.
-            return endpoint.tls.wrap_socket(sock, server_hostname=endpoint.host, suppress_ragged_eofs=False)
+            if endpoint.tls is not None:
+                # Without TLS's closing message, a body that ends with the connection may have been cut off.
+                sock = endpoint.tls.wrap_socket(sock, server_hostname=endpoint.host, suppress_ragged_eofs=False)
+            return BlockingConnection(endpoint, sock)
         except BaseException:
             sock.close()
             raise

@@ -197,7 +197,9 @@ class Exchange:
 
     def _error(self, failure: TransportError, *, phase: Any = None, note: str = "") -> PromptEvaluationError:
         tries = f" (after {self._failures + 1} attempts)" if self._failures else ""
-        kind = ContextOverflowError if _OVERFLOW.search(_described(failure.payload)) else PromptEvaluationError
+        report = _report(failure.payload)
+        described = " ".join(str(report.get(name) or "") for name in ("code", "type", "message"))
+        kind = ContextOverflowError if _OVERFLOW.search(described) else PromptEvaluationError
         return kind(
             self._redacted(f"Prompt '{self._request.prompt_name}': {failure}{note}{tries}"),
             prompt_name=self._request.prompt_name,
@@ -341,18 +343,12 @@ def decoded(body: bytes | bytearray) -> object:
         return bytes(body[:2000]).decode("utf-8", "replace")
 
 
-def _described(payload: object) -> str:
-    """The code, type and message in an error's payload."""
-    error = payload.get("error", payload) if isinstance(payload, dict) else payload
-    if not isinstance(error, dict):
-        return ""
-    return " ".join(str(error.get(name) or "") for name in ("code", "type", "message"))
+def _report(payload: object) -> Mapping[str, Any]:
+    """The error in a payload, as far as it has fields."""
+    error = payload.get("error", payload) if isinstance(payload, dict) else None
+    return error if isinstance(error, dict) else {"message": error}
 
 
 def _explanation(payload: object) -> str:
-    if isinstance(payload, dict):
-        error = payload.get("error", payload)
-        message = error.get("message") if isinstance(error, dict) else error
-        if isinstance(message, str) and message:
-            return message
-    return shortened(str(payload), 300) or "no explanation"
+    message = _report(payload).get("message")
+    return message if isinstance(message, str) and message else shortened(str(payload), 300) or "no explanation"

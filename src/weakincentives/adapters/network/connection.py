@@ -147,8 +147,8 @@ class ResponseParser:
 class Connection(ABC):
     """A connection whose every operation ends by the request's deadline; idle ones can be kept for the next request."""
 
-    def __init__(self, endpoint: Endpoint, ends: float | None) -> None:
-        self.ends = ends
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.ends: float | None = None
         self.idle_since = 0.0
         self._read_timeout = endpoint.read_timeout
         self._response: ResponseParser | None = None

@@ -111,8 +111,6 @@ class Wire(ABC):
         self._codecs = codecs
         self._parameters = parameters
         self._media = media
-        self._buffer = bytearray()
-        self._count = 0
         self._known: Sequence[Message] = ()
         # How many messages are sent without their reasoning, because the vendor no longer accepts it.
         self._unreasoned = 0
@@ -122,8 +120,7 @@ class Wire(ABC):
         # The tools that were added to the conversation, and their definitions in it by name.
         self._late: Sequence[Tool[Any, Any]] = ()
         self._defined: dict[str, bytes] = {}
-        # Up to which message the descriptions of added tools stand in a tool's result.
-        self._described = 0
+        self._restart()
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         """The request as bytes."""
@@ -167,6 +164,7 @@ class Wire(ABC):
     def _restart(self) -> None:
         """Forget what was encoded."""
         self._buffer = bytearray()
+        # How many messages are encoded, and up to which the descriptions of added tools stand in a tool's result.
         self._count = self._described = 0
 
     def _extend(self, request: ModelRequest) -> None:
@@ -314,17 +312,6 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     return [_without_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def define_hosted_tool(tool: HostedTool[Any], codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> str:
-    """A hosted tool as an adapter sends it, or in neutral form if the adapter cannot offer it."""
-    codec = codecs.get(tool.kind)
-    if codec is None:
-        return tool.definition
-    try:
-        return encode(codec.serialize(tool)).decode()
-    except PromptEvaluationError:
-        return tool.definition
 
 
 def select_tools(

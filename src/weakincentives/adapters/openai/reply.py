@@ -116,10 +116,6 @@ class _Call(msgspec.Struct):
     arguments: str = ""
 
 
-class _Message(msgspec.Struct):
-    content: list[_Part] = []
-
-
 class _Error(msgspec.Struct):
     type: str | None = None
     code: str | None = None
@@ -142,7 +138,6 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_kind = msgspec.json.Decoder(_Kind).decode
 _decode_item = msgspec.json.Decoder(_Item).decode
 _decode_call = msgspec.json.Decoder(_Call).decode
-_decode_message = msgspec.json.Decoder(_Message).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
@@ -166,7 +161,7 @@ def _reply(response: _Response) -> ModelReply:
             call = _decode_call(raw)
             calls.append(ToolCall(call.call_id, call.name, call.arguments))
         elif kind == "message":
-            for part in _decode_message(raw).content:
+            for part in _decode_item(raw).content or ():
                 if part.text:
                     texts.append(part.text)
                 elif part.refusal:

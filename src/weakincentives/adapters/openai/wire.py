@@ -38,7 +38,6 @@ class ResponsesWire(Wire):
 
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(model, **options)
-        self._declared: set[str] = set()
         self._facts = facts(model)
         reasoning = ("reasoning.encrypted_content",) if self._facts.efforts else ()
         self._include = (*self._parameters.get("include", ()), *reasoning)
@@ -107,7 +106,7 @@ class ResponsesWire(Wire):
 
     def _restart(self) -> None:
         super()._restart()
-        self._declared = set()
+        self._declared: set[str] = set()
 
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
