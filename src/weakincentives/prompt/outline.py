@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, count
-from typing import Any
+from typing import Any, TypeVar
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own
 from weakincentives.prompt.toolkit import MAX_FOREIGN_NAME, AnyTool, HostedTool, Tool, portable_name
-from weakincentives.prompt.visibility import SectionPath, SectionVisibility
+from weakincentives.prompt.visibility import FULL, SUMMARY, SectionPath, SectionVisibility
 
 NOTHING_LATE = LateContent()
-
-# A tree's visibility is packed into one byte per section, so that it can be compared and cached as one value.
-PACKED = (SectionVisibility.ABSENT, SectionVisibility.FULL, SectionVisibility.SUMMARY)
-ABSENT, FULL, SUMMARY = range(len(PACKED))
+MAX_CACHED = 256
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +92,9 @@ class Outline:
         # Sections whose code decides their tools, with what it returned.
         self._asked: list[tuple[Section[Any], tuple[AnyTool, ...]]] = []
         nodes: list[Node | None] = []
-        system = [section for section in sections if getattr(section, "role", "") != "user"]
-        user = [section for section in sections if getattr(section, "role", "") == "user"]
-        self._add(system, (), 0, -1, nodes)
+        self._add([section for section in sections if section.role != "user"], (), 0, -1, nodes)
         self.user_start = len(nodes)
-        self._add(user, (), 0, -1, nodes)
+        self._add([section for section in sections if section.role == "user"], (), 0, -1, nodes)
         self.nodes: tuple[Node, ...] = tuple(node for node in nodes if node is not None)
         self.by_path: dict[SectionPath, Node] = {node.path: node for node in self.nodes}
         self.by_key: dict[str, Node] = {}
@@ -112,6 +108,7 @@ class Outline:
         self.base = bytes(
             SUMMARY if node.section.visibility is SectionVisibility.SUMMARY else FULL for node in self.nodes
         )
+        self.parents = tuple((node.index, node.parent) for node in self.nodes if node.parent >= 0)
         self.dynamic: tuple[Node, ...] = tuple(node for node in self.nodes if node.may_be_disabled or node.selects)
         self.deciding: tuple[Node, ...] = tuple(
             node for node in self.nodes if has_own(node.section, "effective_visibility")
@@ -122,7 +119,7 @@ class Outline:
         self.unloaded = {node.path for node in self.late if node.path not in self._late}
         names = Counter(portable_name(tool.name) for node in self.nodes for tool in node.all_tools)
         self.shares_tool_names = any(count > 1 for count in names.values())
-        self.cache: dict[object, Any] = {}
+        self._cache: dict[object, Any] = {}
         self._check_tool_names(reserved)
 
     def with_late(self, path: SectionPath, content: LateContent) -> Outline:
@@ -132,7 +129,7 @@ class Outline:
         """
         late = {known: brought for known, brought in self._late.items() if known != path}
         kept = {name: tool for name, tool in self._tools.items() if name not in content.changed}
-        bare = self._rebuilt(late, kept)
+        bare = self._rebuilt(late, kept) if path in self._late else self
         taken = {portable_name(tool.name) for node in bare.nodes for tool in node.all_tools} | self._reserved
         # Some providers know a hosted tool by its kind.
         taken |= {tool.kind for node in bare.nodes for tool in node.hosted_tools}
@@ -180,18 +177,15 @@ class Outline:
             yield self.nodes[index]
             index = self.nodes[index].end
 
-    def sources_of(self, states: bytes) -> tuple[int, ...]:
-        """Where the params of all enabled sections come from, shown or not."""
-        if ABSENT not in states:
-            return tuple(range(len(self.sources)))
-        found: set[int] = set()
-        absent_until = 0
-        for node in self.nodes:
-            if node.index >= absent_until and states[node.index] == ABSENT:
-                absent_until = node.end
-            elif node.index >= absent_until and node.source >= 0:
-                found.add(node.source)
-        return tuple(found)
+    def cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What was made for this key; a combination of visibilities seldom changes between renders."""
+        result: T | None = self._cache.get(key)
+        if result is None:
+            result = make()
+            if len(self._cache) >= MAX_CACHED + 2 * len(self.nodes):
+                self._cache.clear()
+            self._cache[key] = result
+        return result
 
     @cached_property
     def may_have_hosted(self) -> bool:
@@ -207,8 +201,6 @@ class Outline:
         self, sections: Sequence[Section[Any]], prefix: SectionPath, depth: int, parent: int, nodes: list[Node | None]
     ) -> None:
         for section in sections:
-            if not isinstance(section, Section):
-                raise PromptValidationError(f"sections= must hold Section objects, got {section!r}.")
             index, path = len(nodes), (*prefix, section.key)
             if prefix and section.role == "user":
                 raise PromptValidationError(

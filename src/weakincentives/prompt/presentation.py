@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from weakincentives.errors import DeadlineExceededError
 from weakincentives.limits import Deadline
 from weakincentives.prompt.outline import Node, Outline, Params
 from weakincentives.prompt.section import LateContent
-from weakincentives.prompt.state import VisibilityState, declared_state, session_state
+from weakincentives.prompt.state import Decider, VisibilityState, declared_state, session_state
 from weakincentives.prompt.toolkit import AnyTool
 from weakincentives.prompt.view import View, ViewOptions
 from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
@@ -72,28 +72,29 @@ class Presentation:
         self._bound = dict(bound)
         self._options = options
         self._base: VisibilityState | None = None
+        # The last view, with the base and the session's overrides it was made of.
+        self._latest: tuple[VisibilityState, VisibilityOverrides | None, View] | None = None
 
     def begin(self, overrides: Overrides | None = None, words: str = "") -> None:
         """Decide what is shown before the session's overrides: what was declared, selected or passed by the caller, and
         what a rule, the user's words or the token budget opens. `words` is what the user says besides user sections.
         """
         outline, options = self.outline, self._options
-        params = Params(outline, self._bound)
-        self._base = state = declared_state(outline, params, self.session, overrides or {})
+        self._base = declared_state(outline, Params(outline, self._bound), self.session, overrides or {})
         if outline.ruled or options.disclosure.preopen:
             view = self.view()
             if options.disclosure.preopen or any(node.section.rule_needs_text for node in outline.ruled):
                 words = "\n\n".join(part for part in (view.user_text(), words) if part)
-            for node in self._ruled(view, words):
-                self._base = state = state.with_opened(outline, node, "rule")
-            for node in self._preopened(self.view(), words):
-                self._base = state = state.with_opened(outline, node, "search")
+            self._open(self._ruled(view, words), "rule")
+            self._open(self._preopened(self.view(), words), "search")
         if options.token_budget is not None:
             fitted = self.view().fitted(options.token_budget, options.counter).state
-            for index, decider in fitted.decided.items():
-                if decider == "budget":
-                    state = state.with_visibility(outline.nodes[index], fitted.packed[index], decider)
-            self._base = state
+            self._open((outline.nodes[at] for at, why in fitted.decided.items() if why == "budget"), "budget")
+
+    def _open(self, nodes: Iterable[Node], decider: Decider) -> None:
+        assert self._base is not None
+        overrides = {node.path: SectionVisibility.FULL for node in nodes}
+        self._base = self._base.with_overrides(overrides, decider, alone=decider == "budget")
 
     def resume(
         self,
@@ -109,22 +110,34 @@ class Presentation:
     def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
         """The visibilities of sections that were opened as the run began, and those that their code decided, by key."""
         assert self._base is not None
-        return self._base.chosen(self.outline), self._base.selected(self.outline)
+        return self._base.chosen(), self._base.selected()
 
     def view(self) -> View:
         """What is shown and offered now."""
-        return self._view(self.session)
+        base = self._begun()
+        overrides = None if self.session is None else self.session[VisibilityOverrides].latest()
+        if (
+            self._latest is None
+            or self._latest[0] is not base
+            or self._latest[1] is not overrides
+            or base.outline.deciding
+        ):
+            self._latest = (base, overrides, self._view(base, self.session))
+        return self._latest[2]
 
     def base_view(self) -> View:
         """What the run began with, without the session's overrides."""
-        return self._view(None)
+        return self._view(self._begun(), None)
 
-    def _view(self, session: Session | None) -> View:
+    def _begun(self) -> VisibilityState:
         if self._base is None:
             self.begin()
         assert self._base is not None
+        return self._base
+
+    def _view(self, base: VisibilityState, session: Session | None) -> View:
         params = Params(self.outline, self._bound)
-        return View(self.outline, params, session_state(self.outline, self._base, params, session), self._options)
+        return View(session_state(base, params, session), params, self._options)
 
     def unloaded(self) -> list[SectionPath]:
         """Sections shown in full whose tools and children are not known yet."""
@@ -149,9 +162,9 @@ class Presentation:
             seconds = None if deadline is None else deadline.remaining().total_seconds()
             content = until(seconds, partial(node.section.load, resources), late)
             self.loaded += (node.path,)
-            before, self.outline = self.outline, self._late.add(node.path, content, self.outline)
-            if self._base is not None and self.outline is not before:
-                self._base = self._base.moved(before, self.outline)
+            self.outline = self._late.add(node.path, content, self.outline)
+            if self._base is not None and self._base.outline is not self.outline:
+                self._base = self._base.moved(self.outline)
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool of the section with this key, shown or not."""

@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 from textwrap import dedent
 from types import MethodType
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, cast, get_args
 
 from weakincentives import serde
 from weakincentives._generics import ParamsT, Specializable
@@ -64,6 +64,9 @@ class LateContent:
     children: tuple[Section[Any], ...] = ()
     text: str = ""
     changed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_sections("LateContent", "children", self.children)
 
 
 class SectionOptions(TypedDict, Generic[ParamsT], total=False):
@@ -127,7 +130,7 @@ class Section(Specializable, Generic[ParamsT]):
                 raise PromptValidationError(f"Section '{key}': {what} must be text, got {words!r}.")
         self.title = title.strip()
         self.key = key
-        self.children: tuple[Section[Any], ...] = require_list(f"Section '{key}'", "children", children)
+        self.children = require_sections(f"Section '{key}'", "children", children)
         self.enabled = enabled
         self.default_params = default_params
         self.accepts_overrides = accepts_overrides
@@ -243,11 +246,8 @@ class Section(Specializable, Generic[ParamsT]):
         self, params: ParamsT | None = None, *, session: Session | None = None
     ) -> SectionVisibility:
         """The declared constant, or what the selector returns."""
-        if isinstance(self.visibility, SectionVisibility):
-            return self.visibility
-        assert self._visibility is not None
-        chosen: SectionVisibility = self._visibility(params, session)
-        return chosen
+        chosen: Any = self.visibility if self._visibility is None else self._visibility(params, session)
+        return cast(SectionVisibility, chosen)
 
     def render(
         self,
@@ -311,11 +311,6 @@ class Section(Specializable, Generic[ParamsT]):
                 f"{type(self).__name__} has no text; implement render_body(params), or render(params, ...) to write "
                 "the heading too."
             )
-        for child in self.children:
-            if not isinstance(child, Section):
-                raise PromptValidationError(
-                    f"Section '{self.key}': children= must hold Section objects, got {child!r}."
-                )
         if self.role not in get_args(SectionRole):
             raise PromptValidationError(f"Section '{self.key}': role must be 'system' or 'user', got {self.role!r}.")
         check_tools(self.key, self._tools, self._hosted_tools, "=")
@@ -338,18 +333,15 @@ class Section(Specializable, Generic[ParamsT]):
             check_placeholders(self, summary.names, "summary")
 
     def _read_selectors(self) -> None:
-        self._enabled: _Call | None = None
-        self._visibility: _Call | None = None
-        self._open_when: _Call | None = None
-        if self.open_when is not None:
-            self._open_when = self._selector("open_when", self.open_when, "a callable", ("session", "text"))
-        if self.enabled is not None:
-            self._enabled = self._selector("enabled", self.enabled, "a callable")
-        if not isinstance(self.visibility, SectionVisibility):
-            self._visibility = self._selector("visibility", self.visibility, "a SectionVisibility or a callable")
+        rule, enabled = self.open_when, self.enabled
+        self._open_when = None if rule is None else self._selector("open_when", rule, ("session", "text"))
+        self._enabled = None if enabled is None else self._selector("enabled", enabled)
+        constant = isinstance(self.visibility, SectionVisibility)
+        self._visibility = None if constant else self._selector("visibility", self.visibility)
 
-    def _selector(self, what: str, given: Any, expected: str, keywords: tuple[str, ...] = ("session",)) -> _Call:
+    def _selector(self, what: str, given: Any, keywords: tuple[str, ...] = ("session",)) -> _Call:
         if not callable(given):
+            expected = "a SectionVisibility or a callable" if what == "visibility" else "a callable"
             raise PromptValidationError(f"Section '{self.key}': {what} must be {expected}, got {given!r}.")
         if inspect.iscoroutinefunction(given):
             raise PromptValidationError(f"Section '{self.key}': {what}= must be an ordinary function, not async.")
@@ -401,6 +393,17 @@ def require_list(whose: str, what: str, given: Any) -> tuple[Any, ...]:
     if isinstance(given, str) or not isinstance(given, Iterable):
         raise PromptValidationError(f"{whose}: {what}= takes a list, got {given!r}; write {what}=[...].")
     return tuple(given)
+
+
+def require_sections(whose: str, what: str, given: Any) -> tuple[Section[Any], ...]:
+    sections = require_list(whose, what, given)
+    for section in sections:
+        if not isinstance(section, Section):
+            raise PromptValidationError(
+                f"{whose}: {what}= must hold Section objects, got {section!r}; "
+                "write MarkdownSection(key=, title=, template=)."
+            )
+    return sections
 
 
 def check_tools(key: str, tools: Iterable[Any], hosted_tools: Iterable[Any], given_as: str) -> None:

@@ -18,8 +18,10 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
+    TypedDict,
     TypeVar,
     Union,
+    Unpack,
     get_args,
     get_origin,
     get_type_hints,
@@ -469,10 +471,22 @@ def type_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
+class ToolOptions(TypedDict, total=False):
+    """The keyword arguments of `@tool`."""
+
+    name: str | None
+    description: str | None
+    read_only: bool
+    compensate: Compensation[Any] | None
+    accepts_overrides: bool
+
+
 class FunctionTool(Tool[Any, Any], Generic[P, T]):
     """A tool made by `@tool`; calling it calls the original function, without a session or transaction."""
 
-    def __init__(self, function: Callable[P, T], *, name: str | None, description: str | None, **options: Any) -> None:
+    def __init__(
+        self, function: Callable[P, T], *, name: str | None = None, description: str | None = None, **options: Any
+    ) -> None:
         if not hasattr(function, "__name__"):
             raise PromptValidationError(
                 f"tool() takes a function or a method, got {function!r}; write a function that calls it. "
@@ -525,26 +539,10 @@ def tool(function: Callable[P, T], /) -> FunctionTool[P, T]: ...
 
 
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    read_only: bool = False,
-    compensate: Compensation[Any] | None = None,
-    accepts_overrides: bool = True,
-) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
 
 
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    read_only: bool = False,
-    compensate: Compensation[Any] | None = None,
-    accepts_overrides: bool = True,
-) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Turn a typed function into a tool: its name, docstring and annotations are what the model sees.
 
         @tool(read_only=True)
@@ -557,18 +555,7 @@ def tool(
     result's value, unless it is already a `ToolResult`; an `Image` or other part, or a list with some, is attached.
     The tool can still be called as the function: `add(1, 2)`.
     """
-
-    def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
-        return FunctionTool(
-            function,
-            name=name,
-            description=description,
-            read_only=read_only,
-            compensate=compensate,
-            accepts_overrides=accepts_overrides,
-        )
-
-    return declare if function is None else declare(function)
+    return partial(FunctionTool, **options) if function is None else FunctionTool(function, **options)
 
 
 def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:

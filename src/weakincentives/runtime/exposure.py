@@ -150,7 +150,7 @@ class Comparison:
     def difference(self) -> PromptDifference:
         view, now = self._view, self._view.visibility()
         opened_until = 0
-        for node, _ in view.layout.marks:
+        for node in view.shown:
             path, shows = node.path, now[node.path]
             known, before = self._exposure[path], self._shown.get(path)
             has_text = known.source in HAS_TEXT
