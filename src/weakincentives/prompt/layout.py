@@ -13,7 +13,7 @@ from typing import Any
 
 from weakincentives.content import Audio, Document, Image, Part, parts_of
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt.outline import Node, Params
+from weakincentives.prompt.outline import Node, Params, ParamsSource
 from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary, placeholder_text
 from weakincentives.prompt.visibility import SectionVisibility
 
@@ -52,7 +52,7 @@ class Layout:
 
     def __init__(self, user_start: int) -> None:
         self._user_start = user_start
-        self._value_index: dict[tuple[int, str], int] = {}
+        self._value_index: dict[tuple[ParamsSource | None, str], int] = {}
         self._pieces: list[str] = []
         self._slots: list[tuple[int, int]] = []
         self._calls: list[tuple[int, Callable[[Params], str]]] = []
@@ -105,10 +105,11 @@ class Layout:
 
     def _read_values(self, params: Params) -> list[str]:
         values: list[str] = []
-        known, instance = -1, None
+        known: ParamsSource | None = None
+        instance: Any = None
         read: Callable[[Any, str], Any] = getattr
         for source, name in self._value_index:
-            if source != known:
+            if source is not known:
                 known, instance = source, params[source]
                 read = getitem if type(instance) is dict else getattr
             try:

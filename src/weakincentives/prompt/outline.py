@@ -20,6 +20,14 @@ MAX_CACHED = 256
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class ParamsSource:
+    """Where a section's params come from: the bound instance of the type, else this default, else `type()`."""
+
+    params_type: type
+    default: Any
+
+
 @dataclass(frozen=True, slots=True)
 class Node:
     """A section at its place in the tree; `end` is the index after its last descendant."""
@@ -30,7 +38,7 @@ class Node:
     depth: int
     parent: int
     end: int
-    source: int
+    source: ParamsSource | None
     text: TemplateText | None
     summary: TemplateText | None
     tools: tuple[Tool[Any, Any], ...]
@@ -61,14 +69,6 @@ class Node:
         return (*self.tools, *self.hosted_tools)
 
 
-@dataclass(frozen=True, slots=True)
-class ParamsSource:
-    """Where a section's params come from: the bound instance of the type, else this default, else `type()`."""
-
-    params_type: type
-    default: Any
-
-
 class Outline:
     """Nodes in depth-first order, with what is known before any params are bound."""
 
@@ -86,8 +86,7 @@ class Outline:
         self._bodies = bodies or {}
         self._tools = tools or {}
         self._late = late or {}
-        self._source_index: dict[tuple[type, int], int] = {}
-        self.sources: list[ParamsSource] = []
+        self._sources: dict[tuple[type, int], ParamsSource] = {}
         self._first_default = _first_defaults(sections)
         # Sections whose code decides their tools, with what it returned.
         self._asked: list[tuple[Section[Any], tuple[AnyTool, ...]]] = []
@@ -195,7 +194,7 @@ class Outline:
     @cached_property
     def params_types(self) -> tuple[type, ...]:
         """Every params type in use, in order of appearance."""
-        return tuple(dict.fromkeys(source.params_type for source in self.sources))
+        return tuple(dict.fromkeys(params_type for params_type, _ in self._sources))
 
     def _add(
         self, sections: Sequence[Section[Any]], prefix: SectionPath, depth: int, parent: int, nodes: list[Node | None]
@@ -229,17 +228,13 @@ class Outline:
                 hosted_tools=hosted_tools,
             )
 
-    def _source(self, section: Section[Any]) -> int:
-        params_type = section.params_type
+    def _source(self, section: Section[Any]) -> ParamsSource | None:
+        params_type, default = section.params_type, section.default_params
         if params_type is None:
-            return -1
-        default = section.default_params
+            return None
         if default is None:
             default = self._first_default.get(params_type)
-        index = self._source_index.setdefault((params_type, id(default)), len(self.sources))
-        if index == len(self.sources):
-            self.sources.append(ParamsSource(params_type, default))
-        return index
+        return self._sources.setdefault((params_type, id(default)), ParamsSource(params_type, default))
 
     def _check_tool_names(self, reserved: frozenset[str]) -> None:
         shown: dict[str, Node] = {}
@@ -313,18 +308,14 @@ def _first_defaults(sections: Sequence[Section[Any]]) -> dict[type, Any]:
 class Params:
     """Resolves each source once: the bound instance, else the default, else the type without arguments."""
 
-    def __init__(self, outline: Outline, bound: dict[type, Any]) -> None:
-        self._sources = outline.sources
+    def __init__(self, bound: Mapping[type, Any]) -> None:
         self._bound = bound
-        self._resolved: list[Any] = [None] * len(outline.sources)
+        self._resolved: dict[ParamsSource | None, Any] = {None: None}
 
-    def __getitem__(self, source: int) -> Any:
-        if source < 0:
-            return None
-        instance = self._resolved[source]
-        if instance is None:
-            instance = self._resolved[source] = self._resolve(self._sources[source])
-        return instance
+    def __getitem__(self, source: ParamsSource | None) -> Any:
+        if source is not None and source not in self._resolved:
+            self._resolved[source] = self._resolve(source)
+        return self._resolved[source]
 
     def _resolve(self, source: ParamsSource) -> Any:
         instance = self._bound.get(source.params_type, source.default)

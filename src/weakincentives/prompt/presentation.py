@@ -80,7 +80,7 @@ class Presentation:
         what a rule, the user's words or the token budget opens. `words` is what the user says besides user sections.
         """
         outline, options = self.outline, self._options
-        self._base = declared_state(outline, Params(outline, self._bound), self.session, overrides or {})
+        self._base = declared_state(outline, Params(self._bound), self.session, overrides or {})
         if outline.ruled or options.disclosure.preopen:
             view = self.view()
             if options.disclosure.preopen or any(node.section.rule_needs_text for node in outline.ruled):
@@ -104,7 +104,7 @@ class Presentation:
     ) -> None:
         """Continue with the visibilities of `decisions`; other sections decide again."""
         known = {node.path: shown for key, shown in chosen.items() if (node := self.outline.by_key.get(key))}
-        params = Params(self.outline, self._bound)
+        params = Params(self._bound)
         self._base = declared_state(self.outline, params, self.session, {**known, **(overrides or {})}, selected)
 
     def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
@@ -136,7 +136,7 @@ class Presentation:
         return self._base
 
     def _view(self, base: VisibilityState, session: Session | None) -> View:
-        params = Params(self.outline, self._bound)
+        params = Params(self._bound)
         return View(session_state(base, params, session), params, self._options)
 
     def unloaded(self) -> list[SectionPath]:
@@ -185,7 +185,7 @@ class Presentation:
 
     def _ruled(self, view: View, words: str) -> list[Node]:
         """The closed sections whose rules open them; what the caller closed stays closed."""
-        params = Params(self.outline, self._bound)
+        params = Params(self._bound)
         return [
             node
             for node in view.outline.ruled

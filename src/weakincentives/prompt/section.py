@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -146,7 +146,18 @@ class Section(Specializable, Generic[ParamsT]):
 
     @classmethod
     def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        return {"_params_type": _checked_params_type(cls, args)}
+        if len(args) != 1:
+            raise PromptValidationError(f"{cls.__name__} takes one params type, got {len(args)}.")
+        (params_type,) = args
+        if params_type is None or params_type is type(None):
+            return {"_params_type": None}
+        if not isinstance(params_type, type) or not serde.is_record(params_type):
+            raise PromptValidationError(
+                f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got "
+                f"{params_type!r}; decorate it with @dataclass."
+            )
+        serde.declare_type(params_type)
+        return {"_params_type": params_type}
 
     @property
     def params_type(self) -> type | None:
@@ -283,22 +294,25 @@ class Section(Specializable, Generic[ParamsT]):
         An attribute that holds a session or a bus holds the one passed here in the copy. What cannot be copied, or has
         to be closed, as a connection does, is shared; override `clone` where that is wrong.
         """
-        other = copy.copy(self)
-        replaced: dict[int, Any] = {id(self): other}
-        for child in self.children:
-            replaced[id(child)] = child.clone(session=session, bus=bus)
+        return copy.deepcopy(self, {"session": session, "bus": bus})  # type: ignore[dict-item]
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
+        other = memo[id(self)] = copy.copy(self)
+        session, bus = memo.get("session"), memo.get("bus")
         given: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Session):
                 given[name] = value if session is None else session
             elif isinstance(value, Bus) or name.strip("_") == "bus":
                 given[name] = value if bus is None else bus
-            elif isinstance(value, MethodType | partial):
-                given[name] = rebound(value, self, other)
-        replaced.update((id(old), given[name]) for name, old in vars(self).items() if name in given and old is not None)
-        vars(other).update(_copied(vars(self), replaced), **given)
-        for child in other.children:
-            child._rebind(self, other)
+        memo.update((id(vars(self)[name]), new) for name, new in given.items() if vars(self)[name] is not None)
+        for child in self.children:
+            if has_own(child, "clone"):
+                memo[id(child)] = made = child.clone(session=session, bus=bus)
+                made._tools = copy.deepcopy(made._tools, memo)
+        given["children"] = copy.deepcopy(self.children, memo)
+        vars(other).update({name: _copied(value, memo) for name, value in vars(self).items() if name not in given})
+        vars(other).update(given)
         other._read_selectors()
         return other
 
@@ -346,15 +360,6 @@ class Section(Specializable, Generic[ParamsT]):
         if inspect.iscoroutinefunction(given):
             raise PromptValidationError(f"Section '{self.key}': {what}= must be an ordinary function, not async.")
         return _Call.of(given, f"Section '{self.key}': {what}=", keywords)
-
-    def _rebind(self, old: Section[Any], new: Section[Any]) -> None:
-        """Replace references to one section, here and in the descendants, with references to another."""
-        self._tools = tuple(tool.rebound(old, new) for tool in self._tools)
-        for name, value in vars(self).items():
-            if value is old:
-                setattr(self, name, new)
-        for child in self.children:
-            child._rebind(old, new)
 
 
 def has_own(section: Section[Any], *methods: str) -> bool:
@@ -408,57 +413,38 @@ def require_sections(whose: str, what: str, given: Any) -> tuple[Section[Any], .
 
 def check_tools(key: str, tools: Iterable[Any], hosted_tools: Iterable[Any], given_as: str) -> None:
     """Reject what is not a tool; `given_as` is `=` for an argument and `()` for an overridden method."""
-    for tool in tools:
-        if not isinstance(tool, Tool):
-            raise PromptValidationError(f"Section '{key}': {_not_a_tool(tool, given_as)}.")
-    for hosted in hosted_tools:
-        if not isinstance(hosted, HostedTool):
-            hint = f"; pass it in tools{given_as}" if isinstance(hosted, Tool) else ""
-            raise PromptValidationError(
-                f"Section '{key}': {hosted!r} in hosted_tools{given_as} is not a HostedTool{hint}."
-            )
-
-
-def _not_a_tool(given: Any, given_as: str) -> str:
-    if isinstance(given, HostedTool):
-        return f"{given!r} in tools{given_as} is not a Tool; pass it in hosted_tools{given_as}"
-    if inspect.isroutine(given):
-        return f"the function {given.__name__} in tools{given_as} is not a Tool; decorate it with @tool"
-    return f"{given!r} in tools{given_as} is not a Tool"
+    for given, place, kind, other in (
+        *((tool, "tools", Tool, HostedTool) for tool in tools),
+        *((tool, "hosted_tools", HostedTool, Tool) for tool in hosted_tools),
+    ):
+        if isinstance(given, kind):
+            continue
+        what, hint = repr(given), ""
+        if isinstance(given, other):
+            hint = f"; pass it in {'tools' if other is Tool else 'hosted_tools'}{given_as}"
+        elif inspect.isroutine(given):
+            what, hint = f"the function {given.__name__}", "; decorate it with @tool"
+        article = "a Tool" if kind is Tool else "a HostedTool"
+        raise PromptValidationError(f"Section '{key}': {what} in {place}{given_as} is not {article}{hint}.")
 
 
 def missing_summary(key: str, error: type[Exception] = PromptRenderError) -> Exception:
     return error(f"Section '{key}' has visibility SUMMARY but no summary; pass summary=...")
 
 
-def _checked_params_type(cls: type, args: tuple[Any, ...]) -> type | None:
-    if len(args) != 1:
-        raise PromptValidationError(f"{cls.__name__} takes one params type, got {len(args)}.")
-    (params_type,) = args
-    if params_type is None or params_type is type(None):
-        return None
-    if not isinstance(params_type, type) or not serde.is_record(params_type):
-        raise PromptValidationError(
-            f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got {params_type!r}; "
-            "decorate it with @dataclass."
-        )
-    serde.declare_type(params_type)
-    return params_type
-
-
-def _copied(attributes: Mapping[str, Any], replaced: Mapping[int, Any]) -> dict[str, Any]:
-    """Deep copies in which objects are replaced by id; what cannot be copied, or has its own lifecycle, is shared."""
-    result: dict[str, Any] = {}
-    for name, value in attributes.items():
-        if isinstance(value, Section) or id(value) in replaced or hasattr(value, "close"):
-            result[name] = replaced.get(id(value), value)
-            continue
-        try:
-            copy.deepcopy(value, dict(replaced))
-        except Exception:
-            result[name] = copy.copy(value) if isinstance(value, list | dict | set) else value
-    rest = {name: value for name, value in attributes.items() if name not in result}
-    return {**result, **copy.deepcopy(rest, dict(replaced))}
+def _copied(value: Any, memo: dict[Any, Any]) -> Any:
+    """A deep copy; what cannot be copied, or has its own lifecycle, is shared."""
+    if isinstance(value, MethodType | partial):
+        return rebound(value, memo)
+    if isinstance(value, Section) or hasattr(value, "close"):
+        return memo.get(id(value), value)
+    tried = dict(memo)
+    try:
+        copied = copy.deepcopy(value, tried)
+    except Exception:
+        return copy.copy(value) if isinstance(value, list | dict | set) else value
+    memo.update(tried)
+    return copied
 
 
 @dataclass(frozen=True, slots=True)
