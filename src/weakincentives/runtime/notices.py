@@ -77,7 +77,7 @@ class Notices:
             hosted_tools=tuple(tool.name for tool in rendered.hosted_tools),
             spans=rendered.spans,
             sections=self._states(view, rendered.text),
-            exposed=before.with_changes(changes).sections,
+            exposed=self.context.exposure.sections,
             tokenizer=self.context.adapter.tokenizer.name,
             builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
             definitions=self.tools.definitions,
