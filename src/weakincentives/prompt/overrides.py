@@ -20,6 +20,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 from weakincentives import serde
 from weakincentives.errors import PromptError, PromptValidationError, SerdeError
+from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt.outline import Node, Outline
 from weakincentives.prompt.section import split_text
 from weakincentives.prompt.toolkit import MAX_DESCRIPTION, Tool, check_description
@@ -348,19 +349,9 @@ class JsonPromptOverridesStore:
         return self.root_dir / _file_name(ns) / _file_name(key) / f"{_file_name(tag)}.json"
 
     def _write(self, override: PromptOverride) -> None:
-        path = self.path_of(ns=override.ns, key=override.key, tag=override.tag)
-        data = _encode(override)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        path, data = self.path_of(ns=override.ns, key=override.key, tag=override.tag), _encode(override)
+        self.root_dir.mkdir(parents=True, exist_ok=True)
+        HostFilesystem(self.root_dir).write(path.relative_to(self.root_dir).as_posix(), data)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -21,7 +21,7 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import OWN_FILES
-from weakincentives.prompt.outline import Outline, check_params
+from weakincentives.prompt.outline import Outline
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.presentation import LateContents, Presentation
@@ -94,12 +94,17 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             None if declared is None else structured_output(declared, allow_extra_keys)
         )
         self._reserved = RESERVED_NAMES | {tool.name for tool in self.builtin_tools()}
-        self.outline = Outline(self.sections, reserved=self._reserved)
-        for node in self.outline.late:
+        outline = Outline(self.sections, reserved=self._reserved)
+        for node in outline.late:
             if (expected := node.section.stored()) is not None:
-                self.outline = self.outline.with_late(node.path, expected)
-        self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
+                outline = outline.with_late(node.path, expected)
+        self._show(outline)
         self._warned_of: set[type] = set()
+
+    def _show(self, outline: Outline) -> None:
+        self.outline = outline
+        self._overridden: tuple[PromptOverride | None, Outline] = (None, outline)
+        vars(self).pop("descriptor", None)
 
     def render(
         self, *params: Any, visibility_overrides: Overrides | None = None, session: Session | None = None
@@ -116,8 +121,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         """Take up what sections with their own `tools()` or `hosted_tools()` return now."""
         outline = self.outline.with_current_tools()
         if outline is not self.outline:
-            self.outline, self._overridden = outline, (None, outline)
-            vars(self).pop("descriptor", None)
+            self._show(outline)
 
     def overridden(self, store: PromptOverridesStore, tag: str) -> Outline:
         """The outline with the store's override applied; a stale override is reported and not applied."""
@@ -168,9 +172,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             return self
         other = copy.copy(self)
         other.sections = _kept(self.sections, gone, ())
-        other.outline = Outline(other.sections, reserved=self._reserved)
-        other._overridden = (None, other.outline)
-        vars(other).pop("descriptor", None)
+        other._show(Outline(other.sections, reserved=self._reserved))
         return other
 
     def rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
@@ -196,27 +198,34 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             make_descriptor=lambda: self.descriptor,
         )
 
-    def warn_of_unused(self, types: Iterable[type]) -> None:
-        """Warn once of params that no section uses. This is legal: tools may read `prompt.params`."""
-        known = self.outline.params_types
-        for kind in types:
-            if kind not in known and not self.outline.late and kind not in self._warned_of:
-                self._warned_of.add(kind)
-                used = ", ".join(each.__name__ for each in known) or "none"
-                message = "Prompt '%s': params of type %s are bound, but no section uses them; sections use: %s."
-                logger.warning(message, self.key, kind.__name__, used)
-
     def params_type_of(self, value: Any) -> type:
-        """The type of a bound value; for a dict, the TypedDict with its keys."""
-        if type(value) is not dict:
-            return type(value)
-        fitting = [each for each in self.outline.params_types if serde.is_instance(value, each)]
-        if len(fitting) != 1:
-            found = " and ".join(each.__name__ for each in fitting) or "none"
-            raise PromptValidationError(
-                f"A dict is bound as the one TypedDict that has its keys ({', '.join(value)}); here that is {found}."
+        """The type of params to bind; for a dict, the TypedDict with its keys.
+
+        Warns once of params that no section uses. That is legal: tools may read `prompt.params`.
+        """
+        known = self.outline.params_types
+        if type(value) is dict:
+            fitting = [each for each in known if serde.is_instance(value, each)]
+            if len(fitting) != 1:
+                found = " and ".join(each.__name__ for each in fitting) or "none"
+                raise PromptValidationError(
+                    f"A dict is bound as the one TypedDict that has its keys ({', '.join(value)}); that is {found}."
+                )
+            return fitting[0]
+        kind = type(value)
+        if isinstance(value, type) or not serde.is_record(kind):
+            given = (
+                f"the class {value.__name__}; write {value.__name__}(...)" if isinstance(value, type) else repr(value)
             )
-        return fitting[0]
+            raise PromptValidationError(
+                f"Params must be instances of a dataclass or another class with fields, got {given}."
+            )
+        if kind not in known and not self.outline.late and kind not in self._warned_of:
+            self._warned_of.add(kind)
+            used = ", ".join(each.__name__ for each in known) or "none"
+            message = "Prompt '%s': params of type %s are bound, but no section uses them; sections use: %s."
+            logger.warning(message, self.key, kind.__name__, used)
+        return kind
 
     @property
     def view_options(self) -> ViewOptions:
@@ -326,13 +335,10 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
 
         A dict is bound as the template's TypedDict with the same keys. A run keeps the params with which it began.
         """
-        check_params(params)
         types = [self.template.params_type_of(value) for value in params]
-        bound = dict(zip(types, params, strict=True))
         twice = {kind for kind, times in Counter(types).items() if times > 1}
-        self._bound_twice = self._bound_twice - bound.keys() | twice
-        self.template.warn_of_unused(bound)
-        self._bound.update(bound)
+        self._bound_twice = self._bound_twice.difference(types) | twice
+        self._bound.update(zip(types, params, strict=True))
         self.bound_resources = self.bound_resources.merge(resources)
         return self
 

@@ -14,11 +14,10 @@ from weakincentives._generics import OutputT
 from weakincentives.content import Part
 from weakincentives.limits import Deadline
 from weakincentives.prompt.layout import Layout, media_in, parts_in
-from weakincentives.prompt.outline import Node, Params
+from weakincentives.prompt.outline import Decider, Node, Params, VisibilityState
 from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.section import SectionRole
-from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
@@ -467,14 +466,14 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
     """
 
     text: str
-    tools: tuple[Tool[Any, Any], ...] = ()
-    hosted_tools: tuple[HostedTool[Any], ...] = ()
-    structured_output: StructuredOutputConfig | None = None
-    deadline: Deadline | None = None
-    prompt_name: str = ""
-    view: View | None = field(default=None, repr=False, compare=False)
-    pieces: list[str] = field(default_factory=list, repr=False, compare=False)
-    make_descriptor: Callable[[], PromptDescriptor | None] = field(default=lambda: None, repr=False, compare=False)
+    tools: tuple[Tool[Any, Any], ...]
+    hosted_tools: tuple[HostedTool[Any], ...]
+    structured_output: StructuredOutputConfig | None
+    deadline: Deadline | None
+    prompt_name: str
+    view: View = field(compare=False)
+    pieces: list[str] = field(compare=False)
+    make_descriptor: Callable[[], PromptDescriptor] = field(compare=False)
 
     def __repr__(self) -> str:
         return f"<RenderedPrompt {self.prompt_name!r}: {len(self.text):,} characters, tools {self._tool_names()}>"
@@ -499,7 +498,7 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
 
     @property
     def system_text(self) -> str:
-        return self.text if self.view is None else "".join(self.pieces[: self.view.layout.user_piece])
+        return "".join(self.pieces[: self.view.layout.user_piece])
 
     @property
     def user_text(self) -> str:
@@ -512,16 +511,16 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
         return parts_in(self._user_pieces())
 
     def _user_pieces(self) -> list[str]:
-        pieces = [] if self.view is None else self.pieces[self.view.layout.user_piece :]
+        pieces = self.pieces[self.view.layout.user_piece :]
         return [pieces[0].removeprefix("\n\n"), *pieces[1:]] if pieces else []
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """Every part of the text with its section, in order."""
-        return () if self.view is None else self.view.spans(self.pieces)
+        return self.view.spans(self.pieces)
 
     @cached_property
-    def descriptor(self) -> PromptDescriptor | None:
+    def descriptor(self) -> PromptDescriptor:
         """The content hashes of the template behind this text."""
         return self.make_descriptor()
 

@@ -40,7 +40,6 @@ class Counter:
 def after_render(rendered: RenderedPrompt[Any], before: Exposure, count: Counter) -> Changes:
     """The changes made by a render; it keeps tool results, and the last user turn unless there is a new one."""
     view = rendered.view
-    assert view is not None
     now: Changes = {}
     for path, known in before.items():
         said = not rendered.user_text and known.source in HAS_TEXT and is_user(view, path)

@@ -388,7 +388,6 @@ def _costs(prices: Prices, total: int, full: int) -> dict[str, float]:
 
 
 def _tools(rendered: RenderedPrompt[Any], define: Callable[[AnyTool], str]) -> list[dict[str, Any]]:
-    assert rendered.view is not None
     return [
         {
             "name": tool.name,

@@ -10,8 +10,7 @@ from weakref import WeakKeyDictionary
 
 from weakincentives._display import shortened
 from weakincentives.prompt.outline import Node, Outline
-from weakincentives.prompt.ranking.lexical import Index, LexicalRanker, Ranker, SectionText
-from weakincentives.prompt.ranking.text import bm25
+from weakincentives.prompt.ranking.lexical import Index, LexicalRanker, Ranker, SectionText, bm25
 from weakincentives.prompt.section import TemplateText
 from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import ABSENT, FULL, SectionVisibility
