@@ -276,7 +276,6 @@ class Screen:
     def refresh(self) -> None:
         """Update which sections are open."""
         view = self._prompt.render(session=self._session).view
-        assert view is not None
         every = list(view.existing())
         shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
         exposure = self._session[Exposure].latest() or Exposure()

@@ -117,7 +117,6 @@ def explain(
 ) -> Explanation:
     rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
     view = rendered.view
-    assert view is not None
     count = adapter.count_tokens
     states = section_states(view, rendered.text, count, adapter.sent_tool, count_media=adapter.count_media)
     media = sum(adapter.count_media(part) for part in rendered.user_parts if isinstance(part, Media))

@@ -40,7 +40,6 @@ class Counter:
 def after_render(rendered: RenderedPrompt[Any], before: Exposure, count: Counter) -> Changes:
     """The changes made by a render; it keeps tool results, and the last user turn unless there is a new one."""
     view = rendered.view
-    assert view is not None
     now: Changes = {}
     for path, known in before.items():
         said = not rendered.user_text and known.source in HAS_TEXT and is_user(view, path)
@@ -150,7 +149,7 @@ class Comparison:
     def difference(self) -> PromptDifference:
         view, now = self._view, self._view.visibility()
         opened_until = 0
-        for node, _ in view.layout.marks:
+        for node in view.shown:
             path, shows = node.path, now[node.path]
             known, before = self._exposure[path], self._shown.get(path)
             has_text = known.source in HAS_TEXT
