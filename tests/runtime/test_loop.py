@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.helpers.endings import endings
-from weakincentives import RunEnded
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
 from weakincentives.limits import Budget, Deadline, TokenUsage
@@ -44,6 +43,7 @@ from weakincentives.runtime import (
     PromptRendered,
     PromptResponse,
     ProviderAdapter,
+    RunEnded,
     TextDelta,
     ToolEnded,
     ToolInvoked,
