@@ -25,7 +25,6 @@ from weakincentives.adapters.network import (
     base64_text,
     encode,
     refused,
-    select_tools,
 )
 from weakincentives.content import Image, Media, Part
 from weakincentives.prompt import Tool, portable_name
@@ -288,8 +287,7 @@ class MessagesWire(Wire):
         new = [name for name in message.tools if name not in known]
         if not new and any(name in self._declared for name in known):
             self._betas[INLINE_TOOLS] = None
-        tools, hosted = select_tools(new, request.tools, request.hosted_tools)
-        for encoded in self._encode_tools(tools, hosted, request):
+        for encoded in self._encode_added(new, request):
             self._betas[INLINE_TOOLS] = None
             definition = b'{"type":"tool_definition","definition":' + encoded + b"}"
             self._operator.append(b'{"type":"tool_addition","tool":' + definition + b"}")
@@ -299,7 +297,7 @@ class MessagesWire(Wire):
         """The tool's name as the model sees it; server tools use the vendor's names."""
         for tool in request.hosted_tools:
             if tool.name == name:
-                return str(self._codec(tool, request).serialize(tool).get("name", name))
+                return str(self._declared_as(tool).get("name", name))
         return _name(name)
 
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:

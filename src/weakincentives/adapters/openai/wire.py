@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weakincentives.adapters.network import ToolCache, Wire, data_url, encode, refused, select_tools
+from weakincentives.adapters.network import ToolCache, Wire, data_url, encode, refused
 from weakincentives.adapters.openai.models import facts
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
 from weakincentives.content import Document, Image, Media, Part
@@ -101,7 +101,7 @@ class ResponsesWire(Wire):
         if not tools and not hosted:
             return "none"
         listed: list[dict[str, Any]] = [{"type": "function", "name": portable_name(tool.name)} for tool in tools]
-        listed += [{"type": self._codec(tool, request).serialize(tool)["type"]} for tool in hosted]
+        listed += [{"type": self._declared_as(tool)["type"]} for tool in hosted]
         return {"type": "allowed_tools", "mode": "auto", "tools": listed}
 
     def _restart(self) -> None:
@@ -155,11 +155,7 @@ class ResponsesWire(Wire):
     def _add_tools(self, message: Message, request: ModelRequest) -> None:
         # A tool that was declared and later revoked is restored through `tool_choice` alone.
         names = [name for name in message.tools if portable_name(name) not in self._declared]
-        tools, hosted = select_tools(
-            names, request.tools[request.initial_tools :], request.hosted_tools[request.initial_hosted_tools :]
-        )
-        encoded = self._encode_tools(tools, hosted, request)
-        if encoded:
+        if encoded := self._encode_added(names, request):
             self._declared.update(map(portable_name, names))
             listed = b",".join(encoded)
             self._append(b'{"type":"additional_tools","role":"developer","tools":[' + listed + b"]}")
