@@ -241,11 +241,7 @@ class Count(Exchange):
         return EncodedRequest((encode({name: body[name] for name in self._fields if name in body}),), encoded.headers)
 
     def _parse(self, body: bytes | bytearray) -> ModelReply:
-        return ModelReply(usage=TokenUsage(msgspec.json.decode(body, type=_Counted).input_tokens))
-
-
-class _Counted(msgspec.Struct):
-    input_tokens: int
+        return ModelReply(usage=TokenUsage(int(msgspec.json.decode(body)["input_tokens"])))
 
 
 class NetworkChannel:

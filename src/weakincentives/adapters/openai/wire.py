@@ -44,7 +44,11 @@ class ResponsesWire(Wire):
 
     def _fields(self, request: ModelRequest) -> dict[str, Any]:
         further = {name: value for name, value in self._parameters.items() if name != "include"}
-        return {"model": self._model, "store": False, **further, **self._settings(request), **self._text(request)}
+        fields = {"model": self._model, "store": False, **further, **self._settings(request)}
+        if (output := request.output) is not None:
+            form = {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
+            fields["text"] = {**self._parameters.get("text", {}), "format": form}
+        return fields
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as request fields; raises for one the model does not accept, before any request."""
@@ -71,13 +75,6 @@ class ResponsesWire(Wire):
             return efforts[0] if efforts else None
         why = f"its highest effort is '{efforts[-1]}'" if efforts else "it does not reason"
         raise refused(request, f"effort='{effort}'", self._model, why)
-
-    def _text(self, request: ModelRequest) -> dict[str, Any]:
-        if request.output is None:
-            return {}
-        output = request.output
-        form = {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
-        return {"text": {**self._parameters.get("text", {}), "format": form}}
 
     def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
         end = b"]"
