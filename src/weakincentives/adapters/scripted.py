@@ -102,7 +102,7 @@ class ScriptedAdapter(ProviderAdapter):
             self._position += 1
         else:
             last = request.messages[-1] if request.messages else None
-            reason = f" because the last was rejected: {last.text}" if last and last.name == CORRECTION else "."
+            reason = f" because the last was rejected: {last.text}" if last and last.kind == CORRECTION else "."
             raise AssertionError(
                 f"All {len(self._lines)} scripted replies are used; '{request.prompt_name}' requested one more{reason}"
             )

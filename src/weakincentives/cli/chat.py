@@ -36,7 +36,6 @@ from weakincentives.cli.selection import ADAPTER, add_adapter_option, make_adapt
 from weakincentives.errors import ContextOverflowError, WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
-    LOOP_NAMES,
     Completed,
     Conversation,
     Exposure,
@@ -234,11 +233,7 @@ class Chat:
         if not name:
             raise UsageError("/save needs a FILE, such as chat.md or chat.json")
         if name.endswith(".md"):
-            said = [
-                each
-                for each in self._chat.messages
-                if each.role in ("user", "assistant") and each.text and each.name not in LOOP_NAMES
-            ]
+            said = [each for each in self._chat.messages if each.text and (each.asks or each.role == "assistant")]
             text, then = "".join(f"**{each.role}**\n\n{each.text}\n\n" for each in said), ""
         else:
             text, then = self._chat.session.snapshot().to_json(), f"; go on with --resume {name}"
@@ -276,7 +271,6 @@ class Screen:
     def refresh(self) -> None:
         """Update which sections are open."""
         view = self._prompt.render(session=self._session).view
-        assert view is not None
         every = list(view.existing())
         shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
         exposure = self._session[Exposure].latest() or Exposure()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import AnyOutputT
-from weakincentives.content import Media, Part
+from weakincentives.content import Media
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
+from weakincentives.prompt import Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.resources import ResourceCloseError
 from weakincentives.runtime.config import InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
@@ -28,7 +28,6 @@ from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop
-from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
 from weakincentives.runtime.runs import RunScope
 from weakincentives.runtime.start import Beginning
@@ -111,24 +110,6 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         """A connection to the model for one run."""
         raise TypeError(f"{type(self).__name__} has no channel(); define it, or override the method that was called")
 
-    @property
-    def media(self) -> MediaSupport:
-        """What the model accepts besides text."""
-        return MediaSupport()
-
-    def check_content(self, parts: Sequence[Part]) -> None:
-        self.media.check(parts, self._described)
-
-    def check_amount(self, parts: Sequence[Part]) -> None:
-        self.media.check_amount(parts, self._described)
-
-    def count_media(self, part: Media) -> int:
-        return self.media.count(part)
-
-    @property
-    def _described(self) -> str:
-        return f"The {self.name} adapter with model '{self.model}'"
-
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
         """The channel for one run; override this to close what the channel holds when the run ends."""
@@ -203,24 +184,21 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
         """Explain what an evaluation would do, before any money is spent."""
-        return explain(
-            prompt, self, session=session, visibility_overrides=visibility_overrides, accepts=str(self.media)
-        )
+        return explain(prompt, self, session=session, visibility_overrides=visibility_overrides)
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request: the vendor's own count if it offers one, else an estimate."""
         request = self.next_request(prompt, session)
         spoken = [part for message in request.messages for part in message.parts if isinstance(part, Media)]
         texts = [message.text for message in request.messages]
-        offered: list[AnyTool] = [*request.tools, *request.hosted_tools]
-        texts += map(self.sent_tool, offered)
-        return sum(map(self.count_tokens, texts)) + sum(map(self.count_media, spoken))
+        tools = self.count_tools([*request.tools, *request.hosted_tools])
+        return sum(map(self.count_tokens, texts)) + sum(map(self.count_media, spoken)) + tools
 
     def next_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
         """The request that begins an evaluation, or continues a session's conversation; nothing is changed."""
         session = Session() if session is None else session.clone()
         session.silent = True
-        beginning: Beginning = "new" if session[Message].latest() is None else "turn"
+        beginning: Beginning = "new" if session[Message].latest() is None else "exchange"
         return self.loop(prompt, session, beginning=beginning).next_request()
 
     def loop(self, prompt: Prompt[Any], session: Session, **options: Unpack[RunOptions]) -> InnerLoop:

@@ -126,7 +126,7 @@ class LocalAdapter(ProviderAdapter):
             rendered, invoked = session[PromptRendered].latest(), session[ToolInvoked].view()
             exposure = session[Exposure].latest() or Exposure()
             closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
-            opened = [node for node in view.layout.full if view.decided_by(node) != "declared"]
+            opened = [node for node in view.shown if view.is_open(node.path) and view.decided_by(node) != "declared"]
             read = [node for node in (*closed, *opened) if exposure[node.path].source in ("prompt", "conversation")]
             searches = (each.result.value for each in invoked if isinstance(each.result.value, SearchSectionsResult))
             openings = [each for each in invoked if each.disclosure is not None]

@@ -23,7 +23,7 @@ from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
-from weakincentives.runtime import INSTRUCTIONS, LOOP_NAMES, PROMPT_TURN, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime import INSTRUCTIONS, PROMPT_TEXT, ModelReply, ModelRequest, ToolCall
 
 # The most sections opened for one question, and the share of the best score that the others must reach. A model copes
 # with three; a quotation gets worse with the third.
@@ -121,12 +121,12 @@ class Replier:
         The language model rarely reads all of it; what was read in an earlier turn can still be quoted.
         """
         said, room = request.messages, self._engine.settings.context
-        asked = (at for at, each in enumerate(said) if each.role == "user" and each.name not in LOOP_NAMES)
+        asked = (at for at, each in enumerate(said) if each.asks)
         starts = list(asked) or [len(said)]
 
         def since(turn: int) -> tuple[ModelRequest, int]:
             left_out = said[starts[0] : starts[turn]]
-            kept = (each for each in left_out if each.role == "system" or each.name in (PROMPT_TURN, INSTRUCTIONS))
+            kept = (each for each in left_out if each.role == "system" or each.kind in (PROMPT_TEXT, INSTRUCTIONS))
             later = replace(request, messages=[*said[: starts[0]], *kept, *said[starts[turn] :]])
             return later, self._engine.count_chat(chat(later))
 
