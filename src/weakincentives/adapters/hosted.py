@@ -70,7 +70,9 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
                 others = [
                     adapter
                     for adapter, codec in codecs_by_kind().get(self.kind, {}).items()
-                    if adapter != self.adapter and codec.objection(setting, settings) is None
+                    if adapter != self.adapter
+                    and isinstance(codec, SettingsCodec)
+                    and codec.objection(setting, settings) is None
                 ]
                 can = f"{' and '.join(others)} can" if others else "no adapter can"
                 raise self._refusal(tool, f"{objection}; {can}")
