@@ -453,19 +453,12 @@ def _decode(path: Path, data: bytes) -> PromptOverride:
         document = serde.decode(_Document, data)
         if document.format != FORMAT:
             raise PromptOverridesError(f"Override file {path} has format {document.format!r}; expected {FORMAT!r}")
-        return PromptOverride(
-            document.ns,
-            document.key,
-            document.tag,
-            {
-                section.path: SectionOverride(section.expected_hash, "\n".join(section.body))
-                for section in document.sections
-            },
-            {
-                tool.name: ToolOverride(tool.expected_hash, tool.description, tool.param_descriptions)
-                for tool in document.tools
-            },
-        )
+        sections = {each.path: SectionOverride(each.expected_hash, "\n".join(each.body)) for each in document.sections}
+        tools = {
+            each.name: ToolOverride(each.expected_hash, each.description, each.param_descriptions)
+            for each in document.tools
+        }
+        return PromptOverride(document.ns, document.key, document.tag, sections, tools)
     except (SerdeError, PromptValidationError) as error:
         raise PromptOverridesError(f"Override file {path} is damaged: {error}") from error
 

@@ -156,14 +156,9 @@ def code_interpreter_tool(
 class CodeInterpreterSection(HostedToolSection):
     """A section that lets the model run code at the provider."""
 
+    default_title, default_template = "Code Interpreter", _TEMPLATE
+
     def __init__(
-        self,
-        config: CodeInterpreterConfig = CodeInterpreterConfig(),
-        *,
-        key: str = "code_interpreter",
-        title: str = "Code Interpreter",
-        template: str = _TEMPLATE,
-        name: str = "code_interpreter",
-        **options: Any,
+        self, config: CodeInterpreterConfig = CodeInterpreterConfig(), *, name: str = "code_interpreter", **options: Any
     ) -> None:
-        super().__init__(code_interpreter_tool(config, name=name), title=title, key=key, template=template, **options)
+        super().__init__(code_interpreter_tool(config, name=name), **options)
