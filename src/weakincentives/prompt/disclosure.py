@@ -191,7 +191,7 @@ class SearchSections(Disclosure):
     """Offer `search_sections` beside `read_section`, for prompts with hundreds of sections.
 
     `ranker` finds sections; the built-in one compares words and needs no package. `preopen` is how many sections to
-    open at most for what the user says, if it clearly calls for them. `menu` says which summaries the
+    open at most for the user's words, if these clearly call for them. `menu` selects the summaries that the
     prompt lists: all of them, those of root sections (`"top"`), or none. What is below an opened section is always
     listed.
     """
@@ -219,7 +219,7 @@ class SearchSections(Disclosure):
         return _call_hint("read_section", key)
 
     def preopened(self, view: View, words: str) -> list[Node]:
-        """The closed sections that clearly match what the user says, at most `preopen`."""
+        """The closed sections that clearly match the user's words, at most `preopen`."""
         found = self.finder.closed(view, words, self.preopen + 1)
         scores = [one.score for one in found] + [0.0]
         clear = [size for size in range(1, len(found[: self.preopen]) + 1) if scores[size - 1] >= CLEAR * scores[size]]

@@ -65,13 +65,13 @@ class Node:
 
     @property
     def selects(self) -> bool:
-        """Whether code decides the section's own visibility."""
+        """True if code decides the section's own visibility."""
         constant = isinstance(self.section.visibility, SectionVisibility)
         return not constant or has_own(self.section, "declared_visibility")
 
     @property
     def is_late(self) -> bool:
-        """Whether the section's tools are known only once it is opened."""
+        """True if the section's tools are known only once it is opened."""
         return has_own(self.section, "load")
 
     @property
@@ -125,7 +125,7 @@ class Outline:
         )
         self.ruled: tuple[Node, ...] = tuple(node for node in self.nodes if node.section.open_when is not None)
         self.late: tuple[Node, ...] = tuple(node for node in self.nodes if node.is_late)
-        # Sections that nobody has loaded yet, and that cannot say beforehand what they add.
+        # Sections that are not loaded yet, and whose content is not known before.
         self.unloaded = {node.path for node in self.late if node.path not in self._late}
         names = Counter(portable_name(tool.name) for node in self.nodes for tool in node.all_tools)
         self.shares_tool_names = any(count > 1 for count in names.values())
@@ -160,7 +160,7 @@ class Outline:
         return self._rebuilt(self._late, tools, bodies)
 
     def brought(self, path: SectionPath) -> LateContent:
-        """What the section has added, or is expected to add."""
+        """The late content of a section, loaded or expected."""
         return self._late.get(path, NOTHING_LATE)
 
     def _rebuilt(
@@ -188,7 +188,7 @@ class Outline:
             index = self.nodes[index].end
 
     def cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """What was made for this key; a combination of visibilities seldom changes between renders."""
+        """The value made for this key; a combination of visibilities seldom changes between renders."""
         result: T | None = self._cache.get(key)
         if result is None:
             result = make()
@@ -199,7 +199,7 @@ class Outline:
 
     @cached_property
     def may_have_hosted(self) -> bool:
-        """Whether a section has hosted tools, or may bring some when it is loaded."""
+        """True if a section has hosted tools, or may bring some when it is loaded."""
         return bool(self.late) or any(node.hosted_tools for node in self.nodes)
 
     @cached_property
@@ -269,7 +269,7 @@ class Outline:
                     )
 
     def _shown_by_declaration(self, node: Node) -> bool:
-        """Whether the author's constants alone show the section in full."""
+        """True if the author's constants alone show the section in full."""
         return all(
             up.section.visibility is SectionVisibility.FULL
             and not (up.may_be_disabled or up.selects or has_own(up.section, "effective_visibility"))
@@ -354,7 +354,7 @@ class Params:
 class VisibilityState:
     """The visibility of each section of an outline, packed: `own` as if its ancestors were open, `seen` with them.
 
-    `decided` says what decided each visibility that differs from the declared one. `opened` are the nodes that were
+    `decided` has the decider of each visibility that differs from the declared one. `opened` are the nodes that were
     opened on request, by index, in order of opening.
     """
 

@@ -196,7 +196,7 @@ class StaleOverride:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What applies: bodies by section, descriptions by tool; `stale` lists what does not."""
+    """The parts of an override that apply: bodies by section, descriptions by tool; `stale` lists what does not."""
 
     section_bodies: Mapping[SectionPath, str] = field(default_factory=dict)
     tools: Mapping[str, ToolOverride] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class Applied:
 
 
 def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
-    """What the override changes in the prompt as it is today; logs a warning for what does not apply."""
+    """The changes that an override makes to the prompt as it is today; logs a warning for what does not apply."""
     applied = check_override(descriptor, override)
     for stale in applied.stale:
         logger.warning("Override %s/%s@%s not applied to %s", override.ns, override.key, override.tag, stale)
@@ -390,7 +390,7 @@ def _describe_section(node: Node) -> SectionDescriptor:
 
 
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:
-    """A name shared by tools of two sections cannot be overridden: an override could not say which one it means."""
+    """A name shared by tools of two sections cannot be overridden: an override would not identify one of them."""
     params = tool.params
     words = [part for name, text in params.items() for part in (name, text)]
     return ToolDescriptor(

@@ -32,7 +32,7 @@ logger = logging.getLogger("weakincentives.prompt")
 
 
 class LateContents:
-    """What sections have loaded, kept from run to run, and the tree with it."""
+    """The content that sections have loaded, kept from run to run, and the tree with it."""
 
     def __init__(self) -> None:
         self.paths: tuple[SectionPath, ...] = ()
@@ -60,7 +60,7 @@ class LateContents:
 
 
 class Presentation:
-    """What one run shows of a prompt: params and overrides as they were when it began, and what was loaded since.
+    """A prompt as one run shows it: with the params and overrides it began with, and what was loaded since.
 
     `session` decides what is open. `late` is what sections have loaded in earlier runs; `loaded` are those that need
     not be loaded again.
@@ -86,7 +86,7 @@ class Presentation:
 
     def begin(self, overrides: Overrides | None = None, words: str = "") -> None:
         """Decide what is shown before the session's overrides: what was declared, selected or passed by the caller, and
-        what a rule, the user's words or the token budget opens. `words` is what the user says besides user sections.
+        what a rule, the user's words or the token budget opens. `words` are the user's, besides user sections.
         """
         outline, options = self.outline, self._options
         self._base = self._declared(overrides or {})
@@ -121,7 +121,7 @@ class Presentation:
         return self._base.chosen(), self._base.selected()
 
     def view(self) -> View:
-        """What is shown and offered now."""
+        """The sections shown and the tools offered now."""
         base = self._begun()
         overrides = None if self.session is None else self.session[VisibilityOverrides].latest()
         if (
@@ -134,7 +134,7 @@ class Presentation:
         return self._latest[2]
 
     def base_view(self) -> View:
-        """What the run began with, without the session's overrides."""
+        """The view that the run began with, without the session's overrides."""
         return self._view(self._begun(), None)
 
     def _begun(self) -> VisibilityState:
@@ -146,7 +146,7 @@ class Presentation:
     def _declared(
         self, overrides: Overrides, selected: Mapping[str, SectionVisibility] = MappingProxyType({})
     ) -> VisibilityState:
-        """What the author declared, with the caller's overrides applied; sections in `selected` do not decide again."""
+        """The declared visibility, with the caller's overrides applied; sections in `selected` do not decide again."""
         outline, params = self.outline, Params(self._bound)
         if not outline.dynamic and not overrides:
             return VisibilityState(outline, outline.base)
@@ -254,7 +254,7 @@ class Presentation:
         try:
             found = self._options.disclosure.preopened(view, words)
         except Exception as error:
-            logger.warning("No section was opened for what the user said: %s", error)
+            logger.warning("No section was opened for the user's words: %s", error)
             return []
         return [node for node in found if view.decided_by(node) in ("declared", "selector")]
 

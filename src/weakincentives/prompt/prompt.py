@@ -384,7 +384,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         )
 
     def view(self, session: Session | None = None) -> View:
-        """What is shown and offered now; in a tool, `context.view` also knows what its run began with."""
+        """The sections shown and the tools offered now; a tool's `context.view` also knows what its run began with."""
         return self.present(session, LateContents()).view()
 
     def outline(self) -> Outline:
@@ -487,7 +487,7 @@ class PromptResources(_Resourceful):
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ToolContext(HandlerContext):
-    """What a tool handler can reach: the session, resources and limits of the run, and which call this is.
+    """The context of a tool call: the session, resources and limits of the run, and which call this is.
 
     `idempotency_key` is the same for every attempt at this call, also if the run is resumed, and no other call has it.
     `presentation` is the prompt as the run shows it.
@@ -504,7 +504,7 @@ class ToolContext(HandlerContext):
 
     @property
     def view(self) -> View:
-        """What is shown now, what can be opened, and what opening it would do."""
+        """The prompt as it is shown now, with what can be opened and what that would do."""
         return self.prompt.view(self.session) if self.presentation is None else self.presentation.view()
 
     @property

@@ -43,11 +43,11 @@ class OfParamsAndSession(Protocol[ParamsT_contra, T_co]):
 
 
 Selector = Callable[[S], T] | Callable[[], T] | OfSession[T] | OfParamsAndSession[S, T]
-"""What `enabled=` and `visibility=` take: a function of the params, of nothing, of `session=`, or of both."""
+"""The type of `enabled=` and `visibility=`: a function of the params, of nothing, of `session=`, or of both."""
 
 
 Rule = Callable[..., bool]
-"""What `open_when=` takes: a function as for `enabled=`, which may take what the user has said as `text=`, too."""
+"""The type of `open_when=`: a function as for `enabled=`, which may take the user's words as `text=`, too."""
 
 
 SectionRole = Literal["system", "user"]
@@ -55,7 +55,7 @@ SectionRole = Literal["system", "user"]
 
 @dataclass(frozen=True, slots=True)
 class LateContent:
-    """What a section adds when it is opened; `text`, if any, is its body, used literally.
+    """The content that a section adds when it is opened; `text`, if any, is its body, used literally.
 
     `changed` names the tools that differ from what was `stored`.
     """
@@ -97,7 +97,7 @@ class Section(Specializable, Generic[ParamsT]):
     """
 
     literal: ClassVar[bool] = False
-    """Whether text, summary and overrides are literal, so that a `$` does not start a placeholder."""
+    """True if text, summary and overrides are literal, so that a `$` does not start a placeholder."""
 
     _params_type: type | None = None
 
@@ -166,7 +166,7 @@ class Section(Specializable, Generic[ParamsT]):
 
     @property
     def enabled_needs_params(self) -> bool:
-        """Whether `enabled=` depends on the params."""
+        """True if `enabled=` depends on the params."""
         return self._enabled is not None and self._enabled.wants_params
 
     @property
@@ -209,30 +209,30 @@ class Section(Specializable, Generic[ParamsT]):
         return None
 
     def refresh(self, resources: ScopedResourceContext) -> bool:
-        """Whether to load the section again, now that another run begins, such as the next turn of a conversation.
+        """True to load the section again, now that another run begins, such as the next exchange of a conversation.
 
         It is called for sections that an earlier run has loaded, and must not block.
         """
         return False
 
     def stored(self) -> LateContent | None:
-        """What `load` is expected to add, if known beforehand; prices, overrides and search rely on it.
+        """The content that `load` is expected to add, if known beforehand; prices, overrides and search rely on it.
 
         `load` may then return None, meaning that everything is as expected.
         """
         return None
 
     def is_enabled(self, params: ParamsT | None = None, *, session: Session | None = None) -> bool:
-        """Whether the section exists at all for these params."""
+        """True if the section exists at all for these params."""
         return self._enabled is None or bool(self._enabled(params, session))
 
     @property
     def rule_needs_text(self) -> bool:
-        """Whether `open_when=` depends on the user's words."""
+        """True if `open_when=` depends on the user's words."""
         return self._open_when is not None and "text" in self._open_when.keywords
 
     def opens(self, params: ParamsT | None = None, *, session: Session | None = None, text: str = "") -> bool:
-        """Whether the section's rule opens it now; `text` is what the user has said."""
+        """True if the section's rule opens it now; `text` has the user's words."""
         return self._open_when is not None and bool(self._open_when(params, session, text))
 
     def effective_visibility(
@@ -363,7 +363,7 @@ class Section(Specializable, Generic[ParamsT]):
 
 
 def has_own(section: Section[Any], *methods: str) -> bool:
-    """Whether the section's class overrides one of these methods."""
+    """True if the section's class overrides one of these methods."""
     return any(getattr(type(section), name) is not getattr(Section, name) for name in methods)
 
 

@@ -54,7 +54,7 @@ _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|([\]}])', re.DOTALL)
 # No slots: `ToolResult[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
 @dataclass(frozen=True)
 class ToolResult(Generic[ResultT]):
-    """What a handler returns: a message for the model, a typed value, and whether it worked.
+    """The result of a handler: a message for the model, a typed value, and whether it worked.
 
     `success=False` undoes what the call did to the session and to snapshotable resources; the model reads the message.
     `attachments` are media sent to the model along with it. A tool that opens or closes sections declares that in
@@ -91,7 +91,7 @@ class HandlerContext:
 
 
 class Handler(Protocol[ParamsT_contra, ResultT]):
-    """What a tool runs: `handler(params, *, context)`, sync or async; `context` is a `ToolContext`."""
+    """The function that a tool runs: `handler(params, *, context)`, sync or async; `context` is a `ToolContext`."""
 
     def __call__(
         self, params: ParamsT_contra, /, *, context: Any

@@ -35,7 +35,7 @@ what came out, not only what you expected.
 
 @dataclass(frozen=True, slots=True)
 class CodeInterpreterConfig(HostedToolConfig):
-    """What code may do, and the container it runs in: an existing one by id, or a new one with these settings.
+    """The limits of the code, and the container it runs in: an existing one by id, or a new one with these settings.
 
     None leaves a setting to the provider. `allowed_domains` limits network access to these domains; an empty tuple
     denies it.

@@ -1,4 +1,4 @@
-"""What all kinds of hosted tools share: section, domain filter, provider failures, and checks."""
+"""The parts that all kinds of hosted tools share: section, domain filter, provider failures, and checks."""
 
 from __future__ import annotations
 
