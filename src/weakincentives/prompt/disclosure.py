@@ -133,12 +133,7 @@ class OpenAndHalt(Disclosure):
         return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        if children:
-            return (
-                f'[This section is summarized. Call `open_sections` with key "{key}" to view full content including '
-                f"subsections: {', '.join(children)}.]"
-            )
-        return _call_hint("open_sections", key)
+        return _open_hint(key, children) if children else _call_hint("open_sections", key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +160,7 @@ class OpenToFiles(Disclosure):
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         names = ", ".join(children)
         if has_tools and children:
-            return (
-                f'[This section is summarized. Call `open_sections` with key "{key}" to view full content including '
-                f"subsections: {names}. Additional tools may become available.]"
-            )
+            return _open_hint(key, children, more=" Additional tools may become available.")
         if has_tools:
             return (
                 "[This section is summarized. To view full content and access additional tools, "
@@ -264,6 +256,11 @@ def _call_hint(tool: str, key: str) -> str:
     return f'[This section is summarized. To view full content, call `{tool}` with key "{key}".]'
 
 
+def _open_hint(key: str, children: Sequence[str], more: str = "") -> str:
+    call = f'[This section is summarized. Call `open_sections` with key "{key}"'
+    return f"{call} to view full content including subsections: {', '.join(children)}.{more}]"
+
+
 def context_file(key: str) -> str:
     return f"{CONTEXT_FOLDER}/{key}.md"
 
@@ -284,22 +281,19 @@ def read_section(params: ReadSectionParams, *, context: Any, with_tools: bool = 
     path = view.find(key)
     if path is None:
         return _failed(f"Unknown section key: '{key}'. {closed_hint(view)}", view.request([key]))
-    if not with_tools and view.has_tools(path) and not view.is_open(path):
+    is_open = view.is_open(path)
+    if not with_tools and not is_open and view.has_tools(path):
         message = f"Section '{key}' has tools; call open_sections with key '{key}' to open it."
         return _failed(message, view.request([key]))
     try:
-        if view.is_open(path):
-            pieces = view.pieces_of(path)
-            result, request = ReadSectionResult("".join(pieces)), view.request([key])
-            return ToolResult("Section is already expanded.", result, attachments=media_in(pieces), disclosure=request)
-        if context.presentation is not None:
+        if not is_open and context.presentation is not None:
             context.presentation.load(path, context.resources, context.deadline)
         view = context.view
         if view.find(key) is None:
             return _failed(f"Section '{key}' no longer exists. {closed_hint(view)}", view.request([key]))
         reading = view.reading(path)
         return ToolResult(
-            f"Content of section '{key}':",
+            "Section is already expanded." if is_open else f"Content of section '{key}':",
             ReadSectionResult(reading.render(), reading.tools),
             attachments=reading.media(),
             disclosure=view.request([key], overrides=reading.overrides),

@@ -248,7 +248,10 @@ class Outline:
         return self._sources.setdefault((params_type, id(default)), ParamsSource(params_type, default))
 
     def _check_tool_names(self, reserved: frozenset[str]) -> None:
-        shown: dict[str, Node] = {}
+        # What the author's constants alone show in full.
+        uncertain = {node.index for node in (*self.dynamic, *self.deciding)}
+        own = bytes(SUMMARY if index in uncertain else packed for index, packed in enumerate(self.base))
+        declared, shown = visible(own, self.parents), dict[str, Node]()
         for node in self.nodes:
             within: set[str] = set()
             for name in (portable_name(tool.name) for tool in node.all_tools):
@@ -259,22 +262,13 @@ class Outline:
                 if name in within:
                     raise PromptValidationError(f"Section '{node.key}' has two tools named '{name}'.")
                 within.add(name)
-                if not self._shown_by_declaration(node):
-                    continue
-                twin = shown.setdefault(name, node)
-                if twin is not node:
-                    raise PromptValidationError(
-                        f"Sections '{twin.key}' and '{node.key}' both have a tool named '{name}' and are shown "
-                        "together; rename one."
-                    )
+                if declared[node.index] == FULL and (twin := shown.setdefault(name, node)) is not node:
+                    raise PromptValidationError(same_tool(twin, node, name))
 
-    def _shown_by_declaration(self, node: Node) -> bool:
-        """True if the author's constants alone show the section in full."""
-        return all(
-            up.section.visibility is SectionVisibility.FULL
-            and not (up.may_be_disabled or up.selects or has_own(up.section, "effective_visibility"))
-            for up in (node, *self.ancestors(node))
-        )
+
+def same_tool(one: Node, other: Node, name: str) -> str:
+    keys = f"'{one.key}' and '{other.key}'"
+    return f"Sections {keys} both have a tool named '{name}' and are shown together; rename one."
 
 
 def _renamed(

@@ -21,12 +21,12 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import OWN_FILES
-from weakincentives.prompt.outline import Outline
+from weakincentives.prompt.outline import Outline, same_tool
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.presentation import LateContents, Presentation
 from weakincentives.prompt.section import Section, check_placeholders, require_sections, split_text
-from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
+from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, View, ViewOptions
 from weakincentives.prompt.visibility import Overrides, SectionPath, inside
@@ -85,10 +85,9 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         self.resources = ResourceRegistry().merge(resources)
         self.allow_extra_keys = allow_extra_keys
         self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
-        self.allow_collapse = allow_collapse
-        self.token_budget = token_budget
-        self.show_prices = show_prices
         self.tokenizer = tokenizer
+        collapse = COLLAPSE_SECTION if allow_collapse else None
+        self.view_options = ViewOptions(self.disclosure, tokenizer, collapse, show_prices, token_budget)
         declared = self._output_type if output_type is None else output_type
         self.structured_output: StructuredOutputConfig | None = (
             None if declared is None else structured_output(declared, allow_extra_keys)
@@ -114,8 +113,9 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
 
     def builtin_tools(self) -> tuple[Tool[Any, Any], ...]:
         """Every disclosure tool that this template may ever offer."""
+        collapse = self.view_options.collapse_tool
         tools = self.disclosure.tools(with_tools=True, content_only=True)
-        return (*tools, COLLAPSE_SECTION) if self.allow_collapse else tools
+        return tools if collapse is None else (*tools, collapse)
 
     def ask_for_tools(self) -> None:
         """Take up what sections with their own `tools()` or `hosted_tools()` return now."""
@@ -181,10 +181,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         pieces = view.pieces()
         for node, tool, owner in view.skipped():
             if not view.state.opened_at(node):
-                raise PromptRenderError(
-                    f"Sections '{owner.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
-                    "together; rename one."
-                )
+                raise PromptRenderError(same_tool(owner, node, tool.name))
         tools = [tool for _, tool in view.offered()]
         return RenderedPrompt(
             text="".join(pieces),
@@ -228,14 +225,9 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         return kind
 
     @property
-    def view_options(self) -> ViewOptions:
-        collapse = COLLAPSE_SECTION if self.allow_collapse else None
-        return ViewOptions(self.disclosure, self.counter, collapse, self.show_prices, self.token_budget)
-
-    @property
     def counter(self) -> Tokenizer:
         """The template's tokenizer, or the offline default."""
-        return self.tokenizer or default_tokenizer()
+        return self.view_options.counter
 
     @cached_property
     def descriptor(self) -> PromptDescriptor:

@@ -140,8 +140,13 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
                 f"Tool '{name}': params must be None or a class with fields, such as a dataclass or a Pydantic model, "
                 f"got {params_type!r}; write Tool[Params, Result]."
             )
-        if params_type is not None:
-            _check_params(name, params_type)
+        try:
+            if params_type is not None:
+                serde.codec(params_type)
+        except serde.UnresolvedType:
+            pass  # A type that is defined later is checked when it is first needed.
+        except SerdeError as error:
+            raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
         if compensate is not None and read_only:
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
         given = params_type if _schema is None else dict
@@ -379,16 +384,6 @@ def portable_name(name: str, limit: int = 64) -> str:
     if len(name) <= limit and _PORTABLE_NAME.fullmatch(name):
         return name
     return f"{re.sub(r'[^a-zA-Z0-9_-]+', '_', name)[:55]}_{zlib.crc32(name.encode()):08x}"
-
-
-def _check_params(name: str, params_type: type) -> None:
-    """Reject types and constraints that have no schema. Types defined later are checked when first needed."""
-    try:
-        serde.codec(params_type)
-    except serde.UnresolvedType:
-        pass
-    except SerdeError as error:
-        raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
 
 
 def check_description(whose: str, description: Any, most: int, *, ascii_only: bool = False) -> None:

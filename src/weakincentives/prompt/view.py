@@ -18,7 +18,7 @@ from weakincentives.prompt.outline import Decider, Node, Params, VisibilityState
 from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.section import SectionRole
-from weakincentives.prompt.tokens import Tokenizer
+from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
     ABSENT,
@@ -111,10 +111,14 @@ class ViewOptions:
     """How a template shows its sections: the strategy, what may be closed, prices and the budget for opening."""
 
     disclosure: Disclosure
-    counter: Tokenizer
+    tokenizer: Tokenizer | None = None
     collapse_tool: Tool[Any, Any] | None = None
     show_prices: bool = False
     token_budget: int | None = None
+
+    @property
+    def counter(self) -> Tokenizer:
+        return self.tokenizer or default_tokenizer()
 
 
 class View:
@@ -230,13 +234,14 @@ class View:
         return Opening(overrides, tuple(coming.values()), lambda: after.pieces_of(top.path), unloaded)
 
     def reading(self, path: SectionPath) -> Opening:
-        """The effect of reading a section: sections with tools are opened; others only return their text.
+        """The effect of reading a section: closed ones with tools are opened; others only return their text.
 
         A section that loads content is opened too, so that a resumed run loads it again.
         """
         node = self.outline.by_path[path]
         after = self.opened({path: SectionVisibility.FULL})
-        if node.is_late or any(below.all_tools for below in after.seen_below(node, FULL)):
+        brings = node.is_late or any(below.all_tools for below in after.seen_below(node, FULL))
+        if brings and not self.is_open(path):
             return self.opening(path)
         return Opening({}, (), lambda: self.pieces_of(path))
 
@@ -260,7 +265,7 @@ class View:
         if overrides is None:
             overrides = {}
             for path in () if files else found:
-                overrides = {**overrides, **({} if self.is_open(path) else self.reading(path).overrides)}
+                overrides = {**overrides, **self.reading(path).overrides}
         content = () if files or halt else tuple(dict.fromkeys((*overrides, *found)))
         return DisclosureRequest(keys, reason, self.visibility(), overrides, content, files, halt, action)
 
