@@ -32,6 +32,7 @@ from weakincentives.runtime import (
     Restarted,
     TextDelta,
     ToolStarted,
+    adapter_spec,
     first_difference,
 )
 from weakincentives.serde import decode, dump, parse
@@ -251,7 +252,8 @@ class Playground:
         name = wanted.adapter or self._adapters[0].name
         with self._lock:
             known = self._known.get(name)
-            if known is None or (afresh and known.name != "local"):
+            spec = adapter_spec(known.name) if known and afresh else None
+            if known is None or (afresh and not (spec and spec.in_process)):
                 known = self._known[name] = self._make_adapter(name)
         return known
 

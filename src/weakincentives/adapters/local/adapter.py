@@ -100,7 +100,7 @@ class LocalAdapter(ProviderAdapter):
 
     @cached_property
     def relevance(self) -> Relevance:
-        """What ranks sections and sentences for a small model."""
+        """The ranker of sections and sentences for a small model."""
         file = ranker_file(self._ranker)
         if file is None:
             return WordRelevance()
@@ -113,7 +113,7 @@ class LocalAdapter(ProviderAdapter):
 
     @property
     def composes(self) -> bool:
-        """Whether the model writes the answers, rather than quoting."""
+        """True if the model writes the answers, rather than quoting."""
         return self._replies == "compose" or (self._replies == "auto" and self.engine.parameters >= SMALL)
 
     def channel(self) -> Channel:

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain, pairwise
@@ -72,9 +72,8 @@ class Ranker(Protocol):
 
 
 # The weights of the best sentence or tool and of title and summary, beside 1 for the whole section, and how BM25
-# compares these short texts. Chosen by cross-validation within the queries of bench/finding.py, among the values with
-# which rare words win; results change little between 1.5 and 3, 0.3 and 0.7, 4 and 8, and 0.4 and 0.75.
-PIECE, HEADLINE = 2.0, 0.3
+# compares these short texts. Chosen by cross-validation in bench/fusion.py, among those with which rare words win.
+PIECE, HEADLINE = 3.0, 0.5
 SHORT_SATURATION, SHORT_LENGTH = 5.0, 0.5
 
 
@@ -95,7 +94,9 @@ class LexicalRanker:
 class LexicalIndex:
     """An index of shared words."""
 
-    def __init__(self, sections: Sequence[SectionText]) -> None:
+    def __init__(
+        self, sections: Sequence[SectionText], saturation: float = SHORT_SATURATION, length: float = SHORT_LENGTH
+    ) -> None:
         known: dict[str, str] = {}
 
         def terms_of(text: str) -> list[str]:
@@ -112,8 +113,8 @@ class LexicalIndex:
             starts.append(len(pieces))
             pieces += [headline, *([*title, *other] for other in others)]
         self._whole = Bm25(whole)
-        self._pieces = Bm25(pieces, SHORT_SATURATION, SHORT_LENGTH)
-        self._headlines = Bm25(headlines, SHORT_SATURATION, SHORT_LENGTH)
+        self._pieces = Bm25(pieces, saturation, length)
+        self._headlines = Bm25(headlines, saturation, length)
         self._bounds = list(pairwise([*starts, len(pieces)]))
 
     def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
@@ -121,7 +122,12 @@ class LexicalIndex:
 
     def scores(self, query: str) -> list[float]:
         """A score for every section, as a share of the best."""
-        return in_proportion(fused(self.parts(query)))
+        parts = zip(*self.parts(query), strict=True)
+        return in_proportion([whole + PIECE * piece + HEADLINE * headline for whole, piece, headline in parts])
+
+    def alone(self, query: str) -> set[int]:
+        """The sections that have a word of the query which no other has."""
+        return self._whole.alone(terms(query))
 
     def parts(self, query: str) -> tuple[list[float], list[float], list[float]]:
         """For every section, the scores of the whole, of its best sentence or tool, and of title and summary."""
@@ -129,11 +135,6 @@ class LexicalIndex:
         by_piece = self._pieces.scores(weights)
         pieces = [max(by_piece[start:end]) for start, end in self._bounds]
         return self._whole.scores(weights), pieces, self._headlines.scores(weights)
-
-
-def fused(parts: Sequence[Sequence[float]], piece: float = PIECE, headline: float = HEADLINE) -> list[float]:
-    """The weighted sums of the parts of an index's scores."""
-    return [whole + piece * best + headline * head for whole, best, head in zip(*parts, strict=True)]
 
 
 def in_proportion(scores: Sequence[float]) -> list[float]:
@@ -260,6 +261,11 @@ class Bm25:
     def weights(self, question: Mapping[str, int]) -> dict[str, float]:
         """The weight of each term of a question."""
         return {term: count * self.rarity(term) for term, count in question.items()}
+
+    def alone(self, question: Iterable[str]) -> set[int]:
+        """The documents that have a term of the question which no other has."""
+        found = (self._postings.get(term) for term in question)
+        return {postings[0][0] for postings in found if postings is not None and len(postings[0]) == 1}
 
     def scores(self, weights: Mapping[str, float]) -> list[float]:
         scores = [0.0] * self._size
