@@ -46,7 +46,10 @@ def rows() -> Iterator[Row]:
             with make(f"{url}/k0") as adapter:
                 yield from _closed(name, adapter, desk)
     with TemporaryDirectory() as folder, _instrumented() as instrumented:
-        scripted = lambda: ScriptedAdapter(lambda request: "It is on its way.")  # noqa: E731
+
+        def scripted() -> ScriptedAdapter:
+            return ScriptedAdapter(lambda request: "It is on its way.")
+
         yield from _closed("ScriptedAdapter", scripted(), desk, goal=1.2)
         yield from _closed("with SearchSections", scripted(), _searching, goal=1.2)
         with record(Path(folder, "runs.db")):

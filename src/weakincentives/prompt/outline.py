@@ -369,10 +369,10 @@ class VisibilityState:
         """When the section became visible: 0 if it was declared open, else its place in `opened`."""
         return max(self._moments.get(up.index, 0) for up in (node, *self.outline.ancestors(node)))
 
-    def with_overrides(self, overrides: Overrides, decider: Decider, *, alone: bool = False) -> VisibilityState:
-        """The state with overrides applied, unless `alone` also to ancestors; paths not in the outline are ignored."""
+    def with_visibility(self, chosen: Overrides, decider: Decider, *, alone: bool = False) -> VisibilityState:
+        """The state with sections opened or closed, unless `alone` with their ancestors; unknown paths are ignored."""
         own, decided, opened = bytearray(self.own), dict(self.decided), list(self.opened)
-        for path, visibility in (overrides if alone else with_ancestors(overrides)).items():
+        for path, visibility in (chosen if alone else with_ancestors(chosen)).items():
             node = self.outline.by_path.get(path)
             if node is None or self.seen[node.index] == ABSENT:
                 continue
@@ -382,7 +382,7 @@ class VisibilityState:
                 raise missing_summary(node.key)
             if visibility is SectionVisibility.FULL and own[node.index] != FULL:
                 opened.append(node.index)
-            elif path not in overrides:
+            elif path not in chosen:
                 continue
             own[node.index] = PACKED.index(visibility)
             decided[node.index] = decider

@@ -28,42 +28,15 @@ from weakincentives.prompt.visibility import (
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.session import Session
 
+Late = dict[SectionPath, LateContent | None]
 logger = logging.getLogger("weakincentives.prompt")
-
-
-class LateContents:
-    """The content that sections have loaded, kept from run to run, and the tree with it."""
-
-    def __init__(self) -> None:
-        self.paths: tuple[SectionPath, ...] = ()
-        self._contents: Mapping[SectionPath, LateContent] = {}
-        self._grown: tuple[Outline | None, Outline | None] = (None, None)
-
-    def added_to(self, outline: Outline) -> Outline:
-        base, grown = self._grown
-        if base is not outline or grown is None:
-            grown = outline
-            for path, content in self._contents.items():
-                grown = grown.with_late(path, content)
-            self._grown = (outline, grown)
-        return grown
-
-    def add(self, path: SectionPath, content: LateContent | None, outline: Outline) -> Outline:
-        """Keep what a section has loaded, and return the tree with it."""
-        self.paths = (*(known for known in self.paths if known != path), path)
-        if content is None:
-            return outline
-        self._contents = {**self._contents, path: content}
-        grown = outline.with_late(path, content)
-        self._grown = (self._grown[0], grown)
-        return grown
 
 
 class Presentation:
     """A prompt as one run shows it: with the params and overrides it began with, and what was loaded since.
 
-    `session` decides what is open. `late` is what sections have loaded in earlier runs; `loaded` are those that need
-    not be loaded again.
+    `session` decides what is open. `late` is what sections have loaded in earlier runs, to which this one adds;
+    `loaded` are those that need not be loaded again.
     """
 
     def __init__(
@@ -72,12 +45,14 @@ class Presentation:
         bound: Mapping[type, Any],
         options: ViewOptions,
         session: Session | None = None,
-        late: LateContents | None = None,
+        late: Late | None = None,
     ) -> None:
         self.session = session
-        self._late = LateContents() if late is None else late
-        self.loaded = self._late.paths
-        self.outline = self._late.added_to(outline)
+        self._late = {} if late is None else late
+        self.loaded = tuple(self._late)
+        self.outline = outline
+        for path, content in list(self._late.items()):
+            self._grow(path, content)
         self._bound = dict(bound)
         self._options = options
         self._base: VisibilityState | None = None
@@ -102,8 +77,8 @@ class Presentation:
 
     def _open(self, nodes: Iterable[Node], decider: Decider) -> None:
         assert self._base is not None
-        overrides = {node.path: SectionVisibility.FULL for node in nodes}
-        self._base = self._base.with_overrides(overrides, decider, alone=decider == "budget")
+        opened = {node.path: SectionVisibility.FULL for node in nodes}
+        self._base = self._base.with_visibility(opened, decider, alone=decider == "budget")
 
     def resume(
         self,
@@ -171,7 +146,7 @@ class Presentation:
                 visibility = _decided(node, "declared_visibility", params[node.source], session=self.session)
                 own[node.index] = PACKED.index(visibility)
                 decided[node.index] = "selector"
-        return VisibilityState(outline, bytes(own), decided).with_overrides(given, "override")
+        return VisibilityState(outline, bytes(own), decided).with_visibility(given, "override")
 
     def _view(self, base: VisibilityState, session: Session | None) -> View:
         """The base with the session's overrides on top; paths of other prompts in the session are ignored.
@@ -181,7 +156,7 @@ class Presentation:
         state, params = base, Params(self._bound)
         current = None if session is None else session[VisibilityOverrides].latest()
         if current is not None and current.overrides:
-            state = base.with_overrides(current.overrides, "session")
+            state = base.with_visibility(current.overrides, "session")
         for node in base.outline.deciding:
             if state.seen[node.index] == ABSENT:
                 continue
@@ -189,7 +164,7 @@ class Presentation:
             given = (override, params[node.source])
             visibility = _decided(node, "effective_visibility", *given, session=session, path=node.path)
             if visibility is not PACKED[state.own[node.index]]:
-                state = state.with_overrides({node.path: visibility}, "selector", alone=True)
+                state = state.with_visibility({node.path: visibility}, "selector", alone=True)
         return View(state, params, self._options)
 
     def unloaded(self) -> list[SectionPath]:
@@ -215,9 +190,16 @@ class Presentation:
             seconds = None if deadline is None else deadline.remaining().total_seconds()
             content = until(seconds, partial(node.section.load, resources), late)
             self.loaded += (node.path,)
-            self.outline = self._late.add(node.path, content, self.outline)
+            known = self._late.pop(node.path, None)
+            self._late[node.path] = known if content is None else content
+            self._grow(node.path, content)
             if self._base is not None and self._base.outline is not self.outline:
                 self._base = self._base.moved(self.outline)
+
+    def _grow(self, path: SectionPath, content: LateContent | None) -> None:
+        if content is not None:
+            outline = self.outline
+            self.outline = outline.cached(("late", path, content), lambda: outline.with_late(path, content))
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool of the section with this key, shown or not."""

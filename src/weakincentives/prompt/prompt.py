@@ -24,7 +24,7 @@ from weakincentives.prompt.markdown import OWN_FILES
 from weakincentives.prompt.outline import Outline, same_tool
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
-from weakincentives.prompt.presentation import LateContents, Presentation
+from weakincentives.prompt.presentation import Late, Presentation
 from weakincentives.prompt.section import Section, check_placeholders, require_sections, split_text
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool
@@ -310,7 +310,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         self._bound: dict[type, Any] = {}
         self._bound_twice: frozenset[type] = frozenset()
         self.bound_resources = ResourceRegistry()
-        self._late = LateContents()
+        self._late: Late = {}
 
     @property
     def params(self) -> tuple[Any, ...]:
@@ -355,7 +355,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         deadline: Deadline | None = None,
     ) -> RenderedPrompt[OutputT]:
         """Text and tools as the model would see them now."""
-        presentation = self.present(session, LateContents())
+        presentation = self.present(session, {})
         presentation.begin(visibility_overrides)
         view = presentation.view()
         rendered = self.template.rendered(view, deadline)
@@ -364,7 +364,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
             logger.warning(message, tool.name, node.key, owner.key)
         return rendered
 
-    def present(self, session: Session | None = None, late: LateContents | None = None) -> Presentation:
+    def present(self, session: Session | None = None, late: Late | None = None) -> Presentation:
         """The prompt for one run, with the params bound now and what its sections have loaded in earlier runs."""
         for kind in self._bound_twice:
             raise PromptValidationError(
@@ -377,7 +377,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
 
     def view(self, session: Session | None = None) -> View:
         """The sections shown and the tools offered now; a tool's `context.view` also knows what its run began with."""
-        return self.present(session, LateContents()).view()
+        return self.present(session, {}).view()
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""

@@ -276,7 +276,7 @@ class View:
 
     def opened(self, overrides: Mapping[SectionPath, SectionVisibility], decider: Decider = "session") -> View:
         """The view with these overrides applied."""
-        return View(self.state.with_overrides(overrides, decider), self._params, self._options)
+        return View(self.state.with_visibility(overrides, decider), self._params, self._options)
 
     def fitted(self, budget: int, tokenizer: Tokenizer) -> View:
         """Open summarized sections, the cheapest first, as long as text and tools stay within the budget.
