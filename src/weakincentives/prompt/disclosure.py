@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from weakincentives.content import Part
 from weakincentives.errors import PromptRenderError, PromptValidationError, WinkError
+from weakincentives.filesystem import Filesystem
 from weakincentives.prompt.layout import media_in
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker
@@ -320,36 +321,34 @@ def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResu
     return ToolResult(message, success=not problem, disclosure=view.request([key], action="close"))
 
 
-Opener = Callable[[OpenSectionsParams, list[SectionPath], View, Any], ToolResult[OpenSectionsResult]]
-
-
-def open_and_halt(
-    params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any
+def open_sections(
+    params: OpenSectionsParams, *, context: Any, way: Literal["halt", "restart", "files"]
 ) -> ToolResult[OpenSectionsResult]:
-    overrides = overrides_for(paths, view)
-    return ToolResult(
-        f"Expansion requested: {', '.join(params.section_keys)}.",
-        OpenSectionsResult(requested_overrides=overrides, reason=params.reason),
-        disclosure=view.request(params.section_keys, params.reason, overrides=overrides, halt=True),
-    )
-
-
-def open_anew(params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any) -> NoReturn:
+    """Return to the caller, restart the evaluation, or write to files what needs neither."""
+    view: View = context.view
+    request = partial(view.request, params.section_keys, params.reason)
+    if problem := _problem_with(params, view):
+        return _failed(problem, request())
+    paths = list(dict.fromkeys(view.outline.by_key[key].path for key in params.section_keys))
+    if way == "files" and not any(map(view.has_tools, paths)):
+        return _write(paths, view, context.filesystem, partial(request, overrides={}))
+    overrides = {opened: SectionVisibility.FULL for path in paths for opened in view.opening(path).overrides}
+    keys = ", ".join(params.section_keys)
+    if way == "halt":
+        result = OpenSectionsResult(requested_overrides=overrides, reason=params.reason)
+        return ToolResult(f"Expansion requested: {keys}.", result, disclosure=request(overrides=overrides, halt=True))
     raise VisibilityExpansionRequired(
-        f"The model asked to open: {', '.join(params.section_keys)}.",
-        requested_overrides=overrides_for(paths, view),
+        f"The model asked to open: {keys}.",
+        requested_overrides=overrides,
         reason=params.reason,
         section_keys=tuple(params.section_keys),
     )
 
 
-def open_to_files(
-    params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any
+def _write(
+    paths: Iterable[SectionPath], view: View, files: Filesystem | None, request: Callable[..., DisclosureRequest]
 ) -> ToolResult[OpenSectionsResult]:
-    if any(view.has_tools(path) for path in paths):
-        open_anew(params, paths, view, context)
-    request = partial(view.request, params.section_keys, params.reason, overrides={})
-    if context.filesystem is None:
+    if files is None:
         message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
         return _failed(message, request())
     written: list[str] = []
@@ -358,8 +357,8 @@ def open_to_files(
         key = ".".join(path)
         try:
             pieces = view.pieces_of(path, everything=True)
-            context.filesystem.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
-            context.filesystem.write(context_file(key), "".join(pieces), mode="overwrite")
+            files.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
+            files.write(context_file(key), "".join(pieces), mode="overwrite")
         except (WinkError, OSError) as error:
             return _failed(f"Failed to write context for '{key}': {error}", request())
         written.append(context_file(key))
@@ -367,14 +366,6 @@ def open_to_files(
     message = f"Section content written to: {', '.join(written)}"
     result = OpenSectionsResult(written_files=tuple(written))
     return ToolResult(message, result, attachments=tuple(media), disclosure=request(files=written))
-
-
-def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:
-    """The overrides that open all these paths and their closed ancestors."""
-    merged: dict[SectionPath, SectionVisibility] = {}
-    for path in paths:
-        merged.update(view.opening(path).overrides)
-    return merged
 
 
 def _problem_with(params: OpenSectionsParams, view: View) -> str:
@@ -426,16 +417,9 @@ def _tool(
     )
 
 
-def _open(opener: Opener, params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
-    view: View = context.view
-    if problem := _problem_with(params, view):
-        return _failed(problem, view.request(params.section_keys, params.reason))
-    paths = dict.fromkeys(view.outline.by_key[key].path for key in params.section_keys)
-    return opener(params, list(paths), view, context)
-
-
-def _open_tool(description: str, opener: Opener) -> Tool[Any, Any]:
-    return _tool("open_sections", description, partial(_open, opener), OpenSectionsParams, OpenSectionsResult)
+def _open_tool(description: str, way: Literal["halt", "restart", "files"]) -> Tool[Any, Any]:
+    handler = partial(open_sections, way=way)
+    return _tool("open_sections", description, handler, OpenSectionsParams, OpenSectionsResult)
 
 
 def _read_tool(description: str, handler: Handler[Any, Any]) -> Tool[Any, Any]:
@@ -448,11 +432,11 @@ READ_CONTENT = _read_tool(
     "Read the full content of a summarized section that has no tools.", partial(read_section, with_tools=False)
 )
 OPEN_SECTIONS_AND_HALT = _open_tool(
-    "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.", open_and_halt
+    "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.", "halt"
 )
-OPEN_SECTIONS = _open_tool("Open summarized sections: their full content and their tools become available.", open_anew)
+OPEN_SECTIONS = _open_tool("Open summarized sections: their full content and their tools become available.", "restart")
 OPEN_SECTIONS_TO_FILES = _open_tool(
-    "Open summarized sections: content is written to files under context/; tools become available.", open_to_files
+    "Open summarized sections: content is written to files under context/; tools become available.", "files"
 )
 COLLAPSE_SECTION = _tool(
     "collapse_section",
