@@ -288,16 +288,11 @@ def _renamed(
 
 
 def _tools_of(section: Section[Any], where: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    return (
-        _returned(where, "tools()", section.tools()),
-        _returned(where, "hosted_tools()", section.hosted_tools()),
-    )
-
-
-def _returned(where: str, method: str, given: Any) -> tuple[Any, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise PromptValidationError(f"{where}: {method} must return a tuple of tools, got {given!r}.")
-    return tuple(given)
+    found: list[Any] = [section.tools(), section.hosted_tools()]
+    for method, given in zip(("tools()", "hosted_tools()"), found, strict=True):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise PromptValidationError(f"{where}: {method} must return a tuple of tools, got {given!r}.")
+    return tuple(found[0]), tuple(found[1])
 
 
 def _first_defaults(sections: Sequence[Section[Any]]) -> dict[type, Any]:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
+from operator import is_
 from types import MappingProxyType
 from typing import Any
 
@@ -56,8 +57,8 @@ class Presentation:
         self._bound = dict(bound)
         self._options = options
         self._base: VisibilityState | None = None
-        # The last view, with the base and the session's overrides it was made of.
-        self._latest: tuple[VisibilityState, VisibilityOverrides | None, View] | None = None
+        # The last view, after the base and the session's overrides that it was made of.
+        self._latest: tuple[tuple[Any, Any], View] | None = None
 
     def begin(self, overrides: Overrides | None = None, words: str = "") -> None:
         """Decide what is shown before the session's overrides: what was declared, selected or passed by the caller, and
@@ -98,15 +99,10 @@ class Presentation:
     def view(self) -> View:
         """The sections shown and the tools offered now."""
         base = self._begun()
-        overrides = None if self.session is None else self.session[VisibilityOverrides].latest()
-        if (
-            self._latest is None
-            or self._latest[0] is not base
-            or self._latest[1] is not overrides
-            or base.outline.deciding
-        ):
-            self._latest = (base, overrides, self._view(base, self.session))
-        return self._latest[2]
+        made_of = (base, None if self.session is None else self.session[VisibilityOverrides].latest())
+        if self._latest is None or not all(map(is_, self._latest[0], made_of)) or base.outline.deciding:
+            self._latest = (made_of, self._view(base, self.session))
+        return self._latest[1]
 
     def base_view(self) -> View:
         """The view that the run began with, without the session's overrides."""
