@@ -41,13 +41,7 @@ class _HasOutput(Specializable):
     """A class with an output type as its argument."""
 
     _output_type: Any = None
-    _type_keywords = ("output_type",)
-
-    @classmethod
-    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        if len(args) != 1:
-            raise PromptValidationError(f"A prompt has one output type, got {len(args)}.")
-        return {"_output_type": None if args[0] is type(None) else args[0]}
+    _type_names = ("output_type",)
 
 
 class PromptTemplate(_HasOutput, Generic[OutputT]):

@@ -100,6 +100,7 @@ class Section(Specializable, Generic[ParamsT]):
     """True if text, summary and overrides are literal, so that a `$` does not start a placeholder."""
 
     _params_type: type | None = None
+    _type_names = ("params_type",)
 
     def __init__(
         self,
@@ -146,18 +147,15 @@ class Section(Specializable, Generic[ParamsT]):
 
     @classmethod
     def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        if len(args) != 1:
-            raise PromptValidationError(f"{cls.__name__} takes one params type, got {len(args)}.")
-        (params_type,) = args
-        if params_type is None or params_type is type(None):
-            return {"_params_type": None}
-        if not isinstance(params_type, type) or not serde.is_record(params_type):
+        attributes = super()._attributes_for(args)
+        params_type = attributes["_params_type"]
+        if params_type is not None and not (isinstance(params_type, type) and serde.is_record(params_type)):
             raise PromptValidationError(
                 f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got "
                 f"{params_type!r}; decorate it with @dataclass."
             )
         serde.declare_type(params_type)
-        return {"_params_type": params_type}
+        return attributes
 
     @property
     def params_type(self) -> type | None:

@@ -112,8 +112,9 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     our resources when the call fails after it.
     """
 
-    _declared_types: tuple[Any, Any] = (None, None)
-    _type_keywords = ("params_type", "result_type")
+    _params_type: Any = None
+    _result_type: Any = None
+    _type_names = ("params_type", "result_type")
 
     def __init__(
         self,
@@ -132,9 +133,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self._check_name(name)
         if _schema is None:
             check_description(f"Tool '{name}'", description, MAX_DESCRIPTION)
-        declared_params, declared_result = self._declared_types
-        params_type = declared_params if params_type is None else params_type
-        result_type = declared_result if result_type is None else result_type
+        params_type = self._params_type if params_type is None else params_type
+        result_type = self._result_type if result_type is None else result_type
         if params_type is not None and not serde.is_record(params_type):
             raise PromptValidationError(
                 f"Tool '{name}': params must be None or a class with fields, such as a dataclass or a Pydantic model, "
@@ -196,12 +196,6 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             accepts_overrides=accepts_overrides,
             _schema=foreign,
         )
-
-    @classmethod
-    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        if len(args) != 2:
-            raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
-        return {"_declared_types": tuple(None if arg in (None, type(None), Any) else arg for arg in args)}
 
     @cached_property
     def schema(self) -> dict[str, Any]:
