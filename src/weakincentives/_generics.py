@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import islice
+from types import NoneType
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, Union
+
+from weakincentives.errors import PromptValidationError
 
 if TYPE_CHECKING:
     # Type checkers bundle typing_extensions; the default lets `PromptTemplate(...)` go without a type argument.
@@ -55,12 +58,13 @@ class Specialized:
 
 
 class Specializable:
-    """A generic class with attributes that `_attributes_for` derives from its type arguments before `__init__` runs.
+    """A generic class whose instances have its type arguments before `__init__` runs.
 
-    `_type_keywords` are the equivalent keyword arguments, one for each.
+    `_type_names` are the equivalent keyword arguments; `X[T]` sets the attribute `_name` for each. `None` and `Any` are
+    no types.
     """
 
-    _type_keywords: ClassVar[tuple[str, ...]] = ()
+    _type_names: ClassVar[tuple[str, ...]] = ()
 
     def __class_getitem__(cls, item: Any) -> Any:
         args = item if isinstance(item, tuple) else (item,)
@@ -70,7 +74,7 @@ class Specializable:
         attributes = cls._attributes_for(args)
 
         def build(*positional: Any, **named: Any) -> Any:
-            if twice := [name for name in cls._type_keywords if name in named]:
+            if twice := [name for name in cls._type_names if name in named]:
                 raise TypeError(f"{cls.__name__}[...]() has its types in brackets, got {', '.join(twice)} as well")
             instance = cls.__new__(cls)
             vars(instance).update(attributes)
@@ -88,4 +92,7 @@ class Specializable:
 
     @classmethod
     def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        raise NotImplementedError
+        if len(args) != len(cls._type_names):
+            names = ", ".join(cls._type_names)
+            raise PromptValidationError(f"{cls.__name__} takes [{names}], got {len(args)} types.")
+        return {f"_{n}": None if arg in (NoneType, Any) else arg for n, arg in zip(cls._type_names, args, strict=True)}

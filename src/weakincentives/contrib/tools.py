@@ -31,7 +31,7 @@ MAX_LINES_LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class VfsLimits:
-    """How much one tool call may return or write. A truncated result says so, and how to get the rest."""
+    """How much one tool call may return or write. A truncated result notes that, and how to get the rest."""
 
     read_lines: int = 2_000
     read_characters: int = 60_000
@@ -273,7 +273,7 @@ def _printable(name: str) -> str:
 
 
 def _replace_exactly(text: str, old: str, new: str, *, path: str, replace_all: bool) -> tuple[str, int]:
-    """The new text and the number of replacements; an error tells the model what to do instead."""
+    """The new text and the number of replacements; an error names what to do instead."""
     if not old:
         raise ToolValidationError(f"'old' must not be empty; use the write tool to fill {path!r}")
     if old == new:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Annotated, Any, NoReturn, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from weakincentives.content import Part
 from weakincentives.errors import PromptRenderError, PromptValidationError, WinkError
+from weakincentives.filesystem import Filesystem
 from weakincentives.prompt.layout import media_in
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker
@@ -133,12 +134,7 @@ class OpenAndHalt(Disclosure):
         return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        if children:
-            return (
-                f'[This section is summarized. Call `open_sections` with key "{key}" to view full content including '
-                f"subsections: {', '.join(children)}.]"
-            )
-        return _call_hint("open_sections", key)
+        return _open_hint(key, children) if children else _call_hint("open_sections", key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +161,7 @@ class OpenToFiles(Disclosure):
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         names = ", ".join(children)
         if has_tools and children:
-            return (
-                f'[This section is summarized. Call `open_sections` with key "{key}" to view full content including '
-                f"subsections: {names}. Additional tools may become available.]"
-            )
+            return _open_hint(key, children, more=" Additional tools may become available.")
         if has_tools:
             return (
                 "[This section is summarized. To view full content and access additional tools, "
@@ -191,7 +184,7 @@ class SearchSections(Disclosure):
     """Offer `search_sections` beside `read_section`, for prompts with hundreds of sections.
 
     `ranker` finds sections; the built-in one compares words and needs no package. `preopen` is how many sections to
-    open at most for what the user says, if it clearly calls for them. `menu` says which summaries the
+    open at most for the user's words, if these clearly call for them. `menu` selects the summaries that the
     prompt lists: all of them, those of root sections (`"top"`), or none. What is below an opened section is always
     listed.
     """
@@ -219,7 +212,7 @@ class SearchSections(Disclosure):
         return _call_hint("read_section", key)
 
     def preopened(self, view: View, words: str) -> list[Node]:
-        """The closed sections that clearly match what the user says, at most `preopen`."""
+        """The closed sections that clearly match the user's words, at most `preopen`."""
         found = self.finder.closed(view, words, self.preopen + 1)
         scores = [one.score for one in found] + [0.0]
         clear = [size for size in range(1, len(found[: self.preopen]) + 1) if scores[size - 1] >= CLEAR * scores[size]]
@@ -264,6 +257,11 @@ def _call_hint(tool: str, key: str) -> str:
     return f'[This section is summarized. To view full content, call `{tool}` with key "{key}".]'
 
 
+def _open_hint(key: str, children: Sequence[str], more: str = "") -> str:
+    call = f'[This section is summarized. Call `open_sections` with key "{key}"'
+    return f"{call} to view full content including subsections: {', '.join(children)}.{more}]"
+
+
 def context_file(key: str) -> str:
     return f"{CONTEXT_FOLDER}/{key}.md"
 
@@ -284,22 +282,19 @@ def read_section(params: ReadSectionParams, *, context: Any, with_tools: bool = 
     path = view.find(key)
     if path is None:
         return _failed(f"Unknown section key: '{key}'. {closed_hint(view)}", view.request([key]))
-    if not with_tools and view.has_tools(path) and not view.is_open(path):
+    is_open = view.is_open(path)
+    if not with_tools and not is_open and view.has_tools(path):
         message = f"Section '{key}' has tools; call open_sections with key '{key}' to open it."
         return _failed(message, view.request([key]))
     try:
-        if view.is_open(path):
-            pieces = view.pieces_of(path)
-            result, request = ReadSectionResult("".join(pieces)), view.request([key])
-            return ToolResult("Section is already expanded.", result, attachments=media_in(pieces), disclosure=request)
-        if context.presentation is not None:
+        if not is_open and context.presentation is not None:
             context.presentation.load(path, context.resources, context.deadline)
         view = context.view
         if view.find(key) is None:
             return _failed(f"Section '{key}' no longer exists. {closed_hint(view)}", view.request([key]))
         reading = view.reading(path)
         return ToolResult(
-            f"Content of section '{key}':",
+            "Section is already expanded." if is_open else f"Content of section '{key}':",
             ReadSectionResult(reading.render(), reading.tools),
             attachments=reading.media(),
             disclosure=view.request([key], overrides=reading.overrides),
@@ -326,36 +321,34 @@ def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResu
     return ToolResult(message, success=not problem, disclosure=view.request([key], action="close"))
 
 
-Opener = Callable[[OpenSectionsParams, list[SectionPath], View, Any], ToolResult[OpenSectionsResult]]
-
-
-def open_and_halt(
-    params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any
+def open_sections(
+    params: OpenSectionsParams, *, context: Any, way: Literal["halt", "restart", "files"]
 ) -> ToolResult[OpenSectionsResult]:
-    overrides = overrides_for(paths, view)
-    return ToolResult(
-        f"Expansion requested: {', '.join(params.section_keys)}.",
-        OpenSectionsResult(requested_overrides=overrides, reason=params.reason),
-        disclosure=view.request(params.section_keys, params.reason, overrides=overrides, halt=True),
-    )
-
-
-def open_anew(params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any) -> NoReturn:
+    """Return to the caller, restart the evaluation, or write to files what needs neither."""
+    view: View = context.view
+    request = partial(view.request, params.section_keys, params.reason)
+    if problem := _problem_with(params, view):
+        return _failed(problem, request())
+    paths = list(dict.fromkeys(view.outline.by_key[key].path for key in params.section_keys))
+    if way == "files" and not any(map(view.has_tools, paths)):
+        return _write(paths, view, context.filesystem, partial(request, overrides={}))
+    overrides = {opened: SectionVisibility.FULL for path in paths for opened in view.opening(path).overrides}
+    keys = ", ".join(params.section_keys)
+    if way == "halt":
+        result = OpenSectionsResult(requested_overrides=overrides, reason=params.reason)
+        return ToolResult(f"Expansion requested: {keys}.", result, disclosure=request(overrides=overrides, halt=True))
     raise VisibilityExpansionRequired(
-        f"The model asked to open: {', '.join(params.section_keys)}.",
-        requested_overrides=overrides_for(paths, view),
+        f"The model asked to open: {keys}.",
+        requested_overrides=overrides,
         reason=params.reason,
         section_keys=tuple(params.section_keys),
     )
 
 
-def open_to_files(
-    params: OpenSectionsParams, paths: list[SectionPath], view: View, context: Any
+def _write(
+    paths: Iterable[SectionPath], view: View, files: Filesystem | None, request: Callable[..., DisclosureRequest]
 ) -> ToolResult[OpenSectionsResult]:
-    if any(view.has_tools(path) for path in paths):
-        open_anew(params, paths, view, context)
-    request = partial(view.request, params.section_keys, params.reason, overrides={})
-    if context.filesystem is None:
+    if files is None:
         message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
         return _failed(message, request())
     written: list[str] = []
@@ -364,8 +357,8 @@ def open_to_files(
         key = ".".join(path)
         try:
             pieces = view.pieces_of(path, everything=True)
-            context.filesystem.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
-            context.filesystem.write(context_file(key), "".join(pieces), mode="overwrite")
+            files.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
+            files.write(context_file(key), "".join(pieces), mode="overwrite")
         except (WinkError, OSError) as error:
             return _failed(f"Failed to write context for '{key}': {error}", request())
         written.append(context_file(key))
@@ -373,14 +366,6 @@ def open_to_files(
     message = f"Section content written to: {', '.join(written)}"
     result = OpenSectionsResult(written_files=tuple(written))
     return ToolResult(message, result, attachments=tuple(media), disclosure=request(files=written))
-
-
-def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath, SectionVisibility]:
-    """The overrides that open all these paths and their closed ancestors."""
-    merged: dict[SectionPath, SectionVisibility] = {}
-    for path in paths:
-        merged.update(view.opening(path).overrides)
-    return merged
 
 
 def _problem_with(params: OpenSectionsParams, view: View) -> str:
@@ -432,16 +417,9 @@ def _tool(
     )
 
 
-def _open(opener: Opener, params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
-    view: View = context.view
-    if problem := _problem_with(params, view):
-        return _failed(problem, view.request(params.section_keys, params.reason))
-    paths = dict.fromkeys(view.outline.by_key[key].path for key in params.section_keys)
-    return opener(params, list(paths), view, context)
-
-
-def _open_tool(description: str, opener: Opener) -> Tool[Any, Any]:
-    return _tool("open_sections", description, partial(_open, opener), OpenSectionsParams, OpenSectionsResult)
+def _open_tool(description: str, way: Literal["halt", "restart", "files"]) -> Tool[Any, Any]:
+    handler = partial(open_sections, way=way)
+    return _tool("open_sections", description, handler, OpenSectionsParams, OpenSectionsResult)
 
 
 def _read_tool(description: str, handler: Handler[Any, Any]) -> Tool[Any, Any]:
@@ -454,11 +432,11 @@ READ_CONTENT = _read_tool(
     "Read the full content of a summarized section that has no tools.", partial(read_section, with_tools=False)
 )
 OPEN_SECTIONS_AND_HALT = _open_tool(
-    "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.", open_and_halt
+    "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.", "halt"
 )
-OPEN_SECTIONS = _open_tool("Open summarized sections: their full content and their tools become available.", open_anew)
+OPEN_SECTIONS = _open_tool("Open summarized sections: their full content and their tools become available.", "restart")
 OPEN_SECTIONS_TO_FILES = _open_tool(
-    "Open summarized sections: content is written to files under context/; tools become available.", open_to_files
+    "Open summarized sections: content is written to files under context/; tools become available.", "files"
 )
 COLLAPSE_SECTION = _tool(
     "collapse_section",

@@ -25,18 +25,18 @@ def split_docstring(text: str, parameters: Iterable[str]) -> tuple[str, dict[str
     index = 0
     while index < len(lines):
         line, inside = lines[index].strip(), index + 1
-        said: dict[str, list[str]] = {}
+        entries: dict[str, list[str]] = {}
         if _GOOGLE.fullmatch(line):
             inside = _end(lines, index, deeper=True)
-            said = _entries(lines[index + 1 : inside], _GOOGLE_ENTRY)
+            entries = _entries(lines[index + 1 : inside], _GOOGLE_ENTRY)
         elif _NUMPY.fullmatch(line) and index + 1 < len(lines) and re.fullmatch(r"\s*-{3,}", lines[index + 1]):
             inside = _end(lines, index + 1, deeper=False)
-            said = _entries(lines[index + 2 : inside], _NUMPY_ENTRY)
+            entries = _entries(lines[index + 2 : inside], _NUMPY_ENTRY)
         elif _SPHINX_ENTRY.match(line) or _SPHINX_TYPE.match(line):
             inside = _end(lines, index, deeper=True)
-            said = _entries(lines[index:inside], _SPHINX_ENTRY)
-        if known & said.keys() or _SPHINX_TYPE.match(line):
-            found |= said
+            entries = _entries(lines[index:inside], _SPHINX_ENTRY)
+        if known & entries.keys() or _SPHINX_TYPE.match(line):
+            found |= entries
         else:
             kept += lines[index:inside]
         index = inside

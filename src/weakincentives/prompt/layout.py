@@ -45,7 +45,7 @@ def parts_in(pieces: Iterable[str]) -> tuple[Part, ...]:
 
 
 class Layout:
-    """Pieces of text with slots; `marks` says at which piece each shown section begins.
+    """Pieces of text with slots; `marks` has the piece at which each shown section begins.
 
     The pieces from `user_piece` on are the user's: those of sections whose index is `user_start` or higher.
     """

@@ -65,13 +65,13 @@ class Node:
 
     @property
     def selects(self) -> bool:
-        """Whether code decides the section's own visibility."""
+        """True if code decides the section's own visibility."""
         constant = isinstance(self.section.visibility, SectionVisibility)
         return not constant or has_own(self.section, "declared_visibility")
 
     @property
     def is_late(self) -> bool:
-        """Whether the section's tools are known only once it is opened."""
+        """True if the section's tools are known only once it is opened."""
         return has_own(self.section, "load")
 
     @property
@@ -125,7 +125,7 @@ class Outline:
         )
         self.ruled: tuple[Node, ...] = tuple(node for node in self.nodes if node.section.open_when is not None)
         self.late: tuple[Node, ...] = tuple(node for node in self.nodes if node.is_late)
-        # Sections that nobody has loaded yet, and that cannot say beforehand what they add.
+        # Sections that are not loaded yet, and whose content is not known before.
         self.unloaded = {node.path for node in self.late if node.path not in self._late}
         names = Counter(portable_name(tool.name) for node in self.nodes for tool in node.all_tools)
         self.shares_tool_names = any(count > 1 for count in names.values())
@@ -160,7 +160,7 @@ class Outline:
         return self._rebuilt(self._late, tools, bodies)
 
     def brought(self, path: SectionPath) -> LateContent:
-        """What the section has added, or is expected to add."""
+        """The late content of a section, loaded or expected."""
         return self._late.get(path, NOTHING_LATE)
 
     def _rebuilt(
@@ -188,7 +188,7 @@ class Outline:
             index = self.nodes[index].end
 
     def cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        """What was made for this key; a combination of visibilities seldom changes between renders."""
+        """The value made for this key; a combination of visibilities seldom changes between renders."""
         result: T | None = self._cache.get(key)
         if result is None:
             result = make()
@@ -199,7 +199,7 @@ class Outline:
 
     @cached_property
     def may_have_hosted(self) -> bool:
-        """Whether a section has hosted tools, or may bring some when it is loaded."""
+        """True if a section has hosted tools, or may bring some when it is loaded."""
         return bool(self.late) or any(node.hosted_tools for node in self.nodes)
 
     @cached_property
@@ -248,7 +248,10 @@ class Outline:
         return self._sources.setdefault((params_type, id(default)), ParamsSource(params_type, default))
 
     def _check_tool_names(self, reserved: frozenset[str]) -> None:
-        shown: dict[str, Node] = {}
+        # What the author's constants alone show in full.
+        uncertain = {node.index for node in (*self.dynamic, *self.deciding)}
+        own = bytes(SUMMARY if index in uncertain else packed for index, packed in enumerate(self.base))
+        declared, shown = visible(own, self.parents), dict[str, Node]()
         for node in self.nodes:
             within: set[str] = set()
             for name in (portable_name(tool.name) for tool in node.all_tools):
@@ -259,22 +262,13 @@ class Outline:
                 if name in within:
                     raise PromptValidationError(f"Section '{node.key}' has two tools named '{name}'.")
                 within.add(name)
-                if not self._shown_by_declaration(node):
-                    continue
-                twin = shown.setdefault(name, node)
-                if twin is not node:
-                    raise PromptValidationError(
-                        f"Sections '{twin.key}' and '{node.key}' both have a tool named '{name}' and are shown "
-                        "together; rename one."
-                    )
+                if declared[node.index] == FULL and (twin := shown.setdefault(name, node)) is not node:
+                    raise PromptValidationError(same_tool(twin, node, name))
 
-    def _shown_by_declaration(self, node: Node) -> bool:
-        """Whether the author's constants alone show the section in full."""
-        return all(
-            up.section.visibility is SectionVisibility.FULL
-            and not (up.may_be_disabled or up.selects or has_own(up.section, "effective_visibility"))
-            for up in (node, *self.ancestors(node))
-        )
+
+def same_tool(one: Node, other: Node, name: str) -> str:
+    keys = f"'{one.key}' and '{other.key}'"
+    return f"Sections {keys} both have a tool named '{name}' and are shown together; rename one."
 
 
 def _renamed(
@@ -294,16 +288,11 @@ def _renamed(
 
 
 def _tools_of(section: Section[Any], where: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    return (
-        _returned(where, "tools()", section.tools()),
-        _returned(where, "hosted_tools()", section.hosted_tools()),
-    )
-
-
-def _returned(where: str, method: str, given: Any) -> tuple[Any, ...]:
-    if isinstance(given, str) or not isinstance(given, Iterable):
-        raise PromptValidationError(f"{where}: {method} must return a tuple of tools, got {given!r}.")
-    return tuple(given)
+    found: list[Any] = [section.tools(), section.hosted_tools()]
+    for method, given in zip(("tools()", "hosted_tools()"), found, strict=True):
+        if isinstance(given, str) or not isinstance(given, Iterable):
+            raise PromptValidationError(f"{where}: {method} must return a tuple of tools, got {given!r}.")
+    return tuple(found[0]), tuple(found[1])
 
 
 def _first_defaults(sections: Sequence[Section[Any]]) -> dict[type, Any]:
@@ -354,7 +343,7 @@ class Params:
 class VisibilityState:
     """The visibility of each section of an outline, packed: `own` as if its ancestors were open, `seen` with them.
 
-    `decided` says what decided each visibility that differs from the declared one. `opened` are the nodes that were
+    `decided` has the decider of each visibility that differs from the declared one. `opened` are the nodes that were
     opened on request, by index, in order of opening.
     """
 
@@ -375,10 +364,10 @@ class VisibilityState:
         """When the section became visible: 0 if it was declared open, else its place in `opened`."""
         return max(self._moments.get(up.index, 0) for up in (node, *self.outline.ancestors(node)))
 
-    def with_overrides(self, overrides: Overrides, decider: Decider, *, alone: bool = False) -> VisibilityState:
-        """The state with overrides applied, unless `alone` also to ancestors; paths not in the outline are ignored."""
+    def with_visibility(self, chosen: Overrides, decider: Decider, *, alone: bool = False) -> VisibilityState:
+        """The state with sections opened or closed, unless `alone` with their ancestors; unknown paths are ignored."""
         own, decided, opened = bytearray(self.own), dict(self.decided), list(self.opened)
-        for path, visibility in (overrides if alone else with_ancestors(overrides)).items():
+        for path, visibility in (chosen if alone else with_ancestors(chosen)).items():
             node = self.outline.by_path.get(path)
             if node is None or self.seen[node.index] == ABSENT:
                 continue
@@ -388,7 +377,7 @@ class VisibilityState:
                 raise missing_summary(node.key)
             if visibility is SectionVisibility.FULL and own[node.index] != FULL:
                 opened.append(node.index)
-            elif path not in overrides:
+            elif path not in chosen:
                 continue
             own[node.index] = PACKED.index(visibility)
             decided[node.index] = decider

@@ -29,10 +29,10 @@ MAX_CANDIDATES = 1_000
 
 @dataclass(frozen=True)
 class StructuredOutputConfig:
-    """What a prompt's answer must be.
+    """The type of a prompt's answer.
 
-    `container` says how it is written: an `object`, an `array` of `output_type`, a `value` of another type, which is
-    sent as the only field of an object, or plain `text`.
+    `container` is how it is written: an `object`, an `array` of `output_type`, a `value` of another type, which is sent
+    as the only field of an object, or plain `text`.
     """
 
     output_type: Any
@@ -56,7 +56,7 @@ class StructuredOutputConfig:
 
     @cached_property
     def is_strict(self) -> bool:
-        """Whether strict modes accept the schema to send as it is."""
+        """True if strict modes accept the schema to send as it is."""
         return serde.is_strict(self.wire_schema)
 
     @cached_property
@@ -106,7 +106,7 @@ class DeclaresOutput(Protocol):
 
 
 def structured_output(annotation: Any, allow_extra_keys: bool = False) -> StructuredOutputConfig:
-    """What `PromptTemplate[annotation]` declares."""
+    """The output that `PromptTemplate[annotation]` declares."""
     serde.declare_type(annotation)
     container: Container = "value"
     output_type = annotation

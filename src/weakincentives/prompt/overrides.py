@@ -196,7 +196,7 @@ class StaleOverride:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """What applies: bodies by section, descriptions by tool; `stale` lists what does not."""
+    """The parts of an override that apply: bodies by section, descriptions by tool; `stale` lists what does not."""
 
     section_bodies: Mapping[SectionPath, str] = field(default_factory=dict)
     tools: Mapping[str, ToolOverride] = field(default_factory=dict)
@@ -204,7 +204,7 @@ class Applied:
 
 
 def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
-    """What the override changes in the prompt as it is today; logs a warning for what does not apply."""
+    """The changes that an override makes to the prompt as it is today; logs a warning for what does not apply."""
     applied = check_override(descriptor, override)
     for stale in applied.stale:
         logger.warning("Override %s/%s@%s not applied to %s", override.ns, override.key, override.tag, stale)
@@ -390,7 +390,7 @@ def _describe_section(node: Node) -> SectionDescriptor:
 
 
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:
-    """A name shared by tools of two sections cannot be overridden: an override could not say which one it means."""
+    """A name shared by tools of two sections cannot be overridden: an override would not identify one of them."""
     params = tool.params
     words = [part for name, text in params.items() for part in (name, text)]
     return ToolDescriptor(
@@ -453,19 +453,12 @@ def _decode(path: Path, data: bytes) -> PromptOverride:
         document = serde.decode(_Document, data)
         if document.format != FORMAT:
             raise PromptOverridesError(f"Override file {path} has format {document.format!r}; expected {FORMAT!r}")
-        return PromptOverride(
-            document.ns,
-            document.key,
-            document.tag,
-            {
-                section.path: SectionOverride(section.expected_hash, "\n".join(section.body))
-                for section in document.sections
-            },
-            {
-                tool.name: ToolOverride(tool.expected_hash, tool.description, tool.param_descriptions)
-                for tool in document.tools
-            },
-        )
+        sections = {each.path: SectionOverride(each.expected_hash, "\n".join(each.body)) for each in document.sections}
+        tools = {
+            each.name: ToolOverride(each.expected_hash, each.description, each.param_descriptions)
+            for each in document.tools
+        }
+        return PromptOverride(document.ns, document.key, document.tag, sections, tools)
     except (SerdeError, PromptValidationError) as error:
         raise PromptOverridesError(f"Override file {path} is damaged: {error}") from error
 

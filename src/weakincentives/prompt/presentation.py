@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import islice
+from operator import is_
 from types import MappingProxyType
 from typing import Any
 
@@ -28,42 +29,15 @@ from weakincentives.prompt.visibility import (
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.session import Session
 
+Late = dict[SectionPath, LateContent | None]
 logger = logging.getLogger("weakincentives.prompt")
 
 
-class LateContents:
-    """What sections have loaded, kept from run to run, and the tree with it."""
-
-    def __init__(self) -> None:
-        self.paths: tuple[SectionPath, ...] = ()
-        self._contents: Mapping[SectionPath, LateContent] = {}
-        self._grown: tuple[Outline | None, Outline | None] = (None, None)
-
-    def added_to(self, outline: Outline) -> Outline:
-        base, grown = self._grown
-        if base is not outline or grown is None:
-            grown = outline
-            for path, content in self._contents.items():
-                grown = grown.with_late(path, content)
-            self._grown = (outline, grown)
-        return grown
-
-    def add(self, path: SectionPath, content: LateContent | None, outline: Outline) -> Outline:
-        """Keep what a section has loaded, and return the tree with it."""
-        self.paths = (*(known for known in self.paths if known != path), path)
-        if content is None:
-            return outline
-        self._contents = {**self._contents, path: content}
-        grown = outline.with_late(path, content)
-        self._grown = (self._grown[0], grown)
-        return grown
-
-
 class Presentation:
-    """What one run shows of a prompt: params and overrides as they were when it began, and what was loaded since.
+    """A prompt as one run shows it: with the params and overrides it began with, and what was loaded since.
 
-    `session` decides what is open. `late` is what sections have loaded in earlier runs; `loaded` are those that need
-    not be loaded again.
+    `session` decides what is open. `late` is what sections have loaded in earlier runs, to which this one adds;
+    `loaded` are those that need not be loaded again.
     """
 
     def __init__(
@@ -72,21 +46,23 @@ class Presentation:
         bound: Mapping[type, Any],
         options: ViewOptions,
         session: Session | None = None,
-        late: LateContents | None = None,
+        late: Late | None = None,
     ) -> None:
         self.session = session
-        self._late = LateContents() if late is None else late
-        self.loaded = self._late.paths
-        self.outline = self._late.added_to(outline)
+        self._late = {} if late is None else late
+        self.loaded = tuple(self._late)
+        self.outline = outline
+        for path, content in list(self._late.items()):
+            self._grow(path, content)
         self._bound = dict(bound)
         self._options = options
         self._base: VisibilityState | None = None
-        # The last view, with the base and the session's overrides it was made of.
-        self._latest: tuple[VisibilityState, VisibilityOverrides | None, View] | None = None
+        # The last view, after the base and the session's overrides that it was made of.
+        self._latest: tuple[tuple[Any, Any], View] | None = None
 
     def begin(self, overrides: Overrides | None = None, words: str = "") -> None:
         """Decide what is shown before the session's overrides: what was declared, selected or passed by the caller, and
-        what a rule, the user's words or the token budget opens. `words` is what the user says besides user sections.
+        what a rule, the user's words or the token budget opens. `words` are the user's, besides user sections.
         """
         outline, options = self.outline, self._options
         self._base = self._declared(overrides or {})
@@ -102,8 +78,8 @@ class Presentation:
 
     def _open(self, nodes: Iterable[Node], decider: Decider) -> None:
         assert self._base is not None
-        overrides = {node.path: SectionVisibility.FULL for node in nodes}
-        self._base = self._base.with_overrides(overrides, decider, alone=decider == "budget")
+        opened = {node.path: SectionVisibility.FULL for node in nodes}
+        self._base = self._base.with_visibility(opened, decider, alone=decider == "budget")
 
     def resume(
         self,
@@ -121,20 +97,15 @@ class Presentation:
         return self._base.chosen(), self._base.selected()
 
     def view(self) -> View:
-        """What is shown and offered now."""
+        """The sections shown and the tools offered now."""
         base = self._begun()
-        overrides = None if self.session is None else self.session[VisibilityOverrides].latest()
-        if (
-            self._latest is None
-            or self._latest[0] is not base
-            or self._latest[1] is not overrides
-            or base.outline.deciding
-        ):
-            self._latest = (base, overrides, self._view(base, self.session))
-        return self._latest[2]
+        made_of = (base, None if self.session is None else self.session[VisibilityOverrides].latest())
+        if self._latest is None or not all(map(is_, self._latest[0], made_of)) or base.outline.deciding:
+            self._latest = (made_of, self._view(base, self.session))
+        return self._latest[1]
 
     def base_view(self) -> View:
-        """What the run began with, without the session's overrides."""
+        """The view that the run began with, without the session's overrides."""
         return self._view(self._begun(), None)
 
     def _begun(self) -> VisibilityState:
@@ -146,7 +117,7 @@ class Presentation:
     def _declared(
         self, overrides: Overrides, selected: Mapping[str, SectionVisibility] = MappingProxyType({})
     ) -> VisibilityState:
-        """What the author declared, with the caller's overrides applied; sections in `selected` do not decide again."""
+        """The declared visibility, with the caller's overrides applied; sections in `selected` do not decide again."""
         outline, params = self.outline, Params(self._bound)
         if not outline.dynamic and not overrides:
             return VisibilityState(outline, outline.base)
@@ -171,7 +142,7 @@ class Presentation:
                 visibility = _decided(node, "declared_visibility", params[node.source], session=self.session)
                 own[node.index] = PACKED.index(visibility)
                 decided[node.index] = "selector"
-        return VisibilityState(outline, bytes(own), decided).with_overrides(given, "override")
+        return VisibilityState(outline, bytes(own), decided).with_visibility(given, "override")
 
     def _view(self, base: VisibilityState, session: Session | None) -> View:
         """The base with the session's overrides on top; paths of other prompts in the session are ignored.
@@ -181,7 +152,7 @@ class Presentation:
         state, params = base, Params(self._bound)
         current = None if session is None else session[VisibilityOverrides].latest()
         if current is not None and current.overrides:
-            state = base.with_overrides(current.overrides, "session")
+            state = base.with_visibility(current.overrides, "session")
         for node in base.outline.deciding:
             if state.seen[node.index] == ABSENT:
                 continue
@@ -189,7 +160,7 @@ class Presentation:
             given = (override, params[node.source])
             visibility = _decided(node, "effective_visibility", *given, session=session, path=node.path)
             if visibility is not PACKED[state.own[node.index]]:
-                state = state.with_overrides({node.path: visibility}, "selector", alone=True)
+                state = state.with_visibility({node.path: visibility}, "selector", alone=True)
         return View(state, params, self._options)
 
     def unloaded(self) -> list[SectionPath]:
@@ -215,9 +186,16 @@ class Presentation:
             seconds = None if deadline is None else deadline.remaining().total_seconds()
             content = until(seconds, partial(node.section.load, resources), late)
             self.loaded += (node.path,)
-            self.outline = self._late.add(node.path, content, self.outline)
+            known = self._late.pop(node.path, None)
+            self._late[node.path] = known if content is None else content
+            self._grow(node.path, content)
             if self._base is not None and self._base.outline is not self.outline:
                 self._base = self._base.moved(self.outline)
+
+    def _grow(self, path: SectionPath, content: LateContent | None) -> None:
+        if content is not None:
+            outline = self.outline
+            self.outline = outline.cached(("late", path, content), lambda: outline.with_late(path, content))
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool of the section with this key, shown or not."""
@@ -254,7 +232,7 @@ class Presentation:
         try:
             found = self._options.disclosure.preopened(view, words)
         except Exception as error:
-            logger.warning("No section was opened for what the user said: %s", error)
+            logger.warning("No section was opened for the user's words: %s", error)
             return []
         return [node for node in found if view.decided_by(node) in ("declared", "selector")]
 

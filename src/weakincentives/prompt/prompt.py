@@ -21,12 +21,12 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import OWN_FILES
-from weakincentives.prompt.outline import Outline
+from weakincentives.prompt.outline import Outline, same_tool
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
-from weakincentives.prompt.presentation import LateContents, Presentation
+from weakincentives.prompt.presentation import Late, Presentation
 from weakincentives.prompt.section import Section, check_placeholders, require_sections, split_text
-from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
+from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, View, ViewOptions
 from weakincentives.prompt.visibility import Overrides, SectionPath, inside
@@ -41,13 +41,7 @@ class _HasOutput(Specializable):
     """A class with an output type as its argument."""
 
     _output_type: Any = None
-    _type_keywords = ("output_type",)
-
-    @classmethod
-    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        if len(args) != 1:
-            raise PromptValidationError(f"A prompt has one output type, got {len(args)}.")
-        return {"_output_type": None if args[0] is type(None) else args[0]}
+    _type_names = ("output_type",)
 
 
 class PromptTemplate(_HasOutput, Generic[OutputT]):
@@ -85,10 +79,9 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         self.resources = ResourceRegistry().merge(resources)
         self.allow_extra_keys = allow_extra_keys
         self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
-        self.allow_collapse = allow_collapse
-        self.token_budget = token_budget
-        self.show_prices = show_prices
         self.tokenizer = tokenizer
+        collapse = COLLAPSE_SECTION if allow_collapse else None
+        self.view_options = ViewOptions(self.disclosure, tokenizer, collapse, show_prices, token_budget)
         declared = self._output_type if output_type is None else output_type
         self.structured_output: StructuredOutputConfig | None = (
             None if declared is None else structured_output(declared, allow_extra_keys)
@@ -114,8 +107,9 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
 
     def builtin_tools(self) -> tuple[Tool[Any, Any], ...]:
         """Every disclosure tool that this template may ever offer."""
+        collapse = self.view_options.collapse_tool
         tools = self.disclosure.tools(with_tools=True, content_only=True)
-        return (*tools, COLLAPSE_SECTION) if self.allow_collapse else tools
+        return tools if collapse is None else (*tools, collapse)
 
     def ask_for_tools(self) -> None:
         """Take up what sections with their own `tools()` or `hosted_tools()` return now."""
@@ -181,10 +175,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         pieces = view.pieces()
         for node, tool, owner in view.skipped():
             if not view.state.opened_at(node):
-                raise PromptRenderError(
-                    f"Sections '{owner.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
-                    "together; rename one."
-                )
+                raise PromptRenderError(same_tool(owner, node, tool.name))
         tools = [tool for _, tool in view.offered()]
         return RenderedPrompt(
             text="".join(pieces),
@@ -228,14 +219,9 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         return kind
 
     @property
-    def view_options(self) -> ViewOptions:
-        collapse = COLLAPSE_SECTION if self.allow_collapse else None
-        return ViewOptions(self.disclosure, self.counter, collapse, self.show_prices, self.token_budget)
-
-    @property
     def counter(self) -> Tokenizer:
         """The template's tokenizer, or the offline default."""
-        return self.tokenizer or default_tokenizer()
+        return self.view_options.counter
 
     @cached_property
     def descriptor(self) -> PromptDescriptor:
@@ -318,7 +304,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         self._bound: dict[type, Any] = {}
         self._bound_twice: frozenset[type] = frozenset()
         self.bound_resources = ResourceRegistry()
-        self._late = LateContents()
+        self._late: Late = {}
 
     @property
     def params(self) -> tuple[Any, ...]:
@@ -363,7 +349,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         deadline: Deadline | None = None,
     ) -> RenderedPrompt[OutputT]:
         """Text and tools as the model would see them now."""
-        presentation = self.present(session, LateContents())
+        presentation = self.present(session, {})
         presentation.begin(visibility_overrides)
         view = presentation.view()
         rendered = self.template.rendered(view, deadline)
@@ -372,7 +358,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
             logger.warning(message, tool.name, node.key, owner.key)
         return rendered
 
-    def present(self, session: Session | None = None, late: LateContents | None = None) -> Presentation:
+    def present(self, session: Session | None = None, late: Late | None = None) -> Presentation:
         """The prompt for one run, with the params bound now and what its sections have loaded in earlier runs."""
         for kind in self._bound_twice:
             raise PromptValidationError(
@@ -384,8 +370,8 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         )
 
     def view(self, session: Session | None = None) -> View:
-        """What is shown and offered now; in a tool, `context.view` also knows what its run began with."""
-        return self.present(session, LateContents()).view()
+        """The sections shown and the tools offered now; a tool's `context.view` also knows what its run began with."""
+        return self.present(session, {}).view()
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""
@@ -487,7 +473,7 @@ class PromptResources(_Resourceful):
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ToolContext(HandlerContext):
-    """What a tool handler can reach: the session, resources and limits of the run, and which call this is.
+    """The context of a tool call: the session, resources and limits of the run, and which call this is.
 
     `idempotency_key` is the same for every attempt at this call, also if the run is resumed, and no other call has it.
     `presentation` is the prompt as the run shows it.
@@ -504,7 +490,7 @@ class ToolContext(HandlerContext):
 
     @property
     def view(self) -> View:
-        """What is shown now, what can be opened, and what opening it would do."""
+        """The prompt as it is shown now, with what can be opened and what that would do."""
         return self.prompt.view(self.session) if self.presentation is None else self.presentation.view()
 
     @property

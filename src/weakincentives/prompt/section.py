@@ -43,11 +43,11 @@ class OfParamsAndSession(Protocol[ParamsT_contra, T_co]):
 
 
 Selector = Callable[[S], T] | Callable[[], T] | OfSession[T] | OfParamsAndSession[S, T]
-"""What `enabled=` and `visibility=` take: a function of the params, of nothing, of `session=`, or of both."""
+"""The type of `enabled=` and `visibility=`: a function of the params, of nothing, of `session=`, or of both."""
 
 
 Rule = Callable[..., bool]
-"""What `open_when=` takes: a function as for `enabled=`, which may take what the user has said as `text=`, too."""
+"""The type of `open_when=`: a function as for `enabled=`, which may take the user's words as `text=`, too."""
 
 
 SectionRole = Literal["system", "user"]
@@ -55,7 +55,7 @@ SectionRole = Literal["system", "user"]
 
 @dataclass(frozen=True, slots=True)
 class LateContent:
-    """What a section adds when it is opened; `text`, if any, is its body, used literally.
+    """The content that a section adds when it is opened; `text`, if any, is its body, used literally.
 
     `changed` names the tools that differ from what was `stored`.
     """
@@ -97,9 +97,10 @@ class Section(Specializable, Generic[ParamsT]):
     """
 
     literal: ClassVar[bool] = False
-    """Whether text, summary and overrides are literal, so that a `$` does not start a placeholder."""
+    """True if text, summary and overrides are literal, so that a `$` does not start a placeholder."""
 
     _params_type: type | None = None
+    _type_names = ("params_type",)
 
     def __init__(
         self,
@@ -146,18 +147,15 @@ class Section(Specializable, Generic[ParamsT]):
 
     @classmethod
     def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        if len(args) != 1:
-            raise PromptValidationError(f"{cls.__name__} takes one params type, got {len(args)}.")
-        (params_type,) = args
-        if params_type is None or params_type is type(None):
-            return {"_params_type": None}
-        if not isinstance(params_type, type) or not serde.is_record(params_type):
+        attributes = super()._attributes_for(args)
+        params_type = attributes["_params_type"]
+        if params_type is not None and not (isinstance(params_type, type) and serde.is_record(params_type)):
             raise PromptValidationError(
                 f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got "
                 f"{params_type!r}; decorate it with @dataclass."
             )
         serde.declare_type(params_type)
-        return {"_params_type": params_type}
+        return attributes
 
     @property
     def params_type(self) -> type | None:
@@ -166,7 +164,7 @@ class Section(Specializable, Generic[ParamsT]):
 
     @property
     def enabled_needs_params(self) -> bool:
-        """Whether `enabled=` depends on the params."""
+        """True if `enabled=` depends on the params."""
         return self._enabled is not None and self._enabled.wants_params
 
     @property
@@ -209,30 +207,30 @@ class Section(Specializable, Generic[ParamsT]):
         return None
 
     def refresh(self, resources: ScopedResourceContext) -> bool:
-        """Whether to load the section again, now that another run begins, such as the next turn of a conversation.
+        """True to load the section again, now that another run begins, such as the next exchange of a conversation.
 
         It is called for sections that an earlier run has loaded, and must not block.
         """
         return False
 
     def stored(self) -> LateContent | None:
-        """What `load` is expected to add, if known beforehand; prices, overrides and search rely on it.
+        """The content that `load` is expected to add, if known beforehand; prices, overrides and search rely on it.
 
         `load` may then return None, meaning that everything is as expected.
         """
         return None
 
     def is_enabled(self, params: ParamsT | None = None, *, session: Session | None = None) -> bool:
-        """Whether the section exists at all for these params."""
+        """True if the section exists at all for these params."""
         return self._enabled is None or bool(self._enabled(params, session))
 
     @property
     def rule_needs_text(self) -> bool:
-        """Whether `open_when=` depends on the user's words."""
+        """True if `open_when=` depends on the user's words."""
         return self._open_when is not None and "text" in self._open_when.keywords
 
     def opens(self, params: ParamsT | None = None, *, session: Session | None = None, text: str = "") -> bool:
-        """Whether the section's rule opens it now; `text` is what the user has said."""
+        """True if the section's rule opens it now; `text` has the user's words."""
         return self._open_when is not None and bool(self._open_when(params, session, text))
 
     def effective_visibility(
@@ -363,7 +361,7 @@ class Section(Specializable, Generic[ParamsT]):
 
 
 def has_own(section: Section[Any], *methods: str) -> bool:
-    """Whether the section's class overrides one of these methods."""
+    """True if the section's class overrides one of these methods."""
     return any(getattr(type(section), name) is not getattr(Section, name) for name in methods)
 
 

@@ -54,7 +54,7 @@ _BRACKET = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|([\[{])|([\]}])', re.DOTALL)
 # No slots: `ToolResult[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
 @dataclass(frozen=True)
 class ToolResult(Generic[ResultT]):
-    """What a handler returns: a message for the model, a typed value, and whether it worked.
+    """The result of a handler: a message for the model, a typed value, and whether it worked.
 
     `success=False` undoes what the call did to the session and to snapshotable resources; the model reads the message.
     `attachments` are media sent to the model along with it. A tool that opens or closes sections declares that in
@@ -91,7 +91,7 @@ class HandlerContext:
 
 
 class Handler(Protocol[ParamsT_contra, ResultT]):
-    """What a tool runs: `handler(params, *, context)`, sync or async; `context` is a `ToolContext`."""
+    """The function that a tool runs: `handler(params, *, context)`, sync or async; `context` is a `ToolContext`."""
 
     def __call__(
         self, params: ParamsT_contra, /, *, context: Any
@@ -112,8 +112,9 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     our resources when the call fails after it.
     """
 
-    _declared_types: tuple[Any, Any] = (None, None)
-    _type_keywords = ("params_type", "result_type")
+    _params_type: Any = None
+    _result_type: Any = None
+    _type_names = ("params_type", "result_type")
 
     def __init__(
         self,
@@ -132,16 +133,20 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self._check_name(name)
         if _schema is None:
             check_description(f"Tool '{name}'", description, MAX_DESCRIPTION)
-        declared_params, declared_result = self._declared_types
-        params_type = declared_params if params_type is None else params_type
-        result_type = declared_result if result_type is None else result_type
+        params_type = self._params_type if params_type is None else params_type
+        result_type = self._result_type if result_type is None else result_type
         if params_type is not None and not serde.is_record(params_type):
             raise PromptValidationError(
                 f"Tool '{name}': params must be None or a class with fields, such as a dataclass or a Pydantic model, "
                 f"got {params_type!r}; write Tool[Params, Result]."
             )
-        if params_type is not None:
-            _check_params(name, params_type)
+        try:
+            if params_type is not None:
+                serde.codec(params_type)
+        except serde.UnresolvedType:
+            pass  # A type that is defined later is checked when it is first needed.
+        except SerdeError as error:
+            raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
         if compensate is not None and read_only:
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
         given = params_type if _schema is None else dict
@@ -191,12 +196,6 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             accepts_overrides=accepts_overrides,
             _schema=foreign,
         )
-
-    @classmethod
-    def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        if len(args) != 2:
-            raise PromptValidationError(f"Tool takes two types, Tool[Params, Result]; got {len(args)}.")
-        return {"_declared_types": tuple(None if arg in (None, type(None), Any) else arg for arg in args)}
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -379,16 +378,6 @@ def portable_name(name: str, limit: int = 64) -> str:
     if len(name) <= limit and _PORTABLE_NAME.fullmatch(name):
         return name
     return f"{re.sub(r'[^a-zA-Z0-9_-]+', '_', name)[:55]}_{zlib.crc32(name.encode()):08x}"
-
-
-def _check_params(name: str, params_type: type) -> None:
-    """Reject types and constraints that have no schema. Types defined later are checked when first needed."""
-    try:
-        serde.codec(params_type)
-    except serde.UnresolvedType:
-        pass
-    except SerdeError as error:
-        raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
 
 
 def check_description(whose: str, description: Any, most: int, *, ascii_only: bool = False) -> None:

@@ -18,7 +18,7 @@ from weakincentives.prompt.outline import Decider, Node, Params, VisibilityState
 from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.section import SectionRole
-from weakincentives.prompt.tokens import Tokenizer
+from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
     ABSENT,
@@ -37,7 +37,7 @@ Voice = Literal["result", "system"]
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`text[start:end]` came from the section at `path`; `decided_by` says why it shows what it shows."""
+    """`text[start:end]` came from the section at `path`; `decided_by` is the reason for its visibility."""
 
     path: SectionPath
     start: int
@@ -57,9 +57,9 @@ class SkippedTool(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """What opening a section would do: the overrides it needs, the tools it adds, and (on demand) its content.
+    """The effect of opening a section: the overrides it needs, the tools it adds, and (on demand) its content.
 
-    `unloaded` says that it adds more, which nobody knows before it is loaded.
+    `unloaded` if it adds more, which is not known before it is loaded.
     """
 
     overrides: Overrides
@@ -84,8 +84,8 @@ class Opening:
 class Disclosure:
     """A strategy for letting a model open summarized sections; derive from it to write your own.
 
-    `menu` says which summaries the prompt lists, and `preopen` how many sections `preopened` may open for what the user
-    says. With `voice="system"`, a section's text is sent as a system message where that is possible.
+    `menu` selects the summaries that the prompt lists, and `preopen` limits how many sections `preopened` may open for
+    the user's words. With `voice="system"`, a section's text is sent as a system message where that is possible.
     """
 
     __slots__ = ()
@@ -102,7 +102,7 @@ class Disclosure:
         return f"[This section is summarized; its key is '{key}'.]"
 
     def preopened(self, view: View, words: str) -> Sequence[Node]:
-        """The closed sections to open for what the user says."""
+        """The closed sections to open for the user's words."""
         return ()
 
 
@@ -111,10 +111,14 @@ class ViewOptions:
     """How a template shows its sections: the strategy, what may be closed, prices and the budget for opening."""
 
     disclosure: Disclosure
-    counter: Tokenizer
+    tokenizer: Tokenizer | None = None
     collapse_tool: Tool[Any, Any] | None = None
     show_prices: bool = False
     token_budget: int | None = None
+
+    @property
+    def counter(self) -> Tokenizer:
+        return self.tokenizer or default_tokenizer()
 
 
 class View:
@@ -143,11 +147,11 @@ class View:
         )
 
     def visibility_of(self, node: Node) -> SectionVisibility:
-        """What the model sees of a section, its ancestors taken into account."""
+        """The visibility of a section for the model, its ancestors taken into account."""
         return PACKED[self.state.seen[node.index]]
 
     def own_visibility(self, node: Node) -> SectionVisibility:
-        """What the section would show if its ancestors were open."""
+        """The visibility that the section would have if its ancestors were open."""
         return PACKED[self.state.own[node.index]]
 
     def decided_by(self, node: Node) -> Decider:
@@ -214,7 +218,7 @@ class View:
                 yield node.path, opened.visibility_of(node)
 
     def opening(self, path: SectionPath) -> Opening:
-        """What opening the section, together with its closed ancestors, would show, and which tools it would add."""
+        """The effect of opening a section together with its closed ancestors: text and tools that it adds."""
         after = self.opened({path: SectionVisibility.FULL})
         newly = (self.outline.nodes[index].path for index in after.state.opened[len(self.state.opened) :])
         overrides = dict.fromkeys((*newly, path), SectionVisibility.FULL)
@@ -230,13 +234,14 @@ class View:
         return Opening(overrides, tuple(coming.values()), lambda: after.pieces_of(top.path), unloaded)
 
     def reading(self, path: SectionPath) -> Opening:
-        """The effect of reading a section: sections with tools are opened; others only return their text.
+        """The effect of reading a section: closed ones with tools are opened; others only return their text.
 
         A section that loads content is opened too, so that a resumed run loads it again.
         """
         node = self.outline.by_path[path]
         after = self.opened({path: SectionVisibility.FULL})
-        if node.is_late or any(below.all_tools for below in after.seen_below(node, FULL)):
+        brings = node.is_late or any(below.all_tools for below in after.seen_below(node, FULL))
+        if brings and not self.is_open(path):
             return self.opening(path)
         return Opening({}, (), lambda: self.pieces_of(path))
 
@@ -260,7 +265,7 @@ class View:
         if overrides is None:
             overrides = {}
             for path in () if files else found:
-                overrides = {**overrides, **({} if self.is_open(path) else self.reading(path).overrides)}
+                overrides = {**overrides, **self.reading(path).overrides}
         content = () if files or halt else tuple(dict.fromkeys((*overrides, *found)))
         return DisclosureRequest(keys, reason, self.visibility(), overrides, content, files, halt, action)
 
@@ -271,7 +276,7 @@ class View:
 
     def opened(self, overrides: Mapping[SectionPath, SectionVisibility], decider: Decider = "session") -> View:
         """The view with these overrides applied."""
-        return View(self.state.with_overrides(overrides, decider), self._params, self._options)
+        return View(self.state.with_visibility(overrides, decider), self._params, self._options)
 
     def fitted(self, budget: int, tokenizer: Tokenizer) -> View:
         """Open summarized sections, the cheapest first, as long as text and tools stay within the budget.
@@ -460,7 +465,7 @@ class View:
 
 @dataclass(frozen=True, repr=False)
 class RenderedPrompt(Displayed, Generic[OutputT]):
-    """What the model sees at the start of a run.
+    """The prompt as the model sees it at the start of a run.
 
     `text` is all of it: `system_text`, which stays the same from run to run as long as its params do, then `user_text`.
     """
@@ -526,7 +531,7 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
 
     @property
     def visibility(self) -> Mapping[SectionPath, SectionVisibility]:
-        """What each section in the text shows."""
+        """The visibility of each section in the text."""
         return {span.path: span.visibility for span in self.spans}
 
     @property

@@ -20,7 +20,7 @@ SectionPath = tuple[str, ...]
 
 
 class SectionVisibility(StrEnum):
-    """What the model sees of a section.
+    """The part of a section that the model sees.
 
     Authors and overrides choose between FULL and SUMMARY. The other two are results of a render: a section is HIDDEN
     inside a summarized one, and ABSENT when it or an ancestor is disabled.
@@ -199,7 +199,7 @@ def with_ancestors(
 
 
 def visible(own: bytes, parents: Iterable[tuple[int, int]]) -> bytes:
-    """What is seen of each section, packed, given what each would show by itself.
+    """The visibility of each section among the others, packed, given what each would show by itself.
 
     `parents` has pairs of a section and its parent, outermost first.
     """
@@ -211,7 +211,7 @@ def visible(own: bytes, parents: Iterable[tuple[int, int]]) -> bytes:
 
 
 def effective(base: Overrides, overrides: Overrides) -> dict[SectionPath, SectionVisibility]:
-    """What is seen of each section, given what it would show by itself, and overrides with the ancestors they open.
+    """The visibility of each section, given what it would show by itself, and overrides with the ancestors they open.
 
     Parents come first in `base`.
     """

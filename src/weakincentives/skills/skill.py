@@ -229,7 +229,7 @@ def _skill_file(folder: Path) -> Path | None:
 
 
 def _is_page(path: Path) -> bool:
-    """Whether a skill's file is text for the model: Markdown that is not under `assets` or `scripts`."""
+    """True if a skill's file is text for the model: Markdown that is not under `assets` or `scripts`."""
     return is_page(path) and path.parts[0] not in ("assets", "scripts")
 
 

@@ -35,7 +35,7 @@ what came out, not only what you expected.
 
 @dataclass(frozen=True, slots=True)
 class CodeInterpreterConfig(HostedToolConfig):
-    """What code may do, and the container it runs in: an existing one by id, or a new one with these settings.
+    """The limits of the code, and the container it runs in: an existing one by id, or a new one with these settings.
 
     None leaves a setting to the provider. `allowed_domains` limits network access to these domains; an empty tuple
     denies it.
@@ -156,14 +156,9 @@ def code_interpreter_tool(
 class CodeInterpreterSection(HostedToolSection):
     """A section that lets the model run code at the provider."""
 
+    default_title, default_template = "Code Interpreter", _TEMPLATE
+
     def __init__(
-        self,
-        config: CodeInterpreterConfig = CodeInterpreterConfig(),
-        *,
-        key: str = "code_interpreter",
-        title: str = "Code Interpreter",
-        template: str = _TEMPLATE,
-        name: str = "code_interpreter",
-        **options: Any,
+        self, config: CodeInterpreterConfig = CodeInterpreterConfig(), *, name: str = "code_interpreter", **options: Any
     ) -> None:
-        super().__init__(code_interpreter_tool(config, name=name), title=title, key=key, template=template, **options)
+        super().__init__(code_interpreter_tool(config, name=name), **options)

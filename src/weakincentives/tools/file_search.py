@@ -142,17 +142,10 @@ def file_search_tool(config: FileSearchConfig, *, name: str = "file_search") -> 
 class FileSearchSection(HostedToolSection):
     """A section that lets the model search uploaded files."""
 
-    def __init__(
-        self,
-        config: FileSearchConfig,
-        *,
-        key: str = "file_search",
-        title: str = "File Search",
-        template: str = _TEMPLATE,
-        name: str = "file_search",
-        **options: Any,
-    ) -> None:
-        super().__init__(file_search_tool(config, name=name), title=title, key=key, template=template, **options)
+    default_title, default_template = "File Search", _TEMPLATE
+
+    def __init__(self, config: FileSearchConfig, *, name: str = "file_search", **options: Any) -> None:
+        super().__init__(file_search_tool(config, name=name), **options)
 
 
 def _check_filters(compound: AllOf | AnyOf) -> None:

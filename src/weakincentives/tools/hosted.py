@@ -1,11 +1,11 @@
-"""What all kinds of hosted tools share: section, domain filter, provider failures, and checks."""
+"""The parts that all kinds of hosted tools share: section, domain filter, provider failures, and checks."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedTool, MarkdownSection
@@ -60,11 +60,16 @@ class DomainFilter:
 class HostedToolSection(MarkdownSection[None]):
     """Describes a hosted tool in Markdown and offers it while the section is shown in full.
 
-    Accepts the options of every section: `summary=`, `visibility=`, `enabled=`, `children=` and so on.
+    Accepts the options of every section (`summary=`, `visibility=`, `enabled=`, `children=` and so on), and `key=`,
+    `title=` and `template=`, which have defaults for each kind of tool.
     """
 
-    def __init__(self, tool: HostedTool[Any], *, title: str, key: str, template: str, **options: Any) -> None:
-        super().__init__(title=title, key=key, template=template, hosted_tools=(tool,), **options)
+    default_title: ClassVar[str] = ""
+    default_template: ClassVar[str] = ""
+
+    def __init__(self, tool: HostedTool[Any], **options: Any) -> None:
+        defaults = {"key": tool.kind, "title": self.default_title, "template": self.default_template}
+        super().__init__(**{**defaults, **options}, hosted_tools=(tool,))
 
 
 def check_type(value: object, types: type | tuple[type, ...], field: str, expected: str) -> None:

@@ -95,14 +95,7 @@ def web_fetch_tool(config: WebFetchConfig = WebFetchConfig(), *, name: str = "we
 class WebFetchSection(HostedToolSection):
     """A section that lets the model read web pages."""
 
-    def __init__(
-        self,
-        config: WebFetchConfig = WebFetchConfig(),
-        *,
-        key: str = "web_fetch",
-        title: str = "Web Fetch",
-        template: str = _TEMPLATE,
-        name: str = "web_fetch",
-        **options: Any,
-    ) -> None:
-        super().__init__(web_fetch_tool(config, name=name), title=title, key=key, template=template, **options)
+    default_title, default_template = "Web Fetch", _TEMPLATE
+
+    def __init__(self, config: WebFetchConfig = WebFetchConfig(), *, name: str = "web_fetch", **options: Any) -> None:
+        super().__init__(web_fetch_tool(config, name=name), **options)

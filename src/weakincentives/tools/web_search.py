@@ -121,17 +121,12 @@ class WebSearchSection(HostedToolSection):
     PromptTemplate(ns="research", key="lookup", sections=[task, WebSearchSection()])
     """
 
+    default_title, default_template = "Web Search", _TEMPLATE
+
     def __init__(
-        self,
-        config: WebSearchConfig = WebSearchConfig(),
-        *,
-        key: str = "web_search",
-        title: str = "Web Search",
-        template: str = _TEMPLATE,
-        name: str = "web_search",
-        **options: Any,
+        self, config: WebSearchConfig = WebSearchConfig(), *, name: str = "web_search", **options: Any
     ) -> None:
-        super().__init__(web_search_tool(config, name=name), title=title, key=key, template=template, **options)
+        super().__init__(web_search_tool(config, name=name), **options)
 
 
 def _is_timezone(name: str) -> bool:

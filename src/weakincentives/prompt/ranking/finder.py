@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -40,25 +41,24 @@ class SectionFinder:
     def has_index(self, outline: Outline) -> bool:
         return outline in self._indexes
 
-    def ranked(self, view: View, text: str, outline: Outline | None = None) -> Iterator[Found]:
-        """Every enabled section related to the text, best first.
+    def ranked(
+        self, view: View, text: str, outline: Outline | None = None, *, limit: int | None = None
+    ) -> Iterator[Found]:
+        """The enabled sections related to the text, best first.
 
         Pass the template's `outline` if that is enough: one with sections added by a run needs its own index.
         """
-        yield from self._found(view, text, len(view.outline.nodes), outline or view.outline)
-
-    def closed(self, view: View, text: str, limit: int) -> list[Found]:
-        """The best closed sections."""
-        wanted = limit + view.state.seen.count(FULL) + view.state.seen.count(ABSENT)
-        closed = (found for found in self._found(view, text, wanted, view.outline) if found.closed)
-        return [found for found, _ in zip(closed, range(limit), strict=False)]
-
-    def _found(self, view: View, text: str, limit: int, outline: Outline) -> Iterator[Found]:
-        for place, score in self._index(outline).rank(text, limit):
+        outline = outline or view.outline
+        for place, score in self._index(outline).rank(text, limit or len(view.outline.nodes)):
             node = view.outline.by_path[outline.nodes[place].path]
             visibility = view.visibility_of(node)
             if visibility is not SectionVisibility.ABSENT:
                 yield Found(node, score, visibility is not SectionVisibility.FULL)
+
+    def closed(self, view: View, text: str, limit: int) -> list[Found]:
+        """The best closed sections."""
+        wanted = limit + view.state.seen.count(FULL) + view.state.seen.count(ABSENT)
+        return list(islice((found for found in self.ranked(view, text, limit=wanted) if found.closed), limit))
 
     def _index(self, outline: Outline) -> Index:
         with self._lock:

@@ -50,7 +50,7 @@ class SectionText:
 
     @property
     def pieces(self) -> list[str]:
-        """What can be quoted as a match: the summary, a sentence, or a tool."""
+        """The texts that can be quoted as a match: the summary, a sentence, or a tool."""
         return [piece for piece in (self.summary or self.title, *sentences(self.body), *self.tools) if piece]
 
 
