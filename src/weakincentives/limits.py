@@ -1,4 +1,4 @@
-"""How long a run may take and how much it may spend.
+"""Limits of a run: how long it may take and how much it may spend.
 
 `Deadline` and `Budget` are values. `Meter` is the mutable counter that tracks what a run has spent and refuses the next
 step once a limit is reached. All restarts of a run share one meter.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from weakincentives._frozen import quick_init
@@ -111,7 +111,7 @@ class TokenUsage:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run has spent so far; `turns` counts model replies."""
+    """The expenses of a run so far; `turns` counts model replies."""
 
     usage: TokenUsage = TokenUsage()
     turns: int = 0
@@ -164,7 +164,10 @@ class Budget:
 
 
 class Meter:
-    """Counts what one run spends across its restarts, and refuses a step that would exceed a limit."""
+    """Counts what one run spends across its restarts, and refuses a step that would exceed a limit.
+
+    Set `spent` to continue from what the run had spent in another process.
+    """
 
     def __init__(self, budget: Budget | None = None, deadline: Deadline | None = None) -> None:
         if not isinstance(budget, Budget | None):
@@ -173,47 +176,26 @@ class Meter:
             raise TypeError(f"deadline must be a Deadline, got {deadline!r}; pass Deadline.after(seconds=...)")
         self.budget = budget
         self.deadline = deadline
+        self.spent = Spent()
         self._lock = threading.Lock()
-        self._spent = Spent()
-
-    @property
-    def spent(self) -> Spent:
-        """What was counted so far; pass it to `restore` to continue in another process."""
-        return self._spent
 
     @property
     def usage(self) -> TokenUsage:
-        return self._spent.usage
+        return self.spent.usage
 
     @property
     def turns(self) -> int:
-        return self._spent.turns
+        return self.spent.turns
 
     @property
     def tool_calls(self) -> int:
-        return self._spent.tool_calls
-
-    @property
-    def cost(self) -> float | None:
-        """The cost so far; None if the budget has no prices."""
-        prices = self.budget.prices if self.budget else None
-        return None if prices is None else prices.cost(self.usage)
+        return self.spent.tool_calls
 
     def add_usage(self, usage: TokenUsage) -> None:
         """Count one model reply and its tokens."""
         with self._lock:
-            spent = self._spent
-            self._spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
-
-    def set_tool_calls(self, count: int) -> None:
-        """Set the count from a record, or undo the count of a postponed call."""
-        with self._lock:
-            self._spent = replace(self._spent, tool_calls=count)
-
-    def restore(self, spent: Spent) -> None:
-        """Continue from what the run had spent before it was resumed."""
-        with self._lock:
-            self._spent = spent
+            spent = self.spent
+            self.spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
 
     def check_model_call(self, prompt_name: str) -> None:
         """Raise if a limit is reached: a model call always spends something."""
@@ -233,8 +215,8 @@ class Meter:
         """Check and count in one step, so that concurrent calls cannot pass a limit together."""
         with self._lock:
             self.check_tool_call(prompt_name)
-            spent = self._spent
-            self._spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
+            spent = self.spent
+            self.spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
 
     def check_deadline(self, prompt_name: str) -> None:
         """Raise if the deadline has passed."""

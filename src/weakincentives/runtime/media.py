@@ -1,4 +1,4 @@
-"""What a model accepts besides text: which media, how large, how many, and what they cost in tokens."""
+"""The media that a model accepts: of which types, how large, how many, and their cost in tokens."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class MediaSupport:
         return ", ".join(["text", *listed]) if listed else "text only"
 
     def problem(self, part: Part) -> str:
-        """Why the model does not accept this part; empty if it does."""
+        """The reason why the model does not accept this part; empty if it does."""
         if not isinstance(part, Media):
             return ""
         types = self.images if isinstance(part, Image) else self.audio if isinstance(part, Audio) else self.documents

@@ -1,4 +1,4 @@
-"""What the library knows about an adapter without importing it or its SDK.
+"""The facts about an adapter that need neither its module nor its SDK.
 
 Each adapter describes itself once, as `SPEC` in the front of its own package. The command line, the hosted tools, the
 prices, the ledger and the prefix check read it from here. To add an adapter, add its package to `PACKAGES`.
@@ -50,7 +50,7 @@ class AdapterSpec:
 
     @property
     def usage(self) -> str:
-        """How to write the adapter in one string, such as `openai:MODEL`."""
+        """The adapter in one string, such as `openai:MODEL`."""
         return f"{self.provider}:{self.model}" if self.requires_model else f"{self.provider}[:{self.model}]"
 
     def load(self) -> Any:
