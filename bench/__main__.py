@@ -22,7 +22,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument("--save", action="store_true", help=f"also write the tables to bench/{RESULTS.name}")
     parser.add_argument(
-        "--data", type=Path, help="folder of disclosure data, which the topics finding and schemas read"
+        "--data", type=Path, help="folder of disclosure data, which the topics finding, fusion and schemas read"
     )
     arguments = parser.parse_args(argv)
     if arguments.data is not None:

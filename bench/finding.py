@@ -7,13 +7,11 @@ holds `public/SET/tree.jsonl.gz` and `public/SET/queries.jsonl.gz`; `baselines.j
 from __future__ import annotations
 
 import gzip
-import itertools
 import json
 import math
 import os
 import random
 import time
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,7 +34,6 @@ from weakincentives.prompt import (
     default_tokenizer,
 )
 from weakincentives.prompt.ranking import Found, LexicalRanker, SectionText, StaticRanker
-from weakincentives.prompt.ranking.lexical import HEADLINE, PIECE, best, fused
 from weakincentives.runtime import ModelRequest
 from weakincentives.runtime.misses import best_miss
 from weakincentives.session import Session
@@ -152,23 +149,16 @@ Results = dict[tuple[str, str], Result]
 
 
 def rows() -> Iterator[Row]:
-    data_folder = Path(os.environ.get("WINK_BENCH_DATA", ""))
-    if not (data_folder / "public").is_dir():
-        raise FileNotFoundError(
-            "pass --data FOLDER with public/SET/{tree,queries}.jsonl.gz of LiveMCPBench, tau-bench (banking), MetaTool "
-            "and BFCL; they are published by their authors and are not part of this project"
-        )
-    sets = {name: Dataset.read(data_folder, name) for name in dict.fromkeys(name for name, _ in COLUMNS + FURTHER)}
-    published = json.loads((data_folder / "baselines.json").read_text(encoding="utf-8"))
+    sets = read_sets(COLUMNS + FURTHER)
+    published = json.loads((_data_folder() / "baselines.json").read_text(encoding="utf-8"))
     against: dict[str, Results] = {}
-    for name, ranker, compared in _rankers():
+    for name, ranker, compared in rankers():
         results = measure(ranker, sets.values())
         for baseline in compared:
             if baseline.name not in against:
                 against[baseline.name] = measure(baseline, sets.values())
         yield from _ranker_rows(name, results, {one.name: against[one.name] for one in compared}, published)
         yield from rare_word_rows(name, ranker)
-    yield _cross_validated(sets)
     yield from PUBLISHED
     yield from _menu_rows(sets["tau_banking"])
     yield from _size_rows()
@@ -177,7 +167,22 @@ def rows() -> Iterator[Row]:
     yield from _miss_rows(sets.values())
 
 
-def _rankers() -> Iterator[tuple[str, Any, Sequence[Baseline]]]:
+def read_sets(columns: Iterable[tuple[str, str]]) -> dict[str, Dataset]:
+    """The sets of these columns, by name."""
+    return {name: Dataset.read(_data_folder(), name) for name in dict.fromkeys(name for name, _ in columns)}
+
+
+def _data_folder() -> Path:
+    folder = Path(os.environ.get("WINK_BENCH_DATA", ""))
+    if not (folder / "public").is_dir():
+        raise FileNotFoundError(
+            "pass --data FOLDER with public/SET/{tree,queries}.jsonl.gz of LiveMCPBench, tau-bench (banking), MetaTool "
+            "and BFCL; they are published by their authors and are not part of this project"
+        )
+    return folder
+
+
+def rankers() -> Iterator[tuple[str, Any, Sequence[Baseline]]]:
     """Every ranker that can be had here, with what it is compared with query by query."""
     lexical = lexical_baselines()
     yield "built-in", LexicalRanker(), lexical
@@ -233,35 +238,6 @@ def _ranker_rows(
             f"{result.index_seconds:.2f} s + {1000 * result.query_seconds:.1f} ms a query; " + ", ".join(compared)
         )
         yield Row(f"{name}: {' '.join(column)}", fmean(result.recall[5]), "% recall@5", note=note)
-
-
-def _cross_validated(sets: Mapping[str, Dataset], folds: int = 5) -> Row:
-    """The built-in ranker with weights chosen on four fifths of the tasks and measured on the last fifth."""
-    weights = list(itertools.product((0.5, 1.0, PIECE, 4.0), (0.0, 0.15, HEADLINE, 0.6)))
-    recalls: dict[tuple[str, str], list[tuple[int, list[float]]]] = {column: [] for column in COLUMNS}
-    for name in dict.fromkeys(name for name, _ in COLUMNS):
-        index = LexicalRanker().index_sections(sets[name].sections)
-        for query in (query for query in sets[name].queries if (name, query.kind) in recalls):
-            parts = index.parts(query.text)
-            found = [_recall(query, fused(parts, *pair)) for pair in weights]
-            recalls[name, query.kind].append((zlib.crc32(f"{name} {query.task}".encode()) % folds, found))
-    tested: dict[tuple[str, str], list[float]] = {column: [] for column in COLUMNS}
-    for fold in range(folds):
-        trained = [
-            fmean(fmean(one[place] for at, one in measured if at != fold) for measured in recalls.values())
-            for place in range(len(weights))
-        ]
-        chosen = max(range(len(weights)), key=trained.__getitem__)
-        for column, measured in recalls.items():
-            tested[column] += [one[chosen] for at, one in measured if at == fold]
-    note = f"{folds} folds by task, {len(weights)} pairs of weights, without regard to rare words"
-    mean = fmean(map(fmean, tested.values()))
-    return Row("built-in: mean recall@5, weights chosen on other queries", mean, "%", note=note)
-
-
-def _recall(query: Query, scores: Sequence[float], limit: int = 5) -> float:
-    found = {place for place, _ in best(scores, limit)}
-    return 100 * fmean(bool(group & found) for group in query.gold)
 
 
 def _best(column: tuple[str, str], name: str, published: Mapping[str, Any]) -> float:
@@ -325,7 +301,7 @@ def _searched(template: PromptTemplate[None], queries: Sequence[str]) -> float:
     spent: list[float] = []
     tool = template.disclosure.tools(with_tools=True, content_only=True)[1]
     prompt = Prompt(template)
-    context = type("Context", (), {"prompt": prompt, "session": None})
+    context = type("Context", (), {"prompt": prompt, "session": None, "view": prompt.view()})
     for query in queries:
         start = time.process_time()
         tool.handler(SearchSectionsParams(query), context=context)

@@ -15,8 +15,7 @@ from typing import Any
 from bench.row import Row
 from weakincentives.prompt import Section, markdown_sections
 from weakincentives.prompt.ranking import SectionText, terms
-from weakincentives.prompt.ranking.lexical import best
-from weakincentives.prompt.ranking.text import Bm25
+from weakincentives.prompt.ranking.lexical import Bm25, best
 
 MADE = 5000
 DOCS = Path(__file__).parents[1] / "docs"
@@ -30,13 +29,12 @@ Corpus = tuple[Sequence[SectionText], Sequence[tuple[int, int, str]]]
 
 def rare_word_rows(name: str, ranker: Any) -> Iterator[Row]:
     """The built-in ranker is held to a goal; one that runs a model takes too long for 5,000 sections."""
-    corpora = {"the docs": docs()} if name == "embedding model" else {f"{MADE:,} sections": made(), "the docs": docs()}
-    for label, (sections, questions) in corpora.items():
+    for label, (sections, questions) in corpora(name).items():
         index = ranker.index_sections(sections)
-        plain = _plain(sections)
+        plain = plain_bm25(sections)
         for common in COMMON:
             asked = [(place, text) for count, place, text in questions if count == common]
-            ours, theirs = _found(index.rank, asked), _found(plain, asked)
+            ours, theirs = found(index.rank, asked), found(plain, asked)
             note = (
                 f"first in {ours[0]} of {len(asked)}, plain BM25 {theirs[0]}; "
                 f"among ten {ours[1]}, plain BM25 {theirs[1]}"
@@ -45,6 +43,11 @@ def rare_word_rows(name: str, ranker: Any) -> Iterator[Row]:
             goal = 90 if name == "built-in" else None
             title = f"{name}: a rare word and {common} common ones, {label}, of plain BM25"
             yield Row(title, share, "%", goal=goal, better="more", note=note)
+
+
+def corpora(ranker: str) -> dict[str, Corpus]:
+    """What a ranker of this name is measured on."""
+    return {"the docs": docs()} if ranker == "embedding model" else {f"{MADE:,} sections": made(), "the docs": docs()}
 
 
 def text_maker(chance: random.Random) -> Callable[[int], str]:
@@ -95,13 +98,13 @@ def docs(questions: int = 300, seed: int = 2) -> Corpus:
     return sections, asked
 
 
-def _plain(sections: Sequence[SectionText]) -> Rank:
+def plain_bm25(sections: Sequence[SectionText]) -> Rank:
     """BM25 (k1 1.2, b 0.75) over the whole text, with the built-in ranker's words."""
     index = Bm25([terms(section.text) for section in sections], 1.2, 0.75)
     return lambda query, limit: best(index.scores(index.weights(Counter(terms(query)))), limit)
 
 
-def _found(rank: Rank, asked: Sequence[tuple[int, str]]) -> tuple[int, int]:
+def found(rank: Rank, asked: Sequence[tuple[int, str]]) -> tuple[int, int]:
     """For how many questions the section is first, and among the first ten."""
     orders = [([place for place, _ in rank(text, 10)], wanted) for wanted, text in asked]
     return sum(order[:1] == [wanted] for order, wanted in orders), sum(wanted in order for order, wanted in orders)

@@ -117,10 +117,12 @@ class Heard(Script):
     def __init__(self, steps: tuple[Step, ...]) -> None:
         super().__init__(steps)
         self.heard: list[str] = []
+        self.requests: list[ModelRequest] = []
         self.full = any(isinstance(step, Raw) and step.status == 413 for step in steps)
 
     def reply(self, request: ModelRequest, *rest: Any) -> ModelReply:
         self.heard.append(_said(request))
+        self.requests.append(request)
         try:
             return super().reply(request, *rest)
         except EngineError:

@@ -27,7 +27,7 @@ from mcp.shared.exceptions import MCPError
 
 from weakincentives.content import Part
 from weakincentives.limits import Meter
-from weakincentives.mcp.server import CALL_ID, AnnouncingServer, Context, Listener, content_block, is_older
+from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
 from weakincentives.runtime import (
     CallModel,
@@ -61,7 +61,7 @@ HostKey = tuple[str, str, str]
 
 
 class TemplateServer:
-    """What `serve` returns: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
+    """A template as a server: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
 
     def __init__(
         self, prompt: Prompt[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
@@ -330,7 +330,7 @@ class _Host:
 
 
 def _declared(tool: Tool[Any, Any]) -> types.Tool:
-    """A tool as MCP lists it; `_meta` asks Claude Code to show it at once and to pass on large results whole."""
+    """A tool as MCP lists it."""
     return types.Tool.model_validate(
         {
             "name": tool.name,
@@ -338,6 +338,6 @@ def _declared(tool: Tool[Any, Any]) -> types.Tool:
             # Hosts check calls against it, and their models need not write every argument.
             "inputSchema": tool.plain_schema,
             "annotations": {"readOnlyHint": tool.read_only},
-            "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
+            "_meta": TOOL_META,
         }
     )

@@ -29,7 +29,6 @@ from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
-from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.runs import RunScope
 from weakincentives.runtime.start import Beginning
 from weakincentives.session import Session
@@ -105,8 +104,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
 
     def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
         """The adapter's own codecs, by kind; called when the first run starts."""
-        spec = adapter_spec(self.name)
-        return {} if spec is None else spec.codecs()
+        return {}
 
     def channel(self) -> Channel:
         """A connection to the model for one run."""
@@ -173,16 +171,14 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     ) -> PromptResponse[OutputT]:
         """Continue the session's run with the request it would have sent next, in this process or another."""
         options["beginning"] = "resume"
-        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
-            return drive(loop, channel)
+        return self.evaluate(prompt, session=session, **options)
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`resume` on an event loop."""
         options["beginning"] = "resume"
-        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
-            return await drive_async(loop, channel)
+        return await self.evaluate_async(prompt, session=session, **options)
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None

@@ -142,9 +142,9 @@ class Exposure(Mapping[SectionPath, Exposed]):
 class PromptRendered(RunEvent):
     """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted tools last.
 
-    `overrides` are the session's at this moment, and `exposed` is what the model then has of each section. `continues`
-    is the run whose conversation continues here with the same text. `overrides_tag` is that of the stored override of
-    its texts, if one was applied.
+    `overrides` are the session's at this moment, and `exposed` is what the model had of each section before; the
+    `SectionsExposed` that follows changes it. `continues` is the run whose conversation continues here with the same
+    text. `overrides_tag` is that of the stored override of its texts, if one was applied.
     """
 
     run_id: str

@@ -116,7 +116,6 @@ def explain(
 ) -> Explanation:
     rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
     view = rendered.view
-    assert view is not None
     states = section_states(view, rendered.text, adapter)
     media = sum(adapter.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
     text_tokens = adapter.count_tokens(rendered.text) + media

@@ -30,7 +30,6 @@ Changes = dict[SectionPath, Exposed]
 def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopAdapter) -> Changes:
     """The changes made by a render; it keeps tool results, and the last user turn unless there is a new one."""
     view = rendered.view
-    assert view is not None
     now: Changes = {}
     for path, known in before.items():
         said = not rendered.user_text and known.source in HAS_TEXT and is_user(view, path)
@@ -130,7 +129,7 @@ class Comparison:
     def difference(self) -> PromptDifference:
         view, now = self.view, self.view.visibility()
         opened_until = 0
-        for node, _ in view.layout.marks:
+        for node in view.shown:
             path, shows = node.path, now[node.path]
             known, before = self.exposure[path], self.shown.get(path)
             has_text = known.source in HAS_TEXT

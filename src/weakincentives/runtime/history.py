@@ -238,8 +238,9 @@ class Scene:
         )
 
     def _turn_sections(self, tools: tuple[str, ...]) -> tuple[TurnSection, ...]:
-        shows = effective({path: each.base for path, each in self.sections.items()}, self.overrides.overrides)
-        chosen = with_ancestors(self.overrides.overrides)
+        base = {path: each.base for path, each in self.sections.items()}
+        chosen = with_ancestors(self.overrides.overrides, base)
+        shows = effective(base, chosen)
         return tuple(
             self._turn_section(section, shows[path], "session" if path in chosen else section.base_decided_by, tools)
             for path, section in self.sections.items()

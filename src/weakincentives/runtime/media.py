@@ -1,4 +1,4 @@
-"""The media that a model accepts: of which types, how large, how many, and their cost in tokens."""
+"""Media that a model accepts besides text: which, how large, how many, and their cost in tokens."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from weakincentives.prompt import (
     SetVisibilityOverride,
     View,
     VisibilityOverrides,
+    inside,
     parts_in,
 )
 from weakincentives.runtime import events
@@ -89,7 +90,7 @@ class Notices:
     def record_first_opened(self, view: View) -> None:
         """Record what is open from the start because of a rule or the user's words."""
         for decider in ("rule", "search"):
-            keys = tuple(node.key for node, _ in view.layout.marks if view.decided_by(node) == decider)
+            keys = tuple(node.key for node in view.shown if view.decided_by(node) == decider)
             if keys:
                 self._record_opened(keys, decider)
 
@@ -135,7 +136,7 @@ class Notices:
         view = self.context.view
         states = self._states(view, "".join(view.pieces()))
         for path in fresh:
-            within = tuple(state for state in states if state.path[: len(path)] == path)
+            within = tuple(state for state in states if inside(state.path, path))
             changed = view.outline.brought(path).changed
             self.context.emit(events.SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
 

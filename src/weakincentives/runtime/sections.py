@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt import CollapseSection, SectionPath, SectionVisibility, View
+from weakincentives.prompt import CollapseSection, SectionPath, SectionVisibility, View, inside
 from weakincentives.runtime.context import LoopAdapter, RunContext
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.exposure import media_tokens
@@ -55,7 +55,7 @@ def close_unused(context: RunContext, context_tokens: int) -> None:
         return
     closed = {each.path for each in context.session[CollapseSection].view() if each.reason.startswith(_TOO_LARGE)}
     sent = context.exposure.items()
-    freed = sum(each.tokens for path, each in sent if any(path[: len(up)] == up for up in closed))
+    freed = sum(each.tokens for path, each in sent if any(inside(path, up) for up in closed))
     offered = {ref.section_key for ref in context.run.tools if not ref.revoked} - set(map(".".join, closed))
     view, last_used = context.view, context.run.last_used
     opened = [

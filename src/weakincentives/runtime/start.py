@@ -162,7 +162,7 @@ class RunStart:
             if not same_run:
                 context.presentation.begin(context.visibility_overrides, words)
         view = context.view
-        rendered = context.prompt.rendered(view)
+        rendered = context.prompt.template.rendered(view)
         self.tools.check_hosted(view)
         others = [m for m in spoken if (m.role, m.kind) != ("user", PROMPT_TEXT)]
         context.adapter.check_parts(rendered.user_parts, others)

@@ -207,7 +207,7 @@ class OfferedTools:
             if node is None or self.toolbox.get(tool.name) is not None or isinstance(tool, HostedTool):
                 continue
             late = any(up.is_late for up in (node, *view.outline.ancestors(node)))
-            if not late and not view.opened_at(node):
+            if not late and not view.state.opened_at(node):
                 raise self.context.error(
                     f"The {self.context.adapter.name} adapter cannot offer the tool '{tool.name}' of section "
                     f"'{node.key}': the provider uses this name for a tool of its own; rename it."

@@ -29,6 +29,7 @@ from weakincentives.runtime import (
     SectionsExposed,
     ToolInvoked,
     ToolsInjected,
+    adapter_spec,
 )
 from weakincentives.session import Session, observing
 
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 SCOPE = "weakincentives"
-# Adapters whose provider has a well-known name; for others, the adapter's name is used.
-_PROVIDERS = {"claude_agent_sdk": "anthropic"}
 _FINISH_REASONS = {"end": "stop"}
 _CAPTURING_VALUES = frozenset({"true", "1", "span_only", "span_and_event"})
 _MAX_LEFT = 10_000
@@ -70,7 +69,7 @@ class _Run:
 
 
 class Instrumentation:
-    """What `instrument` returns; can be entered more than once."""
+    """The result of `instrument`; can be entered more than once."""
 
     def __init__(
         self,
@@ -132,7 +131,7 @@ class Instrumentation:
         source = session[PromptRendered].latest() if isinstance(event, ToolInvoked) else event
         if source is None or source.run_id != event.run_id:
             return None
-        provider = _PROVIDERS.get(source.adapter, source.adapter)
+        provider = _provider(source.adapter)
         bound = session[Run].latest()
         started = event.timestamp - getattr(event, "latency", getattr(event, "duration", 0.0))
         earlier = self._left.pop(event.run_id, None)
@@ -361,9 +360,14 @@ def _chat(run: _Run, event: ModelCalled | RunEnded) -> dict[str, Any]:
     """The attributes of a model call. The first call of an adapter that took over says which model it is."""
     if run.moved or not run.model:
         run.moved = False
-        run.provider, run.model = _PROVIDERS.get(event.adapter, event.adapter), event.model
+        run.provider, run.model = _provider(event.adapter), event.model
     common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
     return {"gen_ai.operation.name": "chat", **common}
+
+
+def _provider(adapter: str) -> str:
+    spec = adapter_spec(adapter)
+    return (spec.vendor if spec else "") or adapter
 
 
 def _nanoseconds(seconds: float) -> int:

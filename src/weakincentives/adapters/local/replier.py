@@ -221,7 +221,7 @@ class Replier:
         return own >= self._relevance.enough
 
     def _confirmed(self, tool: Tool[Any, Any], arguments: str, outlook: Outlook, watch: Watch) -> bool:
-        """Whether the model agrees that the user is asking for this change."""
+        """True if the model agrees that the user wants this change."""
         task = _CONFIRM.format(said=outlook.said, name=tool.name, description=tool.description, arguments=arguments)
         schema = {"type": "string", "enum": ["yes", "no"]}
         return write_json(self._engine, [_user(task)], watch, schema, max_tokens=8).text == '"yes"'
@@ -278,7 +278,7 @@ def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
 
 
 def _made_of(answer: str, read: str, question: str) -> bool:
-    """Whether an answer says more than the question, and adds no numbers and few words that were not read.
+    """True if an answer adds to the question, and has no numbers and few words that were not read.
 
     Small models repeat the question, repeat examples, and make things up.
     """
@@ -289,7 +289,7 @@ def _made_of(answer: str, read: str, question: str) -> bool:
 
 
 def _quotation(outlook: Outlook, found: Sequence[Sentence], *, besides: str = "") -> str:
-    """What tools returned or, if none was called, the best-matching sentences; omits those in `besides`."""
+    """The results of tools or, if none was called, the best-matching sentences; omits those in `besides`."""
     quotes = outlook.results or [sentence.text for sentence in _quoted(found)]
     return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes if quote not in besides)
 
