@@ -34,10 +34,12 @@ def application(url: str) -> Starlette:
     template = PromptTemplate(ns="bench", key="web", sections=[task])
     client = openai.AsyncOpenAI(api_key="sk-bench-0123456789", base_url=f"{url}/v1")
     adapter = OpenAIAdapter("gpt-5.6", client=client)
-    threads = Threads(lambda thread: Conversation(Prompt(template), adapter=adapter))
-    return Starlette(
-        routes=[Route("/api/chat", vercel_ai(threads), methods=["POST"]), Route("/cpu", cpu)],
-    )
+
+    def make(thread: str, request: Request | None = None) -> Conversation[None]:
+        return Conversation(Prompt(template), adapter=adapter)
+
+    chat = vercel_ai(Threads(make))
+    return Starlette(routes=[Route("/api/chat", chat, methods=["POST"]), Route("/cpu", cpu)])
 
 
 async def cpu(request: Request) -> PlainTextResponse:

@@ -75,7 +75,7 @@ def find_definition(name: Annotated[str, "of a function or class"], *, context: 
 @tool
 def rename(old: str, new: str, *, context: ToolContext) -> str:
     "Rename an identifier in all Python files."
-    changed = []
+    changed: list[str] = []
     for path in files(context).glob("**/*.py"):
         text = files(context).read(path)
         renamed = re.sub(rf"\b{re.escape(old)}\b", new, text)
