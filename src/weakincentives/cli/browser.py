@@ -154,14 +154,14 @@ def _choices(given: str | None) -> list[AdapterChoice]:
 
     found = [AdapterChoice(given)] if given else []
     for spec in adapter_specs():
-        if spec.name != "scripted" and spec.provider != given:
+        if spec.provider != given:
             models = tuple(spec.prices)
             found.append(AdapterChoice(spec.provider, models, spec.requires_model, _problem(spec)))
     return sorted(found, key=lambda choice: bool(choice.problem))
 
 
 def _problem(spec: AdapterSpec) -> str:
-    """What the adapter lacks to run; empty if nothing is known to be missing."""
+    """The reason why the adapter cannot run; empty if none is known."""
     if spec.package_needed and find_spec(spec.package_needed) is None:
         return f"pip install 'weakincentives[{spec.provider}]'"
     if spec.key_variables and not any(map(os.environ.get, spec.key_variables)):

@@ -1,7 +1,7 @@
 """Resolving paths below a root directory without ever leaving it.
 
 Each name is opened relative to its parent without following links; a link is read and its target resolved the same way.
-Nothing that another process renames or links in the meantime can lead out of the root.
+Nothing that another process renames or links meanwhile can lead out of the root.
 """
 
 from __future__ import annotations
@@ -54,8 +54,6 @@ class Place:
 class Jail:
     """A root directory, and the only way to reach places below it."""
 
-    __slots__ = ("root",)
-
     def __init__(self, root: str | os.PathLike[str]) -> None:
         if os.open not in os.supports_dir_fd:
             raise FilesystemError("HostFilesystem needs a POSIX system; use InMemoryFilesystem here")
@@ -80,8 +78,6 @@ class Jail:
 
 class _Walk:
     """One descent from the root: the open directories and their names."""
-
-    __slots__ = ("fds", "links_left", "names", "path", "root")
 
     def __init__(self, root: str, path: str, *, links: bool) -> None:
         self.root = root

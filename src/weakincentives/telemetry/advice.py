@@ -21,7 +21,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from weakincentives.limits import Prices
-from weakincentives.prompt import SectionVisibility, Tokenizer
+from weakincentives.prompt import SectionVisibility, Tokenizer, inside
 from weakincentives.runtime import HistoryTurn, RunHistory, SectionState, request_tokens
 from weakincentives.telemetry.runfile import prices_for
 from weakincentives.telemetry.store import RunStore
@@ -174,7 +174,7 @@ class _Run:
 
 
 class PriceModel:
-    """What a token costs: the prices of the models, with the measured cache rates."""
+    """The cost of a token: the prices of the models, with the measured cache rates."""
 
     def __init__(self, runs: Sequence[_Run], prices: Mapping[str, Prices] | None) -> None:
         models = {turn.called.model for run in runs for turn in run.turns}
@@ -218,7 +218,7 @@ class PriceModel:
         return sum(tokens * self.of(turn, first=turn.first or turn is left[0])[1] for turn in left)
 
     def summary(self, key: str, run: _Run) -> float:
-        """What the section cost in a run that began with its summary."""
+        """The section's cost in a run that began with its summary."""
         cost, before, within = 0.0, 0, run.within(key)
         for turn, sections, opens in zip(run.turns, run.tokens, run.opened_for, strict=True):
             fresh, base, miss = self.of(turn, first=turn.first)
@@ -234,7 +234,7 @@ class PriceModel:
 
 
 def _is_inside(state: SectionState, other: SectionState | None) -> bool:
-    return other is not None and state.path[: len(other.path)] == other.path
+    return other is not None and inside(state.path, other.path)
 
 
 def _share(pairs: Iterable[tuple[int, int]]) -> float:
@@ -337,7 +337,7 @@ def _full_tokens(key: str, runs: Sequence[_Run]) -> int | None:
 
 
 def _gain(section: SectionAdvice, run: _Run, costs: PriceModel, opened: Sequence[str]) -> float:
-    """What a run would have saved if the section had been shown as advised."""
+    """The saving of a run, had the section been shown as advised."""
     state = run.sections.get(section.key)
     if state is None or state.visibility.value in ("hidden", section.advised) or section.full_tokens is None:
         return 0.0

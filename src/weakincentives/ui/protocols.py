@@ -194,8 +194,7 @@ def endpoint(
             return JSONResponse({"error": str(error)}, 400)
         key = threads.key(request, asked.thread)
         chat, lock = await threads.find(key)
-        # Messages of the user have no name, unlike those of the prompt and corrections.
-        said = [each.text for each in chat.messages if each.role == "user" and not each.name] if asked.again else []
+        said = [each.text for each in chat.messages if each.by_user] if asked.again else []
         known = text_of(asked.content) in said
         if known and said[-1] != text_of(asked.content):
             return JSONResponse({"error": "Only the last answer of a conversation can be regenerated"}, 409)
@@ -368,7 +367,7 @@ def _take_back_answer(chat: Conversation[Any]) -> None:
     """Remove the last answer, but no tool call: what tools did stays done, and the model reads their results again."""
     messages = list(chat.messages)
     while messages and not messages[-1].tool_calls:
-        if messages[-1].role != "assistant" and (messages[-1].role, messages[-1].name) != ("user", CORRECTION):
+        if messages[-1].role != "assistant" and messages[-1].kind != CORRECTION:
             break
         messages.pop()
     chat.session[Message].seed(messages)
