@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -73,6 +75,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="a git repository to work on; without it, a temporary one")
     parser.add_argument("task", nargs="?", default="When is noon UTC in Tokyo? Note it down everywhere.")
     arguments = parser.parse_args()
+    if missing := [command for command in ("npx", "uvx") if shutil.which(command) is None]:
+        sys.exit(f"needs {' and '.join(missing)}: npx comes with Node.js, uvx with uv (pip install uv)")
     with tempfile.TemporaryDirectory() as temporary:
         folder = (arguments.folder or Path(temporary)).resolve()
         if arguments.folder is None:
@@ -82,6 +86,8 @@ def main() -> None:
             answer = chat.send(arguments.task).text
             for event in chat.session[ToolInvoked].all():
                 print(f"  {event.name}: {event.result.render().splitlines()[0]}")
+            if arguments.adapter is None and not all(event.success for event in chat.session[ToolInvoked].all()):
+                sys.exit("A call failed, so the script's answer would not be true.")
     print(answer)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,13 @@ def test_five_real_servers_start_when_they_are_opened_and_work_together(
     loaded = chat.session[SectionLoaded].all()
     assert sorted(event.section_key for event in loaded) == sorted(SERVERS)
     assert [event.changed_tools for event in loaded] == [()] * 5
+
+
+@pytest.mark.slow
+def test_the_program_says_which_launchers_are_missing(tmp_path: Path) -> None:
+    program = CONFIG.parents[1] / "mcp_agent.py"
+    done = subprocess.run([sys.executable, program], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "needs npx and uvx: npx comes with Node.js, uvx with uv (pip install uv)\n",
+    )
