@@ -1,11 +1,11 @@
 """An agent with five MCP servers:  python examples/mcp_agent.py [--adapter openai:gpt-5.6] [--folder .] ["task"]
 
-`examples/mcp/servers.json` names them, in the format of Claude Code and other hosts. Each server is a section: the
+`examples/mcp_servers.json` names them, in the format of Claude Code and other hosts. Each server is a section: the
 model first sees a line with the names of its tools, which come from the lock file beside the config, and a server
 starts when its section is opened. Needs Node (`npx`) and uv (`uvx`), which download the servers the first time.
 Without `--adapter`, a script plays the model; servers and their answers are real.
 
-After changing the config:  wink mcp lock examples/mcp/servers.json
+After changing the config:  wink mcp lock examples/mcp_servers.json
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from weakincentives import (
 )
 from weakincentives.runtime import ProviderAdapter
 
-CONFIG = Path(__file__).parent / "mcp" / "servers.json"
+CONFIG = Path(__file__).with_name("mcp_servers.json")
 
 
 def template(config: Path = CONFIG) -> PromptTemplate[None]:

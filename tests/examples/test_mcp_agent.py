@@ -50,7 +50,7 @@ def test_five_real_servers_start_when_they_are_opened_and_work_together(
 
 @pytest.mark.slow
 def test_the_program_says_which_launchers_are_missing(tmp_path: Path) -> None:
-    program = CONFIG.parents[1] / "mcp_agent.py"
+    program = CONFIG.with_name("mcp_agent.py")
     done = subprocess.run([sys.executable, program], env={"PATH": str(tmp_path)}, capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
         1,
