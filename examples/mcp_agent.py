@@ -5,7 +5,7 @@ model first sees a line with the names of its tools, which come from the lock fi
 starts when its section is opened. Needs Node (`npx`) and uv (`uvx`), which download the servers the first time.
 Without `--adapter`, a script plays the model; servers and their answers are real.
 
-After changing the config:  wink mcp lock examples/mcp_servers.json
+After changing the config:  WORK=. wink mcp lock examples/mcp_servers.json
 """
 
 from __future__ import annotations
