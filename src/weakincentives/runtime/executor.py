@@ -36,7 +36,6 @@ from weakincentives.prompt import (
 )
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.bridge import (
-    AsyncBridge,
     HandlerCall,
     HandlerTimeout,
     Latch,
@@ -116,7 +115,6 @@ class ToolExecutor:
 
     context: RunContext
     toolbox: Toolbox = field(default_factory=Toolbox)
-    bridge: AsyncBridge = field(default_factory=AsyncBridge)
     idempotency_key: Callable[[ToolCall], str] | None = None
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
     _pending: list[PendingCall] = field(default_factory=list)
@@ -159,7 +157,7 @@ class ToolExecutor:
         return all((tool := self.toolbox.tool(call.name)) is not None and tool.read_only for call in calls)
 
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
-        return call_sync(self._steps(call), self.bridge)
+        return call_sync(self._steps(call), self.context.resources)
 
     def _steps(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         try:
@@ -201,7 +199,7 @@ class ToolExecutor:
         for pending in list(self._pending):
             if pending.claim_end():
                 with working_for(pending.owner):
-                    call_sync(self._stop(pending), self.bridge)
+                    call_sync(self._stop(pending), self.context.resources)
             elif pending.owner not in current_calls():
                 pending.ended.wait()
 
