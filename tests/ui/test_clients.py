@@ -71,7 +71,7 @@ def parts(turn: dict[str, Any]) -> dict[str, Any]:
 def conversations(*lines: Any, template: Any = None, adapter: type[ScriptedAdapter] = ScriptedAdapter) -> Threads:
     """A new conversation per thread, each with a script of its own."""
     made = template or desk()
-    return Threads(lambda thread: Conversation(Prompt(made), adapter=adapter([*lines])))
+    return Threads(lambda thread, request: Conversation(Prompt(made), adapter=adapter([*lines])))
 
 
 def test_a_section_that_was_opened_stays_open_in_the_next_message(talk: Talk) -> None:
@@ -87,7 +87,7 @@ def test_a_section_that_was_opened_stays_open_in_the_next_message(talk: Talk) ->
 def test_the_model_hears_each_message_once(talk: Talk) -> None:
     adapters: list[ScriptedAdapter] = []
 
-    def make(thread: str) -> Conversation[None]:
+    def make(thread: str, request: Any) -> Conversation[None]:
         adapters.append(ScriptedAdapter(["One.", "Two.", "Three."]))
         return Conversation(Prompt(desk()), adapter=adapters[-1])
 
@@ -158,7 +158,7 @@ def test_pictures_and_files_come_with_the_message(talk: Talk) -> None:
             {"type": "file", "mediaType": "image/png", "url": f"data:image/png;base64,{data}"},
             {"type": "file", "mediaType": "application/pdf", "url": "https://example.com/a.pdf"},
         ]
-    threads = Threads(lambda thread: Conversation(Prompt(desk()), adapter=ScriptedAdapter(model)))
+    threads = Threads(lambda thread, request: Conversation(Prompt(desk()), adapter=ScriptedAdapter(model)))
     with serving(application(threads)) as url:
         talk(url, json.dumps([*files, {"type": "text", "text": "What is it?"}]))
     image, document, text = heard
@@ -173,7 +173,7 @@ def test_pictures_and_files_come_with_the_message(talk: Talk) -> None:
 def test_a_stopped_answer_ends_and_the_next_message_is_answered(talk: Talk) -> None:
     chats: list[Conversation[None]] = []
 
-    def make(thread: str) -> Conversation[None]:
+    def make(thread: str, request: Any) -> Conversation[None]:
         chats.append(Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."])))
         return chats[-1]
 

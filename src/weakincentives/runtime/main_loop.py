@@ -301,5 +301,5 @@ class Conversation(Generic[OutputT]):
 
 
 def _turn(content: Content | None, options: RunOptions) -> RunOptions:
-    message = None if content is None else user_message(content)
+    message = options.get("message") if content is None else user_message(content)
     return {**options, "beginning": "turn", "message": message}
