@@ -50,6 +50,8 @@ class Page:
         self.gone = asyncio.Event()
         self.status = 0
         self.body = b""
+        # Every byte of every response, headers included.
+        self.received = b""
 
     async def post(self, body: Any, **headers: str) -> tuple[int, str]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -79,6 +81,7 @@ class Page:
         async def send(message: Any) -> None:
             self.status = message.get("status", self.status)
             self.body += message.get("body", b"")
+            self.received += repr(message).encode()
 
         scope = {
             "type": "http",

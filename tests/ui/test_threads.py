@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from starlette.exceptions import HTTPException
@@ -201,7 +201,7 @@ async def test_an_exchange_that_cannot_be_saved_is_logged_told_to_the_page_and_k
     text = "The answer could not be saved. Please try again."
     assert text in (chunks(body)[-1].get("errorText"), chunks(body)[-1].get("message"))
     assert "disk" not in body and "OSError" not in body
-    assert ["disk full"] == [str(r.exc_info[1]) for r in caplog.records if r.exc_info and "not be saved" in r.message]
+    assert [str(r.exc_info[1]) for r in caplog.records if r.exc_info and "not be saved" in r.message] == ["disk full"]
     full.clear()
     await page.send("2")
     assert store.spoken() == ["1", "1!", "2", "2!"]
@@ -252,7 +252,7 @@ async def test_options_see_every_request_and_limit_its_exchange() -> None:
 
 
 class Connection:
-    opened: list[str] = []
+    opened: ClassVar[list[str]] = []
 
     def __init__(self) -> None:
         self.opened.append("open")
@@ -475,9 +475,7 @@ async def test_a_thread_has_one_conversation_however_many_others_push_it_out_of_
 
 
 async def test_a_new_message_stops_the_exchange_that_is_under_way() -> None:
-    threads = Threads(
-        lambda thread, request: Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."]))
-    )
+    threads = Threads(lambda thread, request: Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."])))
     first = Page(threads)
     waiting = asyncio.ensure_future(first.send("Tell me everything."))
     while b"I begin" not in first.body:
@@ -603,7 +601,9 @@ async def test_code_that_exits_fails_its_exchange_and_not_the_server(place: str)
 
     adapter = ScriptedAdapter(leave if place == "model" else ["Hello."])
     chat: Conversation[Any] = Conversation(Prompt(desk()), adapter=adapter)
-    options = {place.removeprefix("async "): leave_later if " " in place else leave} if place not in ("make", "model") else {}
+    options = (
+        {place.removeprefix("async "): leave_later if " " in place else leave} if place not in ("make", "model") else {}
+    )
     make = leave if place == "make" else lambda thread, request: chat
     status, body = await Page(Threads(make, **options)).send("Hi.")
     assert status in (500, 503) or chunks(body)[-1]["type"] == "error"
