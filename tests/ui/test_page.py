@@ -155,7 +155,8 @@ async def test_no_byte_that_a_page_receives_is_internal(
     headers = {"authorization": f"Bearer {MARK}", "x-secret": MARK}
     for text in ("Hi.", "More.", "Please."):
         await page.send(text, headers=headers)
-    assert b"Here." in page.received and b"Again." in page.received
+    opened = b"openSections" if path == "ag-ui" else b"data-section"
+    assert all(text in page.received for text in (b"Here.", b"Again.", opened, b"picture"))
     for place, kind in [("owner", OSError), ("load", OSError), ("save", OSError), ("save", StaleThreadError)]:
         problems.clear()
         problems[place] = kind(MARK)
@@ -170,6 +171,16 @@ async def test_no_byte_that_a_page_receives_is_internal(
     assert base64.b64encode(PNG) not in page.received
     for name in (b"ConnectionError", b"RuntimeError", b"OSError", b"StaleThreadError", b"SerdeError"):
         assert name not in page.received
+
+
+@PATHS
+async def test_the_mark_is_found_if_the_results_are_shown(path: str) -> None:
+    script = [call("read_section", section_key="orders"), "Done."]
+    prompt = Prompt(marked(ReadSections())).bind(Secret(MARK))
+    make = lambda *_: Conversation(prompt, adapter=ScriptedAdapter(script))  # noqa: E731
+    page = Page(Threads(make, show=lambda ended: True), path)
+    await page.send("Hi.")
+    assert MARK.encode() in page.received
 
 
 @PATHS
