@@ -50,6 +50,9 @@ class Page:
         self.gone = asyncio.Event()
         self.status = 0
         self.body = b""
+        # Sent again and again in place of a body, if there is any; and how many pieces were read.
+        self.piece = b""
+        self.pieces = 0
         # Every byte of every response, headers included.
         self.received = b""
 
@@ -70,11 +73,12 @@ class Page:
 
     async def _request(self, method: str, body: bytes, *, headers: dict[str, str], query: str = "") -> tuple[int, str]:
         self.status, self.body = 0, b""
-        pieces = iter([{"type": "http.request", "body": body, "more_body": False}])
+        self.pieces = 0
 
         async def receive() -> Any:
-            for piece in pieces:
-                return piece
+            self.pieces += 1
+            if self.piece or self.pieces == 1:
+                return {"type": "http.request", "body": self.piece or body, "more_body": bool(self.piece)}
             await self.gone.wait()
             return {"type": "http.disconnect"}
 

@@ -389,9 +389,13 @@ async def test_ids_that_a_store_could_trip_over_are_refused(thread: str) -> None
 
 async def test_a_body_over_the_limit_is_not_read_to_its_end() -> None:
     page = Page(scripted("Hello.", limits=ThreadLimits(body_bytes=500)))
+    page.piece = b"x" * 100
     refused = 413, '{"error":"The request may have at most 500 bytes."}'
     assert await page.send("x" * 500) == refused
+    assert page.pieces == 6
     assert await page.post(b"{}", **{"content-length": "501"}) == refused
+    assert page.pieces == 0
+    page.piece = b""
     assert await page.hear("Hi.") == "Hello."
 
 
@@ -620,6 +624,14 @@ async def test_code_that_exits_fails_its_exchange_and_not_the_server(place: str)
         ("vercel", {"id": "t1", "messages": []}, "The newest message must be the user's, got none"),
         ("vercel", {"id": "t1", "messages": [{"role": "assistant"}]}, "must be the user's, got assistant"),
         ("vercel", {"id": "t1", "messages": [{"role": "user"}]}, "The newest message must have some content"),
+        (
+            "vercel",
+            {"id": "t1", "messages": [{"role": "user", "parts": [{"type": "text"}] * 101}]},
+            "at most 100 parts",
+        ),
+        ("vercel", b'{"id":"t1","messages":[{"role":"user","parts":' + b"[" * 100_000, "recursion"),
+        ("vercel", b'{"id":"t1","messages":[{"role":"user","content":"\\ud800 and more"}]}', "malformed"),
+        ("ag-ui", b'{"threadId":"t1","runId":"r","messages":[],"state":' + b'{"a":' * 100_000, "recursion"),
         (
             "ag-ui",
             {"threadId": "t1", "runId": "r", "messages": [{"role": "user", "content": 7}]},

@@ -21,6 +21,7 @@ from weakincentives.runtime import CORRECTION, Conversation, Message, Run
 from weakincentives.ui.page import from_user, message_id
 
 MAX_ID = 128
+MAX_PARTS = 100
 RECEIVED = "This message has already been received."
 EDITED = "An earlier message cannot be edited; send a new one."
 BEHIND = "The conversation has gone on elsewhere; reload the page to see it."
@@ -152,6 +153,8 @@ def read_message(thread: str, messages: Sequence[PageMessage], *, again: bool = 
     content: Any = msgspec.json.decode(newest.parts, type=list[_Part]) or msgspec.json.decode(
         newest.content, type=str | list[_Part]
     )
+    if not isinstance(content, str) and len(content) > MAX_PARTS:
+        raise ValueError(f"A message may have at most {MAX_PARTS} parts, got {len(content):,}")
     parts = parts_of(cast("Content", content) if isinstance(content, str) else [_part(part) for part in content])
     if not parts:
         raise ValueError("The newest message must have some content")

@@ -147,7 +147,7 @@ class Thread:
     async def open(self) -> None:
         """Enter the conversation, so that its resources live until `close`."""
         assert self.chat is not None
-        if self._keeper is None:
+        if self._keeper is None or self._keeper.done():
             self._release = asyncio.Event()
             self._opened = asyncio.get_running_loop().create_future()
             self._keeper = asyncio.create_task(self._keep(self.chat, self._opened, self._release))
