@@ -6,16 +6,21 @@ import inspect
 import os.path
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
 from bench.adapters import ADAPTERS
 from bench.model_server import serving
 from bench.row import Row
 from weakincentives.adapters.openai.wire import ResponsesWire
+from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.demo.desk import chat as desk
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, default_tokenizer
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SearchSections, default_tokenizer
 from weakincentives.runtime import Conversation, Message, ModelRequest
+from weakincentives.telemetry import instrument, record
 
 # The exchanges of the chat with the demo's handbook, none of whose sections is opened.
 CLOSED = (10, 200, 1_000)
@@ -38,11 +43,16 @@ def rows() -> Iterator[Row]:
                 f"turn 200 of a chat: {name}", late * 1e6, "µs", ratio=late / early, ratio_goal=1.2, baseline="turn 10"
             )
         for name, make in ADAPTERS.items():
-            first, *others = _exchanges(make(f"{url}/k0"), lambda: Prompt(desk()), CLOSED, rounds=2)
-            yield Row(f"exchange {CLOSED[0]} of a chat with 27 closed sections: {name}", first * 1e6, "µs")
-            for number, taken in zip(CLOSED[1:], others, strict=True):
-                label = f"exchange {number:,} of a chat with 27 closed sections: {name}"
-                yield Row(label, taken * 1e6, "µs", ratio=taken / first, baseline=f"exchange {CLOSED[0]}")
+            with make(f"{url}/k0") as adapter:
+                yield from _closed(name, adapter, desk)
+    with TemporaryDirectory() as folder, _instrumented() as instrumented:
+        scripted = lambda: ScriptedAdapter(lambda request: "It is on its way.")  # noqa: E731
+        yield from _closed("ScriptedAdapter", scripted(), desk, goal=1.2)
+        yield from _closed("with SearchSections", scripted(), _searching, goal=1.2)
+        with record(Path(folder, "runs.db")):
+            yield from _closed("with a recorder", scripted(), desk, goal=1.3)
+        with instrumented():
+            yield from _closed("with OpenTelemetry", scripted(), desk, goal=1.3)
     everything = _uncached("first")
     last, user = _uncached("last"), _uncached("user")
     yield Row(f"tokens not cached in {RUNS} runs: params first in the system text", everything, "tokens")
@@ -55,6 +65,32 @@ def rows() -> Iterator[Row]:
         ratio_goal=0.2,
         baseline="params first",
     )
+
+
+def _closed(
+    name: str, adapter: Any, template: Callable[[], PromptTemplate[None]], goal: float | None = None
+) -> Iterator[Row]:
+    """A chat with the demo's handbook. A provider is sent all of it each time, which costs more as it grows."""
+    first, *others = _exchanges(adapter, lambda: Prompt(template()), CLOSED, rounds=2)
+    yield Row(f"exchange {CLOSED[0]} of a chat with closed sections: {name}", first * 1e6, "µs")
+    for number, taken in zip(CLOSED[1:], others, strict=True):
+        label = f"exchange {number:,} of a chat with closed sections: {name}"
+        ratio = taken / first
+        yield Row(label, taken * 1e6, "µs", ratio=ratio, ratio_goal=goal, baseline=f"exchange {CLOSED[0]}")
+
+
+def _searching() -> PromptTemplate[None]:
+    return PromptTemplate(ns="bench", key="search", sections=desk().sections, disclosure=SearchSections())
+
+
+@contextmanager
+def _instrumented() -> Iterator[Callable[[], Any]]:
+    """How to report to OpenTelemetry as a program does that exports nothing."""
+    from opentelemetry.sdk.trace import TracerProvider
+
+    provider = TracerProvider()
+    yield lambda: instrument(tracer_provider=provider)
+    provider.shutdown()
 
 
 def _exchanges(adapter: Any, prompt: Callable[[], Prompt[Any]], numbers: Sequence[int], *, rounds: int) -> list[float]:

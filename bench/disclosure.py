@@ -37,7 +37,7 @@ from weakincentives.prompt import (
     ToolResult,
     default_tokenizer,
 )
-from weakincentives.runtime import MainLoop, ModelReply, ModelRequest, ProviderAdapter, RunRestarted, ToolCall
+from weakincentives.runtime import MainLoop, ModelReply, ModelRequest, ProviderAdapter, RunEnded, ToolCall
 from weakincentives.session import Session
 
 MODULES = [
@@ -277,7 +277,7 @@ def measure(disclosure: Disclosure, *, route: str = "additional_tools", everythi
         totals.sent += adapter.totals.sent
         totals.cached += adapter.totals.cached
         totals.turns += adapter.totals.turns
-        totals.restarts += len(session[RunRestarted].all())
+        totals.restarts += sum(event.status == "restarted" for event in session[RunEnded])
     return totals
 
 

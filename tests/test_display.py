@@ -100,6 +100,6 @@ def test_a_notebook_shows_each_value_as_html_markdown_and_a_short_line(outputs: 
 def test_a_notebook_shows_sections_and_escapes_what_they_say(outputs: list[dict[str, Any]]) -> None:
     html = [shown["text/html"] for shown in outputs]
     assert all(">guide<" in shown for shown in (html[0], html[1], html[2], html[4]))
-    assert "PromptExecuted" in html[3] and "Done &lt;script&gt;." in html[5]
+    assert "RunEnded" in html[3] and "Done &lt;script&gt;." in html[5]
     assert not any("<b>" in shown or "<script>" in shown for shown in html)
     assert "| guide | summary | declared |" in outputs[1]["text/markdown"]

@@ -58,7 +58,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Media:
-    """What `Image`, `Document` and `Audio` have in common: exactly one of bytes, a URL or a file id."""
+    """The base of `Image`, `Document` and `Audio`: exactly one of bytes, a URL or a file id."""
 
     media_type: str = ""
     blob: Blob | None = None

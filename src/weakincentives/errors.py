@@ -73,7 +73,7 @@ class OutputParseError(PromptError):
 
 
 class ToolValidationError(WinkError):
-    """A tool cannot accept what it was asked for; the model reads the message."""
+    """A tool cannot accept its arguments or the request; the model reads the message."""
 
 
 class AbandonedCallError(WinkError):

@@ -32,7 +32,7 @@ SECRET_VARIABLES = re.compile(
 class KnownSecrets:
     """Replaces known values in text.
 
-    `variables` are environment variables, whose values are secret if their names say so, and `values` are further
+    `variables` are environment variables, whose values are secret if their names suggest it, and `values` are further
     secrets.
     """
 

@@ -22,6 +22,7 @@ from tests.adapters.claude_agent_sdk.subject import Claude
 from tests.adapters.local.subject import Script, ScriptedLocalAdapter
 from tests.adapters.scenarios import PAGE, Network, Stage
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI
+from tests.helpers.endings import endings
 from tests.pictures import png
 from tests.servers.loopback import Step
 from tests.servers.turn import Call, Raw, Turn
@@ -50,7 +51,6 @@ from weakincentives.runtime import (
     ModelRequest,
     ReasoningDelta,
     ReasoningDropped,
-    RunRestarted,
     Settings,
     TextDelta,
     ToolCall,
@@ -316,7 +316,7 @@ def restart_in_mid_conversation(speaker: Speaker) -> None:
         chat = chat_on(stage, hidden, disclosure=OpenOrRead())
         assert [chat.send("Hi.").text, chat.send("My money!").text] == ["Hello.", "Refunded."]
         assert "Refund all." in stage.received()[2] and "Hello." in stage.received()[2]
-    assert len(chat.session[RunRestarted]) == 1
+    assert len(endings(chat.session, "restarted")) == 1
     assert [text for role, text in said(chat) if role == "user"] == ["Hi.", "My money!"]
     assert bool(chat.session[ReasoningDropped].all()) == (speaker.name == "anthropic")
 

@@ -14,10 +14,11 @@ import pytest
 
 from tests.adapters.vendors import VENDORS, Vendor
 from tests.servers.turn import Call, Turn
+from weakincentives import RunEnded
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import OutputParseError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, PromptValidationError, Tool, ToolResult
-from weakincentives.runtime import PromptExecuted, ToolInvoked
+from weakincentives.runtime import ToolInvoked
 from weakincentives.serde import field_value
 from weakincentives.session import Session, Snapshot
 from weakincentives.telemetry import RunStore, read_run, record
@@ -144,7 +145,7 @@ def test_snapshots_and_recordings_keep_every_type(kind: Any, tmp_path: Path) -> 
     recorded = [getattr(each, "event", each) for each in events]
     for found in (again[ToolInvoked].all(), [event for event in recorded if isinstance(event, ToolInvoked)]):
         assert [(event.params, event.result.value) for event in found] == [(made(kind), made(kind))]
-    executed = [event for event in recorded if isinstance(event, PromptExecuted)]
+    executed = [event for event in recorded if isinstance(event, RunEnded)]
     assert [event.output for event in executed] == [made(kind)]
     assert [type(event.output) for event in executed] == [type(made(kind))]
 

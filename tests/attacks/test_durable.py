@@ -18,7 +18,16 @@ import pytest
 from tests.durable.agent import Task
 from tests.durable.fleet import PATIENCE, calls, until, workers
 from tests.durable.postgres import new_database, running_server
-from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, Tool, ToolContext, ToolResult
+from weakincentives import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    RunEnded,
+    ScriptedAdapter,
+    Tool,
+    ToolContext,
+    ToolResult,
+)
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import (
     DatabaseUnavailableError,
@@ -26,7 +35,6 @@ from weakincentives.durable import (
     DurableError,
     DurableMainLoop,
 )
-from weakincentives.runtime import PromptExecuted
 from weakincentives.session import observing
 
 pytestmark = pytest.mark.slow
@@ -204,7 +212,7 @@ def test_an_outcome_that_a_full_disk_cannot_record_puts_the_work_back_when_there
     fillers: list[Path] = []
 
     def fill_at_the_end(session: Any, event: Any) -> None:
-        if isinstance(event, PromptExecuted) and not fillers:
+        if isinstance(event, RunEnded) and event.status == "completed" and not fillers:
             fillers.append(fill(disk))
 
     with small_disk(tmp_path / "disk") as disk, gate.loop(str(disk / "durable.db"), turns=2) as loop:
@@ -276,7 +284,7 @@ def test_work_that_lost_its_server_at_its_end_finishes_when_the_server_is_back(s
     gate.open.set()
 
     def stop_at_the_end(session: Any, event: Any) -> None:
-        if isinstance(event, PromptExecuted) and not stopped.is_set():
+        if isinstance(event, RunEnded) and event.status == "completed" and not stopped.is_set():
             server.stop()
             stopped.set()
 

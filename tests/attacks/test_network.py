@@ -154,9 +154,9 @@ class Contended(deque[Any]):
 
 
 def test_a_connection_may_be_taken_while_it_is_being_put_back() -> None:
-    pool: Pool[Any] = Pool()
+    pool = Pool()
     pool._idle = Contended()
-    pool.put(SimpleNamespace(), reusable=True)
+    pool.put(SimpleNamespace(reusable=lambda: True))
     assert pool.take() is None
 
 

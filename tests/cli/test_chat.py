@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from shlex import quote
 from typing import Any
 
 import pytest
@@ -79,7 +80,7 @@ def test_the_browser_that_view_opens_is_given_no_token(wink: Wink) -> None:
     pytest.importorskip("uvicorn", reason="needs the viewer: pip install 'weakincentives[viewer]'")
     (wink.folder / "browser.py").write_text("import sys; print('given', *sys.argv[1:])", encoding="utf-8")
     with Terminal(
-        wink.folder, *script(wink, "Hi."), columns=200, NO_COLOR="1", BROWSER=f"{sys.executable} browser.py %s"
+        wink.folder, *script(wink, "Hi."), columns=200, NO_COLOR="1", BROWSER=f"{quote(sys.executable)} browser.py %s"
     ) as terminal:
         terminal.read("> ")
         terminal.type("/view\n")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import urllib.request
 from pathlib import Path
+from shlex import quote
 from threading import Timer
 from typing import Any
 
@@ -73,6 +74,7 @@ def test_play_refuses_an_adapter_that_does_not_exist(wink: Wink) -> None:
 BROWSER = """
 import json, os, subprocess, sys, urllib.error, urllib.request
 from pathlib import Path
+from shlex import quote
 from urllib.parse import unquote
 
 address = Path(unquote(sys.argv[1].removeprefix("file://")))
@@ -106,7 +108,7 @@ def opened(request: pytest.FixtureRequest, recorded: Path, wink: Wink, tmp_path:
     temporary.mkdir()
     what = [str(recorded)] if request.param == "view" else ["desk:template"]
     command = [sys.executable, "-m", "weakincentives.cli", request.param, *what, "--port", "0"]
-    env = {**os.environ, "BROWSER": f"{sys.executable} {browser} %s", "TMPDIR": str(temporary)}
+    env = {**os.environ, "BROWSER": f"{quote(sys.executable)} {quote(str(browser))} %s", "TMPDIR": str(temporary)}
     with subprocess.Popen(
         command, cwd=wink.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:

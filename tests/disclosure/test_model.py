@@ -375,6 +375,7 @@ class Run:
         assert {path: files.read(path) for path in files.glob("context/*.md")} == self.files
 
 
+@pytest.mark.limit(180)
 @settings(max_examples=20 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), steps, st.integers(0, 7))
 def test_a_run_agrees_with_the_model_step_by_step(

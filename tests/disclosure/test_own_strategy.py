@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.disclosure.desk import LookUp, desk, tool_names
+from tests.helpers.endings import endings
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import Prompt
-from weakincentives.runtime import MainLoop, RunRestarted, ToolInvoked, ledger
+from weakincentives.runtime import MainLoop, ToolInvoked, ledger
 from weakincentives.session import Session
 
 
@@ -20,7 +21,7 @@ def test_a_strategy_of_ones_own_opens_sections_with_their_tools(dynamic: bool) -
     adapter = ScriptedAdapter([call("look_up", words="All of orders"), "done"], supports_dynamic_tools=dynamic)
     MainLoop().execute(Prompt(template), session=session, adapter=adapter)
     assert "lookup" in tool_names(adapter.requests[1].tools)
-    assert [event.section_keys for event in session[RunRestarted].all()] == ([] if dynamic else [("orders",)])
+    assert [event.section_keys for event in endings(session, "restarted")] == ([] if dynamic else [("orders",)])
 
 
 def test_an_opening_by_a_strategy_of_ones_own_is_recorded_and_priced_as_one() -> None:

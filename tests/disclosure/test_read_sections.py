@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import FULL, SUMMARY, a_tool, answers, desk, play, section, tool_names
+from tests.helpers.endings import endings
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import (
@@ -32,7 +33,6 @@ from weakincentives.runtime import (
     MainLoop,
     Message,
     ModelReply,
-    RunRestarted,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
@@ -168,7 +168,7 @@ def test_the_main_loop_restarts_with_the_section_open() -> None:
         response = MainLoop().execute(Prompt(desk()), session=session, adapter=adapter)
     assert (response.text, response.turns) == ("done", 4)
     assert "All of orders." in adapter.requests[2].messages[0].text
-    assert [event.section_keys for event in session[RunRestarted].all()] == [("orders",)]
+    assert [event.section_keys for event in endings(session, "restarted")] == [("orders",)]
 
 
 def test_the_callers_pattern_of_the_specs_works() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import FULL, SUMMARY, answers, play, section, tool_names
+from tests.helpers.endings import endings
 from tests.helpers.hosted_tools import OracleCodec, OracleConfig, oracle_reply, oracle_tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import (
@@ -21,7 +22,7 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityOverrides,
 )
-from weakincentives.runtime import Conversation, MainLoop, RunRestarted, ToolInvoked, ToolsInjected
+from weakincentives.runtime import Conversation, MainLoop, ToolInvoked, ToolsInjected
 from weakincentives.session import Session, Snapshot
 
 
@@ -68,7 +69,7 @@ def test_a_registered_tool_stays_when_a_section_that_stands_before_it_is_read(
         MainLoop().execute(Prompt(template(*CLASH)), session=session, adapter=adapter)
     assert [text for _, text in answers(session)][-2:] == ["a's same", "b's other"]
     assert "Skipping duplicate tool 'same' of section 'b': section 'a' has it already." in caplog.messages
-    assert len(session[RunRestarted].all()) == (0 if dynamic else 1)
+    assert len(endings(session, "restarted")) == (0 if dynamic else 1)
 
 
 def test_a_registered_tool_stays_when_a_strategy_starts_anew() -> None:

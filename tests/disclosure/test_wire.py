@@ -8,10 +8,11 @@ import pytest
 
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, VENDORS, Vendor
 from tests.disclosure.desk import answers, desk, desk_with_files, section
+from tests.helpers.endings import endings
 from tests.servers.turn import Call, Turn
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import OpenAndHalt, OpenOrRead, OpenToFiles, Prompt, PromptTemplate
-from weakincentives.runtime import MainLoop, RunRestarted, ToolsInjected, assert_prefix_kept, prefix_breaks
+from weakincentives.runtime import MainLoop, ToolsInjected, assert_prefix_kept, prefix_breaks
 from weakincentives.session import Session, Snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -53,7 +54,7 @@ def test_appending_breaks_the_prefix_and_the_check_names_the_section(vendor: Ven
 def test_a_restart_breaks_the_prefix_at_the_section_that_was_opened() -> None:
     opened = Turn(calls=(Call("open_sections", {"section_keys": ["orders"], "reason": "needed"}),))
     bodies, session = run(OPENAI, desk(disclosure=OpenOrRead()), opened, LOOKUP, DONE)
-    assert len(session[RunRestarted].all()) == 1
+    assert len(endings(session, "restarted")) == 1
     (broken,) = prefix_breaks([{**body, "tools": []} for body in bodies], session)
     assert (broken.where, broken.section_key) == ("input[0]", "orders")
 

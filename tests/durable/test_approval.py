@@ -19,6 +19,7 @@ from weakincentives import (
     Prompt,
     PromptEvaluationError,
     PromptTemplate,
+    RunEnded,
     ScriptedAdapter,
     Session,
     ToolContext,
@@ -28,7 +29,6 @@ from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
 from weakincentives.durable import DurableClient, DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
 from weakincentives.errors import DeadlineExceededError
-from weakincentives.runtime import EvaluationSuspended
 from weakincentives.session import observing
 from weakincentives.telemetry import RunStore, instrument, read_run, record
 
@@ -71,13 +71,16 @@ def test_a_run_that_fell_back_stays_with_its_adapter_after_the_answer(tmp_path: 
 
 def test_a_run_that_waits_elsewhere_does_not_count_as_stopped(tmp_path: Path) -> None:
     heard: list[str] = []
-    with observing(lambda session, event: heard.append(type(event).__name__)), desk(str(tmp_path / "d.db")) as loop:
+    with (
+        observing(lambda session, event: heard.append(getattr(event, "status", type(event).__name__))),
+        desk(str(tmp_path / "d.db")) as loop,
+    ):
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
         assert loop.drain(PATIENCE)
         gc.collect()
-    assert "ModelCalled" in heard and "EvaluationStopped" not in heard
+    assert "ModelCalled" in heard and "suspended" in heard and "stopped" not in heard
 
 
 def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_path: Path) -> None:
@@ -112,7 +115,7 @@ def test_the_recording_of_a_run_that_waits_says_that_it_was_left(tmp_path: Path)
                 loop.approve("r", "c1")
                 loop.result("r")
         with RunStore(tmp_path / "runs.db") as store:
-            left = [e.reason for e in read_run(store.path, "desk/r") if isinstance(e, EvaluationSuspended)]
+            left = [e.reason for e in read_run(store.path, "desk/r") if isinstance(e, RunEnded) and e.reason]
             statuses.append((store.run("desk/r").status, left))
     waiting = "waiting for an answer to c1"
     assert statuses == [("interrupted", [waiting]), ("ok", [waiting])]

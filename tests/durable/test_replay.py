@@ -114,7 +114,7 @@ def twice(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
         loop.retry("a")
         assert loop.result("a").text == "done"
     assert len(sessions) == len(filesystems) == 2
-    assert heard[ran:] == ["ModelCalled", "Message", "PromptExecuted"]
+    assert heard[ran:] == ["ModelCalled", "Message", "RunEnded"]
     return seen
 
 

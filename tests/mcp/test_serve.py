@@ -19,10 +19,11 @@ from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
 from tests.disclosure.desk import FULL
+from tests.helpers.endings import endings
 from tests.mcp.desk import PNG, Notes, pondered, template
 from weakincentives.mcp import MCPSection, StdioServer, serve
 from weakincentives.prompt import MarkdownSection, PromptTemplate, tool
-from weakincentives.runtime import PromptExecuted, PromptRendered, ToolInvoked, ToolsInjected
+from weakincentives.runtime import PromptRendered, ToolInvoked, ToolsInjected
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore
 
@@ -101,7 +102,7 @@ async def test_a_call_is_a_transaction_of_the_session_and_is_recorded() -> None:
         ("keep", True, False),
     ]
     assert [event.tool_names for event in session[ToolsInjected]] == [("keep", "ponder", "paint")]
-    assert (len(session[PromptRendered].all()), len(session[PromptExecuted].all())) == (1, 1)
+    assert (len(session[PromptRendered].all()), len(endings(session, "completed"))) == (1, 1)
 
 
 async def test_what_a_call_gets_wrong_is_told_to_the_host() -> None:
@@ -159,7 +160,7 @@ async def test_a_host_that_leaves_ends_the_call_that_is_under_way() -> None:
             await asyncio.sleep(0.01)
     await asyncio.gather(call, return_exceptions=True)
     assert session[Notes].latest() == Notes()
-    assert len(session[PromptExecuted].all()) == 1
+    assert len(endings(session, "completed")) == 1
 
 
 async def test_an_mcp_server_may_stand_behind_a_served_section() -> None:

@@ -88,7 +88,7 @@ def test_user_sections_bound_anew_are_the_next_user_turn() -> None:
     chat.send()
     chat.bind(Question("Refund me!"))
     chat.send()
-    assert adapter.requests[1].messages[-1] == Message("user", "## Question\n\nRefund me!", name="prompt")
+    assert adapter.requests[1].messages[-1] == Message("user", "## Question\n\nRefund me!", kind="prompt")
 
 
 def test_there_must_be_something_to_answer() -> None:

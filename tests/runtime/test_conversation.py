@@ -167,7 +167,7 @@ def test_a_stream_tells_that_a_rejected_answer_is_written_again() -> None:
     with chat.stream("How many?") as stream:
         events = [event for event in stream if not isinstance(event, PartialOutput | Completed)]
     assert events == [TextDelta("many"), Restarted("The answer contains no JSON value for int"), TextDelta("3")]
-    assert [m.name for m in chat.messages if m.role == "user"] == ["", CORRECTION]
+    assert [m.kind for m in chat.messages if m.role == "user"] == ["", CORRECTION]
 
 
 def test_turns_can_be_awaited_and_streamed_on_an_event_loop() -> None:
@@ -294,7 +294,7 @@ def test_a_system_message_dispatched_by_hand_keeps_its_place_through_restarts() 
     first, second = ([(m.role, m.text) for m in request.messages[1:5]] for request in adapter.requests)
     assert first == [("user", "Hi."), ("assistant", "Yes?"), ("system", "Ann is a VIP."), ("user", "Where is it?")]
     assert second == first and "All of orders." in adapter.requests[1].messages[0].text
-    assert [m.text for m in chat.messages if m.role == "system" and not m.name] == ["Ann is a VIP."]
+    assert [m.text for m in chat.messages if m.role == "system" and not m.kind] == ["Ann is a VIP."]
 
 
 def test_the_tools_of_a_conversation_are_those_of_its_prompt() -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.endings import endings
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import WinkError
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
 from weakincentives.resources import Binding, ResourceRegistry, Scope
 from weakincentives.runtime import (
-    EvaluationFailed,
-    EvaluationStopped,
     MainLoop,
     Message,
     ResourcesNotClosed,
@@ -134,7 +133,7 @@ def test_any_other_exception_that_is_no_error_stops_the_run_and_is_recorded(
     with pytest.raises(Odd):
         front(ScriptedAdapter([call("leave")]), prompt_with(leave), session)
     assert [event.rolled_back for event in session[ToolInvoked]] == [True]
-    assert len(session[EvaluationStopped]) == 1
+    assert len(endings(session, "stopped")) == 1
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,7 @@ def test_other_code_that_exits_fails_its_run(place: Any, front: Any) -> None:
     with pytest.raises(WinkError, match=r"SystemExit\(2\)"):
         front(ScriptedAdapter([call("use"), "Done."]), prompt, session)
     if place is not exits_in_a_provider:
-        assert (len(session[EvaluationFailed]), len(session[EvaluationStopped])) == (1, 0)
+        assert (len(endings(session, "failed")), len(endings(session, "stopped"))) == (1, 0)
 
 
 @pytest.mark.parametrize("front", FRONTS)

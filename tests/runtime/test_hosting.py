@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import a_tool
+from tests.helpers.endings import endings
 from tests.helpers.hosted_tools import OracleCodec, OracleConfig, OracleResult, oracle_reply, oracle_tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
@@ -17,7 +18,6 @@ from weakincentives.prompt import HostedTool, MarkdownSection, Prompt, PromptTem
 from weakincentives.runtime import (
     Completed,
     Conversation,
-    EvaluationFailed,
     HostedToolInvoked,
     MainLoop,
     ModelCalled,
@@ -147,7 +147,7 @@ def test_an_unknown_kind_is_refused_before_any_request(hidden: bool) -> None:
         "pass hosted_tool_codecs= to add one."
     )
     assert (caught.value.phase, caught.value.prompt_name, model.requests) == ("render", "t", [])
-    assert session[EvaluationFailed].all()[0].phase == "render"
+    assert endings(session, "failed")[0].phase == "render"
 
 
 def test_a_disabled_section_asks_for_nothing() -> None:

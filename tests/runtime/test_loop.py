@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.endings import endings
+from weakincentives import RunEnded
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
 from weakincentives.limits import Budget, Deadline, TokenUsage
@@ -33,18 +35,15 @@ from weakincentives.runtime import (
     Channel,
     Completed,
     DeadlineExceededError,
-    EvaluationFailed,
     MainLoop,
     Message,
     ModelCalled,
     ModelReply,
     ModelRequest,
     PromptEvaluationError,
-    PromptExecuted,
     PromptRendered,
     PromptResponse,
     ProviderAdapter,
-    RunRestarted,
     TextDelta,
     ToolEnded,
     ToolInvoked,
@@ -145,7 +144,7 @@ def test_after_the_retries_the_parse_error_carries_the_raw_text() -> None:
     with pytest.raises(OutputParseError) as caught:
         ScriptedAdapter(["no", "still no"]).evaluate(Prompt(TYPED), session=session)
     assert caught.value.raw == "still no"
-    assert session[EvaluationFailed].all()[0].phase == "parse"
+    assert endings(session, "failed")[0].phase == "parse"
 
 
 @pytest.mark.parametrize("stop_reason", ["refusal", "content_filter", "length"])
@@ -167,7 +166,7 @@ def test_an_error_of_the_provider_reaches_the_caller_and_the_log() -> None:
     error = PromptEvaluationError("down", prompt_name="loop", phase="request")
     with pytest.raises(PromptEvaluationError, match="down"):
         ScriptedAdapter([call("add", a=1, b=2), error]).evaluate(Prompt(TEMPLATE), session=session)
-    assert session[EvaluationFailed].all()[0].message == "down"
+    assert endings(session, "failed")[0].reason == "down"
     assert session[Message].all()[-1].text == "3"
 
 
@@ -175,18 +174,18 @@ def test_a_prompt_that_cannot_be_rendered_failed_at_rendering() -> None:
     session = Session()
     with pytest.raises(PromptRenderError):
         ScriptedAdapter().evaluate(Prompt(TEMPLATE), session=session, visibility_overrides={("x",): "full"})
-    assert [event.phase for event in session[EvaluationFailed]] == ["render"]
+    assert [event.phase for event in endings(session, "failed")] == ["render"]
 
 
 def test_events_tell_what_happened_and_a_bus_hears_them_too() -> None:
     bus, heard, session = Bus(), [], Session()
-    bus.subscribe(PromptExecuted, heard.append)
+    bus.subscribe(RunEnded, heard.append)
     adapter = ScriptedAdapter([ModelReply("hi", usage=TokenUsage(10, 2, 4))])
     adapter.evaluate(Prompt(TEMPLATE), session=session, bus=bus)
     (rendered,), (called,), (executed,) = (
         session[PromptRendered].all(),
         session[ModelCalled].all(),
-        session[PromptExecuted].all(),
+        endings(session, "completed"),
     )
     assert (rendered.text, rendered.tools) == ("## 1. T\n\nGo.", ("add",))
     assert (called.usage, called.turn, called.messages) == (TokenUsage(10, 2, 4), 1, 1)
@@ -476,7 +475,7 @@ def test_the_main_loop_shares_one_budget_between_restarts() -> None:
     adapter = ScriptedAdapter([call("read_section", section_key="d"), "never"], supports_dynamic_tools=False)
     with pytest.raises(BudgetExceededError):
         MainLoop(budget=Budget(max_turns=1)).execute(Prompt(template), session=session, adapter=adapter)
-    assert [event.section_keys for event in session[RunRestarted].all()] == [("d",)]
+    assert [event.section_keys for event in endings(session, "restarted")] == [("d",)]
 
 
 def test_an_execution_may_have_limits_of_its_own() -> None:

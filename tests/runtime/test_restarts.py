@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.disclosure.desk import a_tool, desk, section
+from tests.helpers.endings import endings
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import BudgetExceededError, PromptEvaluationError
@@ -35,7 +36,6 @@ from weakincentives.runtime import (
     MainLoop,
     Message,
     ModelRequest,
-    RunRestarted,
     SectionOpened,
     ToolEnded,
     ToolInvoked,
@@ -157,7 +157,7 @@ def test_a_halt_and_the_restart_after_it_say_why() -> None:
     session = Session()
     with ScriptedAdapter([open_("refunds"), "Done."]) as adapter:
         MainLoop().execute(Prompt(shop(disclosure=OpenAndHalt())), session=session, adapter=adapter)
-    assert [event.reason for event in session[RunRestarted]] == ["needed"]
+    assert [event.reason for event in endings(session, "restarted")] == ["needed"]
     with ScriptedAdapter([open_("refunds")]) as adapter:
         halt = adapter.evaluate(Prompt(shop(disclosure=OpenAndHalt())), session=Session()).halt
     assert halt is not None and halt.reason == "needed"
@@ -443,7 +443,7 @@ def test_all_sections_that_calls_of_one_group_ask_for_are_opened() -> None:
     template = PromptTemplate(ns="t", key="k", sections=[task, section("docs"), section("orders", tools=("lookup",))])
     adapter = ScriptedAdapter([[call("open_docs"), call("open_orders")], call("lookup"), "Done."])
     MainLoop().execute(Prompt(template), session=session, adapter=adapter)
-    assert [(event.section_keys, event.reason) for event in session[RunRestarted]] == [
+    assert [(event.section_keys, event.reason) for event in endings(session, "restarted")] == [
         (("docs", "orders"), "docs?; orders?")
     ]
     assert [text for role, text in said(session) if role == "tool"] == [
@@ -462,7 +462,7 @@ def test_a_signal_that_ends_the_evaluation_of_another_prompt_fails_the_call() ->
     task, session = MarkdownSection(title="Task", key="task", template="Help.", tools=tools), Session()
     template = PromptTemplate(ns="t", key="k", sections=[task, section("refunds", tools=("refund",))])
     MainLoop().execute(Prompt(template), session=session, adapter=ScriptedAdapter([call("ask"), "Done."]))
-    assert len(session[RunRestarted]) == 0
+    assert len(endings(session, "restarted")) == 0
     (result,) = [message for message in session[Message] if message.role == "tool"]
     assert (result.success, result.text) == (
         False,

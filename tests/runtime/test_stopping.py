@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.helpers.endings import endings
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
 from weakincentives.errors import (
@@ -28,7 +29,6 @@ from weakincentives.runtime import (
     ArgumentsDelta,
     Channel,
     Conversation,
-    EvaluationStopped,
     Message,
     ModelReply,
     ModelRequest,
@@ -134,7 +134,7 @@ def test_the_cleanup_of_an_interrupted_async_handler_comes_before_the_rollback()
         ScriptedAdapter([call("wait")]).evaluate(prompt(wait), session=session)
     assert (cleaned, session[Noted].all()) == ([True], ())
     assert [event.rolled_back for event in session[ToolInvoked]] == [True]
-    assert len(session[EvaluationStopped]) == 1
+    assert len(endings(session, "stopped")) == 1
 
 
 class Stubborn:
@@ -261,7 +261,7 @@ def test_leaving_a_stream_frees_the_session_and_keeps_what_was_shown() -> None:
     with adapter.stream(prompt(), session=session) as events:
         assert next(events) == TextDelta("One.\n")
     assert [(m.role, m.text) for m in session[Message]][1:] == [("assistant", "One.\n")]
-    assert len(session[EvaluationStopped]) == 1
+    assert len(endings(session, "stopped")) == 1
     assert adapter.evaluate(prompt(), session=session).text == "Again."
 
 

@@ -327,7 +327,7 @@ def test_a_section_that_begins_to_apply_is_not_taken_for_the_users_words() -> No
     chat.send("Hello.")
     chat.session.dispatch(SetVisibilityOverride(("ship",), FULL))
     chat.send("And now?")
-    assert [(m.name, m.text) for m in chat.messages if "Norway" in m.text] == [
+    assert [(m.kind, m.text) for m in chat.messages if "Norway" in m.text] == [
         ("instructions", f"{APPLIES}## Ship\n\nAnn ships to Norway.")
     ]
     assert [event.section_keys for event in chat.session[SectionsOpened]] == [("ship",)]
@@ -339,7 +339,7 @@ def test_a_changed_user_section_is_not_the_users_own_message() -> None:
     chat.send()
     chat.bind(Customer("Bob"))
     chat.send("Hello.")
-    said = [(message.name, message.text) for message in chat.messages if message.role == "user"]
+    said = [(message.kind, message.text) for message in chat.messages if message.role == "user"]
     assert said == [("prompt", "## 2. U\n\nI am Ann."), ("prompt", "## U\n\nI am Bob."), ("", "Hello.")]
 
 

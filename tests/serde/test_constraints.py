@@ -69,7 +69,8 @@ def test_constraints_are_keywords_of_a_plain_schema() -> None:
         "minItems": 1,
         "maxItems": 2,
     }
-    assert properties["rooms"] == {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 1}
+    rooms = {"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 1, "default": {}}
+    assert properties["rooms"] == rooms
 
 
 def test_a_strict_schema_says_lengths_of_text_in_words() -> None:

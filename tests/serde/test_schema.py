@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, make_dataclass
 from datetime import date, datetime
 from enum import Enum
+from pathlib import Path
 from typing import Annotated, Any, Generic, Literal, TypeVar
 from uuid import UUID
 
@@ -26,6 +27,8 @@ STRICT_KEYWORDS = {
     "$ref",
     "$defs",
     "description",
+    "format",
+    "pattern",
 }
 
 
@@ -59,6 +62,8 @@ class Wide:
     key: UUID
     pair: tuple[int, str]
     scores: dict[str, float]
+    counts: dict[int, int]
+    file: Path
     anything: Any
     shape: Step | Node
     number: int | str | None
@@ -126,6 +131,15 @@ def test_a_plain_schema_is_valid(cls: type) -> None:
     Draft202012Validator.check_schema(schema(cls, strict=False))
 
 
+def test_a_default_without_a_form_in_json_is_left_out() -> None:
+    @dataclass
+    class Odd:
+        value: Any = print
+
+    assert schema(Odd, strict=False)["properties"] == {"value": {}}
+    assert schema(Odd)["required"] == []
+
+
 def test_a_recursive_type_refers_to_its_definition() -> None:
     written = schema(Node)
     assert written["properties"]["parent"] == {
@@ -137,13 +151,15 @@ def test_a_recursive_type_refers_to_its_definition() -> None:
 
 def test_what_strict_mode_cannot_say_is_said_in_words() -> None:
     properties = schema(Wide)["properties"]
-    assert properties["when"] == {"type": "string", "description": "ISO 8601 date and time"}
-    assert properties["day"] == {"type": "string", "description": "the day (ISO 8601 date)"}
+    assert properties["when"] == {"type": "string", "format": "date-time"}
+    assert properties["day"] == {"type": "string", "format": "date", "description": "the day"}
     assert properties["pair"] == {
         "type": "array",
         "items": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
-        "description": "exactly 2 items: int, str",
+        "description": "exactly 2 items: integer, string",
     }
+    assert properties["file"] == {"type": "string", "description": "path"}
+    assert properties["counts"]["items"]["properties"]["key"] == {"type": "string", "pattern": "^-?[0-9]+$"}
     assert properties["lead"] == {"anyOf": [{"$ref": "#/$defs/Step"}], "description": "goes first"}
     assert schema(Wide, strict=False)["properties"]["when"] == {"type": "string", "format": "date-time"}
 

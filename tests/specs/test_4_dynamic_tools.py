@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, VENDORS, Vendor
+from tests.helpers.endings import endings
 from tests.servers.turn import Call, Turn
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, tool
-from weakincentives.runtime import MainLoop, Message, PromptResponse, ProviderAdapter, RunRestarted, ToolsInjected
+from weakincentives.runtime import MainLoop, Message, PromptResponse, ProviderAdapter, ToolsInjected
 from weakincentives.session import Session
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
@@ -83,7 +84,7 @@ def test_an_adapter_without_dynamic_tools_restarts() -> None:
     session = Session()
     response = MainLoop().execute(Prompt(template), session=session, adapter=adapter)
     assert response.output == Answer("[1]")
-    assert len(session[RunRestarted].all()) == 1
+    assert len(endings(session, "restarted")) == 1
 
 
 @tool(name="search")

@@ -202,7 +202,7 @@ def test_a_run_that_hands_an_opening_to_its_caller_is_halted(path: Path) -> None
     assert only_run(path).status == "halted"
 
 
-def test_a_run_is_over_when_its_session_begins_another(path: Path) -> None:
+def test_a_run_that_asks_its_caller_to_open_sections_has_halted(path: Path) -> None:
     session = Session()
     with record(path) as recorder:
         for _ in range(2):
@@ -212,7 +212,7 @@ def test_a_run_is_over_when_its_session_begins_another(path: Path) -> None:
             session.dispatch(ClearAllVisibilityOverrides())
         recorder.flush()
         with RunStore(path) as store:
-            assert [summary.status for summary in store.list_runs()] == ["running", "halted"]
+            assert [summary.status for summary in store.list_runs()] == ["halted", "halted"]
 
 
 def test_a_busy_file_holds_up_the_recording_and_not_the_agent(path: Path) -> None:

@@ -39,7 +39,7 @@ def one(chat: Conversation[Any], **options: Any) -> Page:
 
 
 def spoken(chat: Conversation[Any]) -> list[str]:
-    return [message.text for message in chat.messages if message.role in ("user", "assistant") and not message.name]
+    return [message.text for message in chat.messages if message.role in ("user", "assistant") and not message.kind]
 
 
 def test_the_bytes_are_those_of_the_published_protocol() -> None:

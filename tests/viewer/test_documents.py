@@ -50,7 +50,7 @@ def test_a_restarted_conversation_begins_with_its_own_prompt(documents: Document
     first, second = documents.turn(run_ids[2], 1), documents.turn(run_ids[2], 2)
     assert first["prompt"] != second["prompt"]
     assert second["request"][0][0] > first["request"][0][0]
-    assert [event["kind"] for event in first["ended"]] == ["RunRestarted"]
+    assert [event["status"] for event in first["ended"]] == ["restarted"]
 
 
 def test_the_pieces_of_a_prompt_are_its_whole_text_with_sections(
@@ -71,7 +71,7 @@ def test_a_request_that_failed_is_a_turn_without_a_reply(documents: Documents, r
     assert (answered["ended"], failed["reply"], failed["pending"]) == ([], None, True)
     assert failed["request"] == [(0, 6)]
     assert [tool["name"] for tool in failed["tools"]] == ["read_section", "search_logs"]
-    assert [event["message"] for event in failed["ended"]] == ["The provider answered 529 three times: overloaded"]
+    assert [event["reason"] for event in failed["ended"]] == ["The provider answered 529 three times: overloaded"]
     assert {section["key"]: section["visibility"] for section in failed["sections"]}["logs"] == "full"
 
 
@@ -182,7 +182,7 @@ def test_what_the_operator_says_later_and_beneath_the_prompt_is_shown(tmp_path: 
 def test_a_rollback_is_told_with_its_call(documents: Documents, run_ids: tuple[str, ...]) -> None:
     (call,) = documents.turn(run_ids[0], 5)["calls"]
     assert (call["name"], call["result"]["success"], call["rolled_back"]) == ("roll_back", False, True)
-    assert call["read"].startswith("Refused: 2026.11.15-1")
+    assert call["text"].startswith("Refused: 2026.11.15-1")
 
 
 def test_what_a_hosted_tool_gave_is_told_with_the_last_turn(tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
-"""What hosted tool codecs share: the settings a provider honours, declared as data, and a reader for its items."""
+"""The base of hosted tool codecs: the settings a provider honours, declared as data, and a reader for its items."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, ClassVar, Generic, TypeVar, get_args, get_type_hints
 
@@ -18,21 +18,7 @@ from weakincentives.tools.web_search import GeoHint
 
 ConfigT = TypeVar("ConfigT")
 OutputT = TypeVar("OutputT")
-ShapeT = TypeVar("ShapeT", bound=msgspec.Struct)
-
-__all__ = [
-    "HONOURED",
-    "Capability",
-    "ItemReader",
-    "Rule",
-    "SettingsCodec",
-    "all_settings",
-    "capabilities",
-    "domain_fields",
-    "location_fields",
-    "type_of",
-    "used_settings",
-]
+ShapeT = TypeVar("ShapeT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +69,8 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
             if objection is not None:
                 others = [
                     adapter
-                    for adapter, codec in _all_codecs()
-                    if codec.kind == self.kind
-                    and adapter != self.adapter
-                    and codec.objection(setting, settings) is None
+                    for adapter, codec in codecs_by_kind().get(self.kind, {}).items()
+                    if adapter != self.adapter and codec.objection(setting, settings) is None
                 ]
                 can = f"{' and '.join(others)} can" if others else "no adapter can"
                 raise self._refusal(tool, f"{objection}; {can}")
@@ -123,52 +107,19 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
         raise NotImplementedError(f"{type(self).__name__} must define read or parse_output")
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
-    """One kind of hosted tool: its settings, and the rules of each adapter that offers it."""
-
-    kind: str
-    settings: tuple[str, ...]
-    adapters: Mapping[str, Mapping[str, Rule]] = field(default_factory=dict)
-
-    def table(self) -> str:
-        """A Markdown table of settings and adapters."""
-        names = [spec.name for spec in adapter_specs() if spec.hosted_tools]
-        rows = [("setting", *names), ("---",) * (len(names) + 1)]
-        rows.append(("(the tool itself)", *("yes" if name in self.adapters else "no" for name in names)))
-        for setting in self.settings:
-            rules = [self.adapters[name].get(setting) if name in self.adapters else None for name in names]
-            rows.append((f"`{setting}`", *("no" if rule is None else str(rule) for rule in rules)))
-        return "\n".join(f"| {' | '.join(row)} |" for row in rows)
-
-
-def capabilities() -> tuple[Capability, ...]:
-    """Every kind that at least one adapter offers, with the settings each adapter honours."""
-    kinds: dict[str, Capability] = {}
-    for adapter, codec in _all_codecs():
-        known = kinds.get(codec.kind) or Capability(codec.kind, all_settings(codec.config_type))
-        kinds[codec.kind] = Capability(codec.kind, known.settings, {**known.adapters, adapter: codec.honours})
-    return tuple(kinds.values())
-
-
-def _all_codecs() -> Iterator[tuple[str, Any]]:
+def codecs_by_kind() -> Mapping[str, Mapping[str, Any]]:
+    """The codecs of all installed adapters: for each kind of hosted tool, by the adapter's name."""
+    kinds: dict[str, dict[str, Any]] = {}
     for spec in adapter_specs():
-        for codec in spec.codecs().values():
-            yield spec.name, codec
-
-
-def all_settings(config_type: type) -> tuple[str, ...]:
-    """Every setting of a config type; settings of nested dataclasses have dotted names."""
-    found: list[str] = []
-    for name, nested in _fields(config_type).items():
-        found += [name] if nested is None else [f"{name}.{inner}" for inner in all_settings(nested)]
-    return tuple(found)
+        for kind, codec in spec.codecs().items():
+            kinds.setdefault(kind, {})[spec.name] = codec
+    return kinds
 
 
 def used_settings(config: Any) -> Mapping[str, object]:
     """The settings that differ from their defaults, with their values."""
     config_type: type = type(config)
-    nested = _fields(config_type)
+    nested = nested_settings(config_type)
     used: dict[str, object] = {}
     for one in fields(config):
         value = getattr(config, one.name)
@@ -182,7 +133,7 @@ def used_settings(config: Any) -> Mapping[str, object]:
 
 
 @cache
-def _fields(config_type: type[Any]) -> Mapping[str, type | None]:
+def nested_settings(config_type: type[Any]) -> Mapping[str, type | None]:
     """Each field with the dataclass in `X` or `X | None`, else None: a union of several types is a single setting."""
     found: dict[str, type | None] = {}
     for name, hint in get_type_hints(config_type).items():
@@ -241,12 +192,12 @@ class ItemReader:
             self._calls += 1
         return found
 
-    def part(self, item: Any, shape: type[ShapeT]) -> ShapeT | None:
-        """Read something else that belongs to the tool, such as a citation."""
+    def part(self, item: Any, shape: type[ShapeT], name: str = "") -> ShapeT | None:
+        """Read something else that belongs to the tool, such as a citation; an error calls it by its type or name."""
         try:
             return msgspec.convert(item, shape, from_attributes=True)
         except msgspec.ValidationError as error:
-            self.fail("malformed", message=f"{type_of(item) or 'item'}: {error}")
+            self.fail("malformed", message=f"{name or type_of(item) or 'item'}: {error}")
             return None
 
     def parts(self, items: Iterable[Any], shape: type[ShapeT], *types: str) -> Iterator[ShapeT]:
@@ -261,7 +212,7 @@ class ItemReader:
         self.errors.append(HostedToolFailure(code, provider_code, message, call_id))
 
     def used(self) -> bool:
-        """Whether the tool was used; raises if none of its items could be read."""
+        """True if the tool was used; raises if none of its items could be read."""
         if self._calls == 0 and self._malformed is not None:
             raise PromptEvaluationError(
                 f"Hosted tool '{self._tool.name}': {self._adapter} answered with items that cannot be read "
@@ -280,6 +231,11 @@ class ItemReader:
 
 
 def type_of(item: Any) -> str:
-    """The `type` of an item, which is decoded JSON or an object from the vendor's SDK."""
-    name = item.get("type") if isinstance(item, Mapping) else getattr(item, "type", None)
-    return name if isinstance(name, str) else ""
+    """The `type` of an item."""
+    return string_of(item, "type")
+
+
+def string_of(item: Any, name: str) -> str:
+    """A text in an item, which is decoded JSON or an object from the vendor's SDK."""
+    value = item.get(name) if isinstance(item, Mapping) else getattr(item, name, None)
+    return value if isinstance(value, str) else ""

@@ -12,7 +12,6 @@ from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     CORRECTION,
-    AdapterSpec,
     ArgumentsDelta,
     Channel,
     MediaSupport,
@@ -28,9 +27,8 @@ from weakincentives.runtime import (
 )
 from weakincentives.session import extends
 
-__all__ = ["SPEC", "ScriptedAdapter", "call"]
+__all__ = ["ScriptedAdapter", "call"]
 
-SPEC = AdapterSpec(name="scripted", adapter="ScriptedAdapter", provider="scripted", model="FILE")
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
 
@@ -108,7 +106,7 @@ class ScriptedAdapter(ProviderAdapter):
             self._position += 1
         else:
             last = request.messages[-1] if request.messages else None
-            reason = f" because the last was rejected: {last.text}" if last and last.name == CORRECTION else "."
+            reason = f" because the last was rejected: {last.text}" if last and last.kind == CORRECTION else "."
             raise AssertionError(
                 f"All {len(self._lines)} scripted replies are used; '{request.prompt_name}' requested one more{reason}"
             )
@@ -140,7 +138,7 @@ class ScriptedAdapter(ProviderAdapter):
         if not extends(request.messages, counted):
             counted, characters = (), 0
         for message in request.messages[len(counted) :]:
-            characters += len(message.text) + sum(len(asked.arguments) for asked in message.tool_calls)
+            characters += len(message.text) + sum(len(each.arguments) for each in message.tool_calls)
         self._counted = request.messages, characters
         return characters + sum(len(tool.definition) for tool in request.tools if tool.name not in request.revoked)
 
@@ -159,8 +157,8 @@ class _ScriptedChannel:
         reply = self._adapter.reply(request)
         yield from map(ReasoningDelta, reply.reasoning.splitlines(keepends=True))
         yield from map(TextDelta, reply.text.splitlines(keepends=True))
-        for asked in reply.tool_calls:
-            yield ArgumentsDelta(asked.id, asked.name, asked.arguments)
+        for each in reply.tool_calls:
+            yield ArgumentsDelta(each.id, each.name, each.arguments)
         yield reply
 
     async def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:

@@ -44,8 +44,8 @@ def adapter_for(name: str, **options: Any) -> ProviderAdapter:
     """
     provider, _, model = name.partition(":")
     spec = adapter_spec(provider)
-    if spec is None or spec.name == "scripted":
-        known = ", ".join(spec.usage for spec in adapter_specs() if spec.name != "scripted")
+    if spec is None:
+        known = ", ".join(spec.usage for spec in adapter_specs()) or "no adapter: none is installed as an entry point"
         raise ValueError(f"adapter_for takes one of {known}; got {name!r}")
     if spec.requires_model and not model:
         raise ValueError(f"adapter_for needs a model, as in {spec.usage!r}; got {name!r}")
@@ -61,7 +61,7 @@ class FallbackAdapter(ProviderAdapter):
     When an adapter fails after its retries, the run continues with the next, in the same session, and stays with the
     one that answers; the next run starts with the first again. A refusal or a truncated answer counts as an answer. A
     stream that breaks after part of a reply was shown fails, since that part cannot be taken back. If the last adapter
-    fails too, its error is raised, and its message says how the others failed.
+    fails too, its error is raised, with the failures of the others in its message.
     """
 
     name = "fallback"
@@ -75,10 +75,8 @@ class FallbackAdapter(ProviderAdapter):
     def attempt(self, run: Callable[[ProviderAdapter, RunOptions], T], session: Session, options: RunOptions) -> T:
         attempts = self._attempts(session, options)
         while True:
-            try:
+            with attempts:
                 return run(attempts.adapter, attempts.options)
-            except PromptEvaluationError as error:
-                attempts.fall_back(error)
 
     def evaluate(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
@@ -90,10 +88,8 @@ class FallbackAdapter(ProviderAdapter):
     ) -> PromptResponse[OutputT]:
         attempts = self._attempts(session, options)
         while True:
-            try:
+            with attempts:
                 return await attempts.adapter.evaluate_async(prompt, session=session, **attempts.options)
-            except PromptEvaluationError as error:
-                attempts.fall_back(error)
 
     def stream(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
@@ -102,14 +98,11 @@ class FallbackAdapter(ProviderAdapter):
 
         def events() -> Generator[StreamEvent[OutputT], None, None]:
             while True:
-                try:
-                    with attempts.adapter.stream(prompt, session=session, **attempts.options) as stream:
-                        for event in stream:
-                            attempts.see(event)
-                            yield event
+                with attempts, attempts.adapter.stream(prompt, session=session, **attempts.options) as stream:
+                    for event in stream:
+                        attempts.see(event)
+                        yield event
                     return
-                except PromptEvaluationError as error:
-                    attempts.fall_back(error)
 
         return EventStream(events(), attempts.scope)
 
@@ -120,33 +113,19 @@ class FallbackAdapter(ProviderAdapter):
 
         async def events() -> AsyncGenerator[StreamEvent[OutputT], None]:
             while True:
-                try:
+                with attempts:
                     async with attempts.adapter.stream_async(prompt, session=session, **attempts.options) as stream:
                         async for event in stream:
                             attempts.see(event)
                             yield event
                     return
-                except PromptEvaluationError as error:
-                    attempts.fall_back(error)
 
         return AsyncEventStream(events(), attempts.scope)
-
-    def resume(
-        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
-    ) -> PromptResponse[OutputT]:
-        options["beginning"] = "resume"
-        return self.evaluate(prompt, session=session, **options)
-
-    async def resume_async(
-        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
-    ) -> PromptResponse[OutputT]:
-        options["beginning"] = "resume"
-        return await self.evaluate_async(prompt, session=session, **options)
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
-        """What the first adapter would do."""
+        """The explanation of the first adapter."""
         return self.adapters[0].explain(prompt, session, visibility_overrides=visibility_overrides)
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
@@ -163,7 +142,10 @@ class FallbackAdapter(ProviderAdapter):
 
 
 class _Attempts:
-    """One evaluation, on one adapter after another; the run's scope records which one is in use."""
+    """One evaluation, on one adapter after another; the run's scope records which one is in use.
+
+    As a context, it swallows the error of an adapter that the next one may make good for, and switches to that.
+    """
 
     def __init__(self, adapters: tuple[ProviderAdapter, ...], session: Session, options: RunOptions) -> None:
         self.scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
@@ -179,14 +161,14 @@ class _Attempts:
         return self._adapters[self.scope.adapter]
 
     def see(self, event: StreamEvent[Any]) -> None:
-        """Record whether part of an unfinished reply has been shown."""
+        """Record that part of an unfinished reply has been shown, or that the reply is finished."""
         if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
             self._shown = (self._session[ModelCalled].latest(),)
         elif isinstance(event, ToolStarted | Restarted):
             self._shown = None
 
     def recovers(self, error: Exception) -> bool:
-        """Whether there is another adapter, and it might succeed where this one failed."""
+        """True if there is another adapter, and it might succeed where this one failed."""
         called = self._session[ModelCalled].latest()
         answered = called is not None and called.run_id == self.scope.run_id and called.stop_reason in _ANSWERS
         limited = isinstance(error, DeadlineExceededError | BudgetExceededError)
@@ -197,13 +179,17 @@ class _Attempts:
         # An adapter that cannot offer a hosted tool fails in the phase "render".
         return not stays and getattr(error, "phase", "") in ("request", "response", "render")
 
-    def fall_back(self, error: PromptEvaluationError) -> None:
-        """Switch to the next adapter, or raise the error if another one would not help."""
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        if not isinstance(error, PromptEvaluationError):
+            return False
         if not self.recovers(error):
             others = [each for each in self._failures if not each.endswith(shortened(str(error), 200))]
             if others:
                 error.args = (f"{error} (before that, {'; '.join(others)})",)
-            raise error
+            return False
         failed = f"{self.adapter.name}:{self.adapter.model} failed"
         self._failures.append(f"{failed}: {shortened(str(error), 200)}")
         self.scope.adapter += 1
@@ -212,6 +198,7 @@ class _Attempts:
         rendered = self._session[PromptRendered].latest()
         if rendered is not None and rendered.run_id == self.scope.run_id:
             self.options = {**self.options, "beginning": "resume"}
+        return True
 
 
 _ANSWERS = frozenset({"refusal", "content_filter", "length", "overflow"})

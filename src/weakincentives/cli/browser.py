@@ -154,7 +154,7 @@ def _choices(given: str | None) -> list[AdapterChoice]:
 
     found = [AdapterChoice(given)] if given else []
     for spec in adapter_specs():
-        if spec.name != "scripted" and spec.provider != given:
+        if spec.provider != given:
             models = tuple(spec.prices)
             found.append(AdapterChoice(spec.provider, models, spec.requires_model, _problem(spec)))
     return sorted(found, key=lambda choice: bool(choice.problem))

@@ -32,11 +32,10 @@ from weakincentives.cli.output import (
 )
 from weakincentives.cli.progress import EMBEDDED, STYLES, WIDTH, describe
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
-from weakincentives.cli.selection import add_adapter_option, make_adapter
+from weakincentives.cli.selection import ADAPTER, add_adapter_option, make_adapter
 from weakincentives.errors import ContextOverflowError, WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
-    LOOP_NAMES,
     Completed,
     Conversation,
     Exposure,
@@ -135,7 +134,7 @@ class Chat:
         legend = ", ".join(f"{mark} {name}" for name, mark in self._screen.glyphs.items() if name != "hidden")
         sections = plural(len(prompt.template.outline.nodes), "section")
         print_line(f"{prompt.name}: {sections} ({legend}). /help lists the commands.", style="2")
-        if self._chat.adapter.name == "local":
+        if self._chat.adapter.name == ADAPTER:
             for line in textwrap.wrap(EMBEDDED, terminal_width() or WIDTH):
                 print_line(line, style="2")
 
@@ -234,11 +233,7 @@ class Chat:
         if not name:
             raise UsageError("/save needs a FILE, such as chat.md or chat.json")
         if name.endswith(".md"):
-            said = [
-                each
-                for each in self._chat.messages
-                if each.role in ("user", "assistant") and each.text and each.name not in LOOP_NAMES
-            ]
+            said = [each for each in self._chat.messages if each.text and (each.asks or each.role == "assistant")]
             text, then = "".join(f"**{each.role}**\n\n{each.text}\n\n" for each in said), ""
         else:
             text, then = self._chat.session.snapshot().to_json(), f"; go on with --resume {name}"
@@ -276,7 +271,6 @@ class Screen:
     def refresh(self) -> None:
         """Update which sections are open."""
         view = self._prompt.render(session=self._session).view
-        assert view is not None
         every = list(view.existing())
         shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
         exposure = self._session[Exposure].latest() or Exposure()

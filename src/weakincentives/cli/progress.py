@@ -13,15 +13,12 @@ from typing import Any
 from weakincentives._display import shortened
 from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
 from weakincentives.runtime import (
-    EvaluationFailed,
-    EvaluationStopped,
-    EvaluationSuspended,
     HostedToolInvoked,
     Message,
     ModelCalled,
     PromptChanged,
     PromptRendered,
-    RunRestarted,
+    RunEnded,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
@@ -70,7 +67,7 @@ def print_story(event: Any, *, asked: str = "") -> None:
     formatter = STORY.get(type(event))
     text = "" if formatter is None else formatter(event)
     if text and not (asked and question_in(event) == asked):
-        failed = isinstance(event, EvaluationFailed) or (isinstance(event, ToolInvoked) and not event.success)
+        failed = text.startswith("failed") or (isinstance(event, ToolInvoked) and not event.success)
         style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
         told = text[LABEL:] if isinstance(event, Message) else shortened(text[LABEL:], MAX_RESULT)
         print_labelled(text[:LABEL], told, style)
@@ -139,12 +136,27 @@ def _invoked(event: ToolInvoked) -> str:
         failed = "" if event.success else f" (failed: {event.result.message})"
         return f"{asked.action:7} {', '.join(asked.keys)}{because}{failed}"
     outcome = "" if event.success else "failed, undone: " if event.rolled_back else "failed: "
-    return f"tool    {event.name}({event.arguments}) -> {outcome}{event.result.render()}"
+    return f"tool    {event.name}({event.arguments}) -> {outcome}{event.text}"
 
 
 def _changed(did: str, event: ToolsInjected | ToolsWithdrawn) -> str:
     section = f" from {event.section_key}" if event.section_key else ""
     return f"tools   {did} {', '.join(event.tool_names)}{section}"
+
+
+def _ended(event: RunEnded) -> str:
+    """How an attempt ended; an answer and a halt are shown by their own messages."""
+    match event.status:
+        case "restarted":
+            return f"restart with {', '.join(event.section_keys)} open"
+        case "failed" | "recovered":
+            return f"failed  {event.error}: {event.reason}"
+        case "stopped":
+            return "stopped by the caller"
+        case "suspended":
+            return f"left    {event.reason}"
+        case _:
+            return ""
 
 
 FORMATTERS: Mapping[type, Callable[[Any], str]] = {
@@ -153,7 +165,7 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
     ToolInvoked: _invoked,
     ToolsInjected: lambda event: _changed("added", event),
     ToolsWithdrawn: lambda event: _changed("withdrew", event),
-    RunRestarted: lambda event: f"restart with {', '.join(event.section_keys)} open",
+    RunEnded: lambda event: _ended(event) if event.status == "restarted" else "",
     Message: lambda event: _quoted(event),
 }
 
@@ -201,9 +213,7 @@ STORY: Mapping[type, Callable[[Any], str]] = {
     PromptChanged: lambda event: (
         f"prompt  changed: {', '.join(event.changed_sections + event.removed_sections + event.removed_tools)}"
     ),
-    EvaluationFailed: lambda event: f"failed  {event.error}: {event.message}",
-    EvaluationStopped: lambda event: "stopped by the caller",
-    EvaluationSuspended: lambda event: f"left    {event.reason}",
+    RunEnded: lambda event: _ended(event),
 }
 _BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
 STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}

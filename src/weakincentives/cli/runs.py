@@ -9,8 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -125,14 +124,14 @@ def show_run(store: RunStore, names: list[str], arguments: argparse.Namespace) -
 def failures(store: RunStore, history: RunHistory) -> list[dict[str, Any]]:
     """The tool calls and evaluations that failed, in order."""
     seqs = [use.seq for turn in history.turns for use in turn.uses if not use.success]
-    found = [*store.numbered(history.run_id, seqs), *store.of_kinds(history.run_id, ["EvaluationFailed"])]
+    found = [*store.numbered(history.run_id, seqs), *store.of_kinds(history.run_id, ["RunEnded"])]
     rows = []
     for recorded in sorted(found, key=lambda recorded: recorded.seq):
         event = recorded.event
         if recorded.kind == "ToolInvoked" and hasattr(event, "result"):
             rows.append({"turn": recorded.turn, "source": "tool", "name": event.name, "message": event.result.message})
-        elif hasattr(event, "error"):
-            rows.append({"turn": recorded.turn, "source": "run", "name": event.error, "message": event.message})
+        elif getattr(event, "error", ""):
+            rows.append({"turn": recorded.turn, "source": "run", "name": event.error, "message": event.reason})
     return rows
 
 
@@ -170,7 +169,7 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
 def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     """Print the story of a run: the question, what each turn opened and called, the answer, and the usage."""
     from weakincentives.cli.progress import print_labelled, print_spent, print_story
-    from weakincentives.runtime import EvaluationFailed, ModelCalled
+    from weakincentives.runtime import ModelCalled, RunEnded
 
     heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
     print_line(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
@@ -179,12 +178,13 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     if asked:
         print_labelled("asked", shortened(asked, MAX_QUESTION), "1")
     model, failed = "", False
-    for event in as_read(recorded.event for recorded in store.all_events(run.run_id)):
+    for recorded in store.all_events(run.run_id):
+        event = recorded.event
         if isinstance(event, ModelCalled):
             if failed or model not in ("", event.model):
                 print_labelled("model", f"{event.model} goes on")
             model, failed = event.model, False
-        failed = failed or isinstance(event, EvaluationFailed)
+        failed = failed or (isinstance(event, RunEnded) and bool(event.error))
         print_story(event, asked=asked)
     cut_off = run.status == "interrupted" and store.pending_turn(run.run_id) is not None
     loaded = {section.path for section in history.now.sections if section.visibility.value == "full"}
@@ -203,25 +203,8 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     )
 
 
-def as_read(events: Iterable[Any]) -> Iterator[Any]:
-    """The events, with each tool call's result as the model read it: its class may be unknown to this process."""
-    from weakincentives.runtime import Message, ModelCalled, ToolInvoked
-
-    turn: list[Any] = []
-    for event in events:
-        if isinstance(event, ModelCalled):
-            yield from turn
-            turn = []
-        if isinstance(event, Message) and event.role == "tool":
-            for at, made in enumerate(turn):
-                if isinstance(made, ToolInvoked) and made.call_id == event.call_id:
-                    turn[at] = replace(made, result=replace(made.result, message=event.text, value=None))
-        turn.append(event)
-    yield from turn
-
-
 def show_turn(turn: Turn, *, as_json: bool) -> None:
-    from weakincentives.runtime import SHOWS, ToolInvoked
+    from weakincentives.runtime import SHOWS
     from weakincentives.telemetry import plain
 
     if as_json:
@@ -241,12 +224,15 @@ def show_turn(turn: Turn, *, as_json: bool) -> None:
     heading = ("section", "shows", "because", "shown", "hidden", "tools")
     print_table(Table(heading, rows, ("shown", "hidden"), drop=("because", "hidden"), flexible="tools"))
     for message in turn.messages:
-        print_block(f"--- {message.role} {message.name}", message.text or ", ".join(message.tools), message.tool_calls)
+        print_block(
+            f"--- {message.role} {message.name or message.kind}",
+            message.text or ", ".join(message.tools),
+            message.tool_calls,
+        )
     if turn.reply is not None:
         print_block("=== reply", turn.reply.text, turn.reply.tool_calls)
-    for event in as_read(recorded.event for recorded in turn.events):
-        if isinstance(event, ToolInvoked):
-            print_block(f"=== {event.name} {'worked' if event.success else 'failed'}", event.result.message)
+    for event in turn.tool_calls:
+        print_block(f"=== {event.name} {'worked' if event.success else 'failed'}", event.text)
     for recorded in turn.events:
         if recorded.kind == "HostedToolInvoked":
             used = plain(recorded.event)

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from weakincentives.runtime import ModelRequest, ProviderAdapter
 
 ADAPTER = "local"
+SCRIPTED = "scripted"
 OVERRIDES = ".wink/overrides"
 
 
@@ -132,7 +133,7 @@ def add_adapter_option(parser: argparse.ArgumentParser) -> None:
         "--model",
         "-a",
         metavar="NAME[:MODEL]",
-        help=f"{', '.join(spec.usage for spec in adapter_specs())}, "
+        help=f"{', '.join(spec.usage for spec in adapter_specs())}, {SCRIPTED}:FILE, "
         f"or module:variable [WINK_ADAPTER] (default: {ADAPTER})",
     )
 
@@ -144,14 +145,14 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
 
     text: str = arguments.adapter or default("adapter") or ADAPTER
     name, _, model = text.partition(":")
+    if name == SCRIPTED:
+        return _scripted(model)
     spec = adapter_spec(name)
     if spec is None:
         return _named(text)
     if spec.requires_model and not model:
         raise UsageError(f"--adapter {name} needs a {spec.model.lower()}, as in {spec.usage}")
-    if name == "scripted":
-        return _scripted(model)
-    return adapter_for(text, **({"progress": show_reading} if name == "local" else {}))
+    return adapter_for(text, **({"progress": show_reading} if spec.in_process else {}))
 
 
 def show_reading(done: int, size: int) -> None:
@@ -287,7 +288,7 @@ def _named(target: str) -> ProviderAdapter:
 
     name, colon, _ = target.partition(":")
     if not colon or not module_exists(name):
-        kinds = [spec.provider for spec in adapter_specs()]
+        kinds = [*(spec.provider for spec in adapter_specs()), SCRIPTED]
         raise UsageError(
             f"no adapter {name!r}; there are {', '.join(kinds)}, or module:variable for one of your own"
             f"{did_you_mean(name, kinds)}"
@@ -304,6 +305,8 @@ def _scripted(file: str) -> ProviderAdapter:
     """Plays a JSON list: text, `{"call": name, "arguments": {...}}`, a list of those, or `{"output": ...}`."""
     from weakincentives import ScriptedAdapter
 
+    if not file:
+        raise UsageError(f"--adapter {SCRIPTED} needs a file, as in {SCRIPTED}:FILE")
     lines = read_json(file, f"--adapter scripted:{file}")
     if not isinstance(lines, list):
         raise UsageError(f"--adapter scripted:{file}: a script is a JSON list of replies")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
+from functools import wraps
 from typing import Annotated, Any, Literal, Unpack
 
 from weakincentives._display import shortened
 from weakincentives.errors import ToolValidationError
-from weakincentives.filesystem import Entry, Filesystem, FilesystemError, Match, NotFoundError, NotTextError
-from weakincentives.prompt import SectionOptions, Tool, ToolContext, ToolResult, WorkspaceSection
+from weakincentives.filesystem import Entry, Filesystem, FilesystemError, NotFoundError, NotTextError
+from weakincentives.prompt import SectionOptions, Tool, ToolContext, ToolResult, WorkspaceSection, tool
 
 __all__ = ["VfsLimits", "VfsToolsSection"]
 
@@ -67,223 +68,156 @@ class VfsToolsSection(WorkspaceSection):
     ) -> None:
         if template is None:
             template = _READING + (_READ_ONLY if read_only else _WRITING)
-        options["tools"] = (*_file_tools(limits, read_only=read_only), *options.get("tools", ()))
+        options["tools"] = (*_FileTools(limits).tools(read_only=read_only), *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
 
-@dataclass(frozen=True, slots=True)
-class LsParams:
-    path: Annotated[str, "Directory to list, relative to the root."] = "."
-
-
-@dataclass(frozen=True, slots=True)
-class ReadParams:
-    path: Annotated[str, "File to read, relative to the root."]
-    offset: Annotated[int, "How many lines to skip."] = 0
-    limit: Annotated[int | None, "How many lines to read at most."] = None
-
-
-@dataclass(frozen=True, slots=True)
-class WriteParams:
-    path: Annotated[str, "File to write, relative to the root; missing directories are created."]
-    content: Annotated[str, "The whole text to write."]
-    mode: Annotated[
-        Literal["create", "overwrite", "append"],
-        "create: only if the file does not exist; overwrite: replace it; append: add to its end.",
-    ] = "create"
-
-
-@dataclass(frozen=True, slots=True)
-class EditParams:
-    path: Annotated[str, "File to change, relative to the root."]
-    old: Annotated[str, "The exact text to replace, with its whitespace; it must occur once."]
-    new: Annotated[str, "The text to put in its place."]
-    replace_all: Annotated[bool, "Replace every occurrence."] = False
-
-
-@dataclass(frozen=True, slots=True)
-class GlobParams:
-    pattern: Annotated[str, "Such as '**/*.py' or 'src/*.{c,h}'; '**' matches any directories."]
-    path: Annotated[str, "Directory to search, relative to the root."] = "."
-
-
-@dataclass(frozen=True, slots=True)
-class GrepParams:
-    pattern: Annotated[str, "A regular expression (Python syntax), matched line by line."]
-    path: Annotated[str, "File or directory to search, relative to the root."] = "."
-    glob: Annotated[str | None, "Search only files that match, such as '*.py'."] = None
-    limit: Annotated[int | None, "How many matching lines to return at most."] = None
-
-
-@dataclass(frozen=True, slots=True)
-class RmParams:
-    path: Annotated[str, "File or directory to delete, relative to the root."]
-    recursive: Annotated[bool, "Delete a directory with everything in it."] = False
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The entries of a directory; the names of directories end with a slash."""
-
-    entries: tuple[Entry, ...]
-
-    def render(self) -> str:
-        return "\n".join(_listing_line(entry) for entry in self.entries)
-
-
-@dataclass(frozen=True, slots=True)
-class FileText:
-    """Lines of a file, starting at `offset`; `complete` is False if more lines follow."""
-
-    path: str
-    text: str
-    offset: int
-    complete: bool
-
-    def render(self) -> str:
-        return self.text
-
-
-@dataclass(frozen=True, slots=True)
-class Paths:
-    """Paths of files."""
-
-    paths: tuple[str, ...]
-
-    def render(self) -> str:
-        return "\n".join(self.paths)
-
-
-@dataclass(frozen=True, slots=True)
-class Matches:
-    """Matching lines, as `path:line: text`."""
-
-    matches: tuple[Match, ...]
-
-    def render(self) -> str:
-        return "\n".join(f"{match.path}:{match.line_number}: {match.line}" for match in self.matches)
-
-
-def _file_tools(limits: VfsLimits, *, read_only: bool) -> tuple[Tool[Any, Any], ...]:
-    """The tools `ls`, `read`, `glob` and `grep`, and unless read_only also `write`, `edit` and `rm`."""
-    run = _Operations(limits)
-    reading = (
-        _tool("ls", "List a directory: its files with their sizes, and its directories.", LsParams, run.ls),
-        _tool("read", "Read a text file, or some of its lines.", ReadParams, run.read),
-        _tool("glob", "Find files by a glob pattern.", GlobParams, run.glob),
-        _tool("grep", "Find lines in files by a regular expression.", GrepParams, run.grep),
-    )
-    if read_only:
-        return reading
-    return (
-        *reading,
-        _tool("write", "Write a text file.", WriteParams, run.write, read_only=False),
-        _tool("edit", "Replace an exact piece of text in a file.", EditParams, run.edit, read_only=False),
-        _tool("rm", "Delete a file or a directory.", RmParams, run.rm, read_only=False),
-    )
-
-
-class _Operations:
-    """The filesystem operations behind the tools, within the limits."""
+class _FileTools:
+    """The functions behind the tools, within the limits."""
 
     def __init__(self, limits: VfsLimits) -> None:
         self.limits = limits
 
-    def ls(self, fs: Filesystem, params: LsParams) -> ToolResult[Any]:
-        entries = fs.list(params.path)
+    def tools(self, *, read_only: bool) -> tuple[Tool[Any, Any], ...]:
+        """The tools `ls`, `read`, `glob` and `grep`, and unless read_only also `write`, `edit` and `rm`."""
+        reading = [tool(read_only=True)(_reporting(each)) for each in (self.ls, self.read, self.glob, self.grep)]
+        writing = () if read_only else (self.write, self.edit, self.rm)
+        return (*reading, *(tool(_reporting(each)) for each in writing))
+
+    def ls(
+        self, path: Annotated[str, "Directory to list, relative to the root."] = ".", *, context: ToolContext
+    ) -> ToolResult[str]:
+        """List a directory: its files with their sizes, and its directories."""
+        entries = _filesystem(context).list(path)
         if not entries:
-            return ToolResult(f"{params.path!r} is empty.")
-        shown = tuple(
-            replace(entry, name=_printable(entry.name), path=_printable(entry.path))
-            for entry in entries[: self.limits.entries]
-        )
+            return ToolResult(f"{path!r} is empty.")
+        shown = entries[: self.limits.entries]
         cut = (
             f"The first {len(shown)} of {len(entries)} entries; use glob to narrow."
             if len(shown) < len(entries)
             else ""
         )
-        return ToolResult(cut, Listing(shown))
+        return ToolResult(cut, "\n".join(map(_listing_line, shown)))
 
-    def read(self, fs: Filesystem, params: ReadParams) -> ToolResult[Any]:
-        limits = self.limits
-        limit = limits.read_lines if params.limit is None else min(params.limit, limits.read_lines)
-        if limit < 1:
-            raise ToolValidationError(f"limit must be 1 or more, got {limit}")
-        text = fs.read(params.path, offset=params.offset, limit=limit + 1)
+    def read(
+        self,
+        path: Annotated[str, "File to read, relative to the root."],
+        offset: Annotated[int, "How many lines to skip."] = 0,
+        limit: Annotated[int | None, "How many lines to read at most."] = None,
+        *,
+        context: ToolContext,
+    ) -> ToolResult[str]:
+        """Read a text file, or some of its lines."""
+        most, characters = _limited(limit, self.limits.read_lines), self.limits.read_characters
+        text = _filesystem(context).read(path, offset=offset, limit=most + 1)
         if not text:
-            return self._nothing_to_read(fs, params)
+            return self._nothing_to_read(_filesystem(context), path, offset)
         lines = text.split("\n")
         lines = [line + "\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
         shown, size = 0, 0
-        while shown < min(limit, len(lines)) and size + len(lines[shown]) <= limits.read_characters:
+        while shown < min(most, len(lines)) and size + len(lines[shown]) <= characters:
             size += len(lines[shown])
             shown += 1
-        first = params.offset + 1
+        first = offset + 1
         if shown == 0:
-            message = f"Line {first} is {len(lines[0])} characters long; its first {limits.read_characters} follow."
+            message = f"Line {first} is {len(lines[0])} characters long; its first {characters} follow."
             if len(lines) > 1:
                 message += f" Read on with offset={first}."
-            part = lines[0][: limits.read_characters]
-            return ToolResult(message, FileText(params.path, part, params.offset, False))
+            return ToolResult(message, lines[0][:characters])
         complete = shown == len(lines)
-        message = (
-            "" if complete and params.offset == 0 else f"Lines {first} to {params.offset + shown} of {params.path}."
-        )
+        message = "" if complete and offset == 0 else f"Lines {first} to {offset + shown} of {path}."
         if not complete:
-            message += f" More follow: read on with offset={params.offset + shown}."
-        return ToolResult(message, FileText(params.path, "".join(lines[:shown]), params.offset, complete))
+            message += f" More follow: read on with offset={offset + shown}."
+        return ToolResult(message, "".join(lines[:shown]))
 
-    def _nothing_to_read(self, fs: Filesystem, params: ReadParams) -> ToolResult[Any]:
-        if params.offset == 0:
-            return ToolResult(f"{params.path!r} is an empty file.", FileText(params.path, "", 0, True))
-        text = fs.read(params.path)
+    def _nothing_to_read(self, fs: Filesystem, path: str, offset: int) -> ToolResult[str]:
+        if offset == 0:
+            return ToolResult(f"{path!r} is an empty file.")
+        text = fs.read(path)
         count = text.count("\n") + (not text.endswith("\n") and text != "")
-        raise ToolValidationError(f"offset {params.offset} is past the end: {params.path!r} has {count} lines")
+        raise ToolValidationError(f"offset {offset} is past the end: {path!r} has {count} lines")
 
-    def write(self, fs: Filesystem, params: WriteParams) -> ToolResult[Any]:
-        self._check_size(params.content)
+    def glob(
+        self,
+        pattern: Annotated[str, "Such as '**/*.py' or 'src/*.{c,h}'; '**' matches any directories."],
+        path: Annotated[str, "Directory to search, relative to the root."] = ".",
+        *,
+        context: ToolContext,
+    ) -> ToolResult[str]:
+        """Find files by a glob pattern."""
+        paths = _filesystem(context).glob(pattern, path=path)
+        if not paths:
+            return ToolResult(f"No file matches {pattern!r} below {path!r}.")
+        shown = paths[: self.limits.entries]
+        cut = f"The first {len(shown)} of {len(paths)} files; narrow the pattern." if len(shown) < len(paths) else ""
+        return ToolResult(cut, "\n".join(map(_printable, shown)))
+
+    def grep(
+        self,
+        pattern: Annotated[str, "A regular expression (Python syntax), matched line by line."],
+        path: Annotated[str, "File or directory to search, relative to the root."] = ".",
+        glob: Annotated[str | None, "Search only files that match, such as '*.py'."] = None,
+        limit: Annotated[int | None, "How many matching lines to return at most."] = None,
+        *,
+        context: ToolContext,
+    ) -> ToolResult[str]:
+        """Find lines in files by a regular expression."""
+        most, width = _limited(limit, self.limits.matches), self.limits.line_characters
+        found = _filesystem(context).grep(pattern, path=path, glob=glob, limit=most + 1)
+        if not found:
+            return ToolResult(f"No line matches {pattern!r} below {path!r}.")
+        lines = [f"{_printable(each.path)}:{each.line_number}: {shortened(each.line, width)}" for each in found[:most]]
+        cut = f"The first {most} matches; more follow: narrow the pattern, path or glob." if len(found) > most else ""
+        return ToolResult(cut, "\n".join(lines))
+
+    def write(
+        self,
+        path: Annotated[str, "File to write, relative to the root; missing directories are created."],
+        content: Annotated[str, "The whole text to write."],
+        mode: Annotated[
+            Literal["create", "overwrite", "append"],
+            "create: only if the file does not exist; overwrite: replace it; append: add to its end.",
+        ] = "create",
+        *,
+        context: ToolContext,
+    ) -> ToolResult[str]:
+        """Write a text file."""
+        self._check_size(content)
         try:
-            fs.write(params.path, params.content, mode=params.mode)
+            _filesystem(context).write(path, content, mode=mode)
         except FileExistsError:
             raise ToolValidationError(
-                f"{params.path!r} already exists; use edit to change it, or mode 'overwrite' to replace it"
+                f"{path!r} already exists; use edit to change it, or mode 'overwrite' to replace it"
             ) from None
-        verb = "Appended to" if params.mode == "append" else "Wrote"
-        return ToolResult(f"{verb} {params.path} ({len(params.content)} characters).")
+        verb = "Appended to" if mode == "append" else "Wrote"
+        return ToolResult(f"{verb} {path} ({len(content)} characters).")
 
-    def edit(self, fs: Filesystem, params: EditParams) -> ToolResult[Any]:
-        text, count = _replace_exactly(
-            fs.read(params.path), params.old, params.new, path=params.path, replace_all=params.replace_all
-        )
+    def edit(
+        self,
+        path: Annotated[str, "File to change, relative to the root."],
+        old: Annotated[str, "The exact text to replace, with its whitespace; it must occur once."],
+        new: Annotated[str, "The text to put in its place."],
+        replace_all: Annotated[bool, "Replace every occurrence."] = False,
+        *,
+        context: ToolContext,
+    ) -> ToolResult[str]:
+        """Replace an exact piece of text in a file."""
+        fs = _filesystem(context)
+        text, count = _replace_exactly(fs.read(path), old, new, path=path, replace_all=replace_all)
         self._check_size(text)
-        fs.write(params.path, text, mode="overwrite")
-        return ToolResult(f"Replaced {count} {'piece' if count == 1 else 'pieces'} of text in {params.path}.")
+        fs.write(path, text, mode="overwrite")
+        return ToolResult(f"Replaced {count} {'piece' if count == 1 else 'pieces'} of text in {path}.")
 
-    def glob(self, fs: Filesystem, params: GlobParams) -> ToolResult[Any]:
-        paths = fs.glob(params.pattern, path=params.path)
-        if not paths:
-            return ToolResult(f"No file matches {params.pattern!r} below {params.path!r}.", Paths(()))
-        shown = tuple(_printable(path) for path in paths[: self.limits.entries])
-        cut = f"The first {len(shown)} of {len(paths)} files; narrow the pattern." if len(shown) < len(paths) else ""
-        return ToolResult(cut, Paths(shown))
-
-    def grep(self, fs: Filesystem, params: GrepParams) -> ToolResult[Any]:
-        limit = self.limits.matches if params.limit is None else min(params.limit, self.limits.matches)
-        if limit < 1:
-            raise ToolValidationError(f"limit must be 1 or more, got {limit}")
-        found = fs.grep(params.pattern, path=params.path, glob=params.glob, limit=limit + 1)
-        if not found:
-            return ToolResult(f"No line matches {params.pattern!r} below {params.path!r}.", Matches(()))
-        width = self.limits.line_characters
-        shown = tuple(
-            replace(match, path=_printable(match.path), line=shortened(match.line, width)) for match in found[:limit]
-        )
-        cut = f"The first {limit} matches; more follow: narrow the pattern, path or glob." if len(found) > limit else ""
-        return ToolResult(cut, Matches(shown))
-
-    def rm(self, fs: Filesystem, params: RmParams) -> ToolResult[Any]:
-        fs.delete(params.path, recursive=params.recursive)
-        return ToolResult(f"Deleted {params.path}.")
+    def rm(
+        self,
+        path: Annotated[str, "File or directory to delete, relative to the root."],
+        recursive: Annotated[bool, "Delete a directory with everything in it."] = False,
+        *,
+        context: ToolContext,
+    ) -> ToolResult[str]:
+        """Delete a file or a directory."""
+        _filesystem(context).delete(path, recursive=recursive)
+        return ToolResult(f"Deleted {path}.")
 
     def _check_size(self, text: str) -> None:
         if len(text) > self.limits.write_characters:
@@ -292,28 +226,34 @@ class _Operations:
             )
 
 
-def _tool(
-    name: str,
-    description: str,
-    params_type: type,
-    call: Callable[[Filesystem, Any], ToolResult[Any]],
-    *,
-    read_only: bool = True,
-) -> Tool[Any, Any]:
-    def handler(params: Any, *, context: ToolContext) -> ToolResult[Any]:
-        fs = context.filesystem
-        if fs is None:
-            return ToolResult("This prompt has no filesystem.", success=False)
+def _reporting(function: Callable[..., ToolResult[str]]) -> Callable[..., ToolResult[str]]:
+    """The function with errors of the filesystem as failed results."""
+
+    @wraps(function)
+    def run(path: str = ".", *, context: ToolContext, **arguments: Any) -> ToolResult[str]:
         try:
-            return call(fs, params)
+            return function(path=path, context=context, **arguments)
         except NotFoundError as error:
-            return ToolResult(f"{error}{_suggestion(fs, params.path)}", success=False)
+            return ToolResult(f"{error}{_suggestion(_filesystem(context), path)}", success=False)
         except NotTextError:
-            return ToolResult(f"{params.path!r} is not UTF-8 text; these tools read and write text only", success=False)
+            return ToolResult(f"{path!r} is not UTF-8 text; these tools read and write text only", success=False)
         except (FilesystemError, ToolValidationError) as error:
             return ToolResult(str(error), success=False)
 
-    return Tool(name=name, description=description, handler=handler, params_type=params_type, read_only=read_only)
+    return run
+
+
+def _filesystem(context: ToolContext) -> Filesystem:
+    if context.filesystem is None:
+        raise ToolValidationError("This prompt has no filesystem.")
+    return context.filesystem
+
+
+def _limited(given: int | None, most: int) -> int:
+    limit = most if given is None else min(given, most)
+    if limit < 1:
+        raise ToolValidationError(f"limit must be 1 or more, got {limit}")
+    return limit
 
 
 def _suggestion(fs: Filesystem, path: str) -> str:
@@ -373,6 +313,7 @@ def _lines(text: str, old: str) -> str:
 
 
 def _listing_line(entry: Entry) -> str:
+    path = _printable(entry.path)
     if entry.kind == "directory":
-        return f"{entry.path}/"
-    return f"{entry.path} ({entry.size} bytes)" if entry.kind == "file" else f"{entry.path} ({entry.kind})"
+        return f"{path}/"
+    return f"{path} ({entry.size} bytes)" if entry.kind == "file" else f"{path} ({entry.kind})"

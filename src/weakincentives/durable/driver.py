@@ -26,16 +26,16 @@ from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime import (
     CallModel,
     Channel,
+    Cursor,
     Effect,
-    EvaluationSuspended,
     Expansions,
     InnerLoop,
     LoadSections,
-    LoopCursor,
     ModelReply,
     ModelRequest,
     PromptResponse,
     ProviderAdapter,
+    RunEnded,
     RunOptions,
     RunScope,
     RunTools,
@@ -185,14 +185,12 @@ class _Execution:
         _register_types(prompt)
         session = self._session = workflow.new_session(request)
         session.session_id, session.clock, session.silent = work_id, self._clock, not self._live
-        scope = RunScope(Meter(workflow.budget, deadline), work_id)
-        expansions = Expansions(prompt, session, scope, workflow.max_expansions)
+        scope = RunScope(Meter(workflow.budget, deadline), work_id, max_expansions=workflow.max_expansions)
+        expansions = Expansions(prompt, session, scope)
         with closing_resources(prompt, session, work_id):
             while True:
                 try:
-                    response = self._evaluate(prompt, session, scope)
-                    if expansions.settled(response):
-                        return response
+                    return self._evaluate(prompt, session, scope)
                 except VisibilityExpansionRequired as signal:
                     expansions.open(signal)
 
@@ -207,15 +205,15 @@ class _Execution:
         give_answers(session, {})
         try:
             with session.claim(session.session_id), adapter.open_channel(inner) as channel:
-                cursor = LoopCursor(inner)
-                while (effect := cursor.effect) is not None:
+                cursor = Cursor(inner.run())
+                while (effect := cursor.step) is not None:
                     try:
                         outcome = self._perform(effect, inner, channel)
                     except Exception as error:
                         cursor.fail(error)
                     except Released as left:
                         who = (inner.scope.run_id, inner.prompt.name)
-                        session.dispatch(EvaluationSuspended(*who, str(left), timestamp=time.time()))
+                        session.dispatch(RunEnded(*who, "suspended", reason=str(left), timestamp=time.time()))
                         # It may continue elsewhere, so observers are not told that it stopped.
                         session.silent = True
                         cursor.fail(left)

@@ -1,4 +1,4 @@
-"""Which tool call changed what, so that a call that fails undoes its own changes and nobody else's."""
+"""The changes of each tool call, so that a call that fails undoes its own changes and nobody else's."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from weakincentives._fence import current_calls
@@ -14,22 +15,20 @@ from weakincentives.filesystem.protocol import Parts
 S = TypeVar("S")
 
 
+@dataclass(eq=False)
 class CallMark(Generic[S]):
-    """Stands for a tool call that is going on, for as long as the mark is referenced.
+    """Stands for a tool call in progress, for as long as the mark is referenced.
 
     `others` are the paths that others have changed meanwhile, if that is watched.
     """
 
-    __slots__ = ("__weakref__", "call", "journal", "others")
-
-    def __init__(self, journal: Changes[S], call: object) -> None:
-        self.journal = journal
-        self.call = call
-        self.others: set[Parts] = set()
+    journal: Changes[S]
+    call: object
+    others: set[Parts] = field(default_factory=set)
 
 
 class Changes(Generic[S]):
-    """What the calls that are going on have changed.
+    """The changes of the calls in progress.
 
     For each path, `_found` lists what the calls found there before they changed it, oldest first, with all calls that a
     change belongs to: a run inside a tool also works for that tool. What nobody can put back any more is forgotten. The
@@ -45,7 +44,7 @@ class Changes(Generic[S]):
 
     @property
     def in_progress(self) -> bool:
-        """Whether a call is going on."""
+        """True if a call is in progress."""
         return bool(self._open)
 
     def begin(self, *, watch: bool = False) -> CallMark[S]:
@@ -80,7 +79,7 @@ class Changes(Generic[S]):
             for call in calls:
                 self._open[call][1].add(parts)
 
-    def undo(self, mark: CallMark[S]) -> dict[Parts, S]:
+    def restore(self, mark: CallMark[S]) -> dict[Parts, S]:
         """Forget what the call changed; returns what to put back where nobody else has made the last change."""
         states: dict[Parts, S] = {}
         paths = self._open[mark.call][1]
@@ -112,7 +111,7 @@ class Changes(Generic[S]):
                     self._settled(parts)
 
     def _settled(self, parts: Parts) -> list[tuple[tuple[object, ...], S]]:
-        """What calls found at the path, as far as one that is still going on may put it back."""
+        """The saved states at a path that an open call may still restore."""
         kept: list[tuple[tuple[object, ...], S]] = []
         for calls, state in self._found.pop(parts, ()):
             still_open = self._still_open(calls)

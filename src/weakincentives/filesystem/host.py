@@ -12,9 +12,9 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 from weakincentives._fence import check_fence, current_calls
-from weakincentives.filesystem import search
 from weakincentives.filesystem.changes import CallMark, Changes
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
 from weakincentives.filesystem.protocol import (
@@ -27,7 +27,6 @@ from weakincentives.filesystem.protocol import (
     FilesystemError,
     InvalidPathError,
     IsDirectoryError,
-    Match,
     NotDirectoryError,
     NotFoundError,
     Parts,
@@ -41,6 +40,7 @@ from weakincentives.filesystem.protocol import (
     read_lines,
     split,
 )
+from weakincentives.filesystem.search import Files, Searchable
 from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, Tracker, append, create, replace
 
 _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -55,7 +55,7 @@ class HostSnapshot:
 
 
 class _Shared:
-    """What all filesystems with the same root share: the changes of tool calls, and what was saved for them."""
+    """The state shared by all filesystems with the same root: changes of tool calls, and what was saved for them."""
 
     def __init__(self, jail: Jail) -> None:
         self.changes: Changes[State] = Changes()
@@ -71,7 +71,7 @@ def _shared_below(jail: Jail) -> _Shared:
         return _shared.setdefault(jail.root, _Shared(jail))
 
 
-class HostFilesystem:
+class HostFilesystem(Searchable):
     """The files below `root`: `HostFilesystem("work")`.
 
     Paths cannot lead out of the root, not even through symbolic links. Taking a snapshot is free; the old content of a
@@ -164,16 +164,6 @@ class HostFilesystem:
                 for name, status in entries(fd)
             )
 
-    def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
-        with self._directory(path):
-            return search.glob(self._walk, pattern, split(path))
-
-    def grep(
-        self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
-    ) -> tuple[Match, ...]:
-        self.stat(path)
-        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit, timeout=self._grep_timeout)
-
     def stat(self, path: str) -> Stat:
         parts = split(path)
         with self._jail.locate(parts, path) as place:
@@ -181,13 +171,6 @@ class HostFilesystem:
         kind = _kind(status.st_mode)
         modified = datetime.fromtimestamp(status.st_mtime, UTC)
         return Stat(join(parts), kind, status.st_size if kind == "file" else 0, modified)
-
-    def exists(self, path: str) -> bool:
-        try:
-            self.stat(path)
-        except (NotFoundError, NotDirectoryError):
-            return False
-        return True
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         check_fence()
@@ -222,20 +205,16 @@ class HostFilesystem:
             )
         with self._lock:
             changes = {parts: state for parts, state in self._unrestored.items() if not self._is_tracked(parts)}
-            mark, others = snapshot.mark, set[Parts]()
-            if isinstance(mark, CallMark):
-                changes |= self._changes.undo(mark)
-                others = mark.others
-            else:
-                changes |= self._journal.switch_to(mark)
+            mark: Any = snapshot.mark
+            changes |= mark.journal.restore(mark)
             if self._tracker is not None and snapshot.tree is not None:
                 tracked = self._tracker.changes_to(snapshot.tree)
-                changes |= {parts: state for parts, state in tracked.items() if parts not in others}
-            if isinstance(mark, CallMark):
-                self._journal.advance(parts for parts in changes if not self._is_tracked(parts))
-            else:
-                for parts in changes:
+                changes |= {parts: state for parts, state in tracked.items() if parts not in mark.others}
+            for parts in changes:
+                if mark.journal is not self._changes:
                     self._changes.record(parts, partial(self._shared.store.current, parts))
+                if not self._is_tracked(parts):
+                    self._journal.record(parts, partial(self._store.current, parts))
             self._put_back(changes)
 
     def close(self) -> None:
@@ -269,7 +248,7 @@ class HostFilesystem:
             with _open_directory(place) as fd:
                 yield fd, parts
 
-    def _walk(self, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
+    def _walk(self, base: Parts, depth: int | None) -> Files:
         path = join(base)
         with self._jail.locate(base, path) as place:
             if not stat.S_ISDIR(_existing(place, path).st_mode):
@@ -310,9 +289,8 @@ class HostFilesystem:
         """Put the states on the disk. Those that fail are kept for the next attempt, and their files exported."""
         # Until this is done, all of them count as not restored: an interrupt may come at any time.
         self._unrestored = states
-        self._journal.expect({parts: state for parts, state in states.items() if not self._is_tracked(parts)})
         failures = self._store.put_back(states)
-        self._journal.reached(states.keys() - failures.keys())
+        self._journal.reached({parts: state for parts, state in states.items() if parts not in failures})
         self._unrestored = {parts: states[parts] for parts in failures}
         outdated, (self._exported, missing) = self._exported, self._store.export(self._unrestored)
         if outdated is not None:
@@ -329,7 +307,7 @@ class HostFilesystem:
         self._unrestored.pop(place.parts, None)
         self._changes.record(place.parts, lambda: self._shared.store.save(place, place.stat()))
         if not self._is_tracked(place.parts):
-            self._journal.record(place)
+            self._journal.record(place.parts, lambda: self._store.save(place, place.stat()))
 
     def _is_tracked(self, parts: Parts) -> bool:
         return self._tracker is not None and not self._tracker.ignores(parts)

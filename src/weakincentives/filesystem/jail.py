@@ -54,8 +54,6 @@ class Place:
 class Jail:
     """A root directory, and the only way to reach places below it."""
 
-    __slots__ = ("root",)
-
     def __init__(self, root: str | os.PathLike[str]) -> None:
         if os.open not in os.supports_dir_fd:
             raise FilesystemError("HostFilesystem needs a POSIX system; use InMemoryFilesystem here")
@@ -80,8 +78,6 @@ class Jail:
 
 class _Walk:
     """One descent from the root: the open directories and their names."""
-
-    __slots__ = ("fds", "links_left", "names", "path", "root")
 
     def __init__(self, root: str, path: str, *, links: bool) -> None:
         self.root = root

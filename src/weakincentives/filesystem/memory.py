@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from weakincentives._fence import check_fence, current_calls
-from weakincentives.filesystem import search
 from weakincentives.filesystem.changes import CallMark, Changes
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
@@ -18,7 +17,6 @@ from weakincentives.filesystem.protocol import (
     Entry,
     InvalidPathError,
     IsDirectoryError,
-    Match,
     NotDirectoryError,
     NotFoundError,
     Parts,
@@ -31,6 +29,7 @@ from weakincentives.filesystem.protocol import (
     read_lines,
     split,
 )
+from weakincentives.filesystem.search import Files, Searchable
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +46,12 @@ class InMemorySnapshot:
     root: InMemoryDirectory
 
 
-class InMemoryFilesystem:
+class InMemoryFilesystem(Searchable):
     """A filesystem in memory: `InMemoryFilesystem({"notes/today.md": "..."})`.
 
     A snapshot is the root of the tree, taken in O(1). The first change after it copies the directories on its path;
     directories created since the last snapshot are changed in place.
     """
-
-    __slots__ = ("_changes", "_fresh", "_grep_timeout", "_lock", "_root")
 
     def __init__(self, files: Mapping[str, str | bytes] | None = None, *, grep_timeout: float = GREP_TIMEOUT) -> None:
         self._grep_timeout = grep_timeout
@@ -118,27 +115,10 @@ class InMemoryFilesystem:
             for name, child in children
         )
 
-    def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
-        if not isinstance(self._node(path), InMemoryDirectory):
-            raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
-        return search.glob(self._walk, pattern, split(path))
-
-    def grep(
-        self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
-    ) -> tuple[Match, ...]:
-        self._node(path)
-        return search.grep(self._walk, pattern, split(path), only=glob, limit=limit, timeout=self._grep_timeout)
-
     def stat(self, path: str) -> Stat:
         node = self._node(path)
         name = join(split(path))
         return Stat(name, "directory", 0) if isinstance(node, InMemoryDirectory) else Stat(name, "file", len(node))
-
-    def exists(self, path: str) -> bool:
-        try:
-            return self._find(_parts(path), path) is not None
-        except NotDirectoryError:
-            return False
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         check_fence()
@@ -166,7 +146,7 @@ class InMemoryFilesystem:
         check_fence()
         with self._lock:
             if isinstance(snapshot, CallMark) and snapshot.journal is self._changes:
-                self._put_back(self._changes.undo(snapshot))
+                self._put_back(self._changes.restore(snapshot))
             elif isinstance(snapshot, InMemorySnapshot):
                 self._record_changes((), self._root, snapshot.root)
                 self._fresh = {}
@@ -239,7 +219,7 @@ class InMemoryFilesystem:
                 if state is not None and self._find(parts, "") is None:
                     self._change(parts[:-1])[parts[-1]] = state
 
-    def _walk(self, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
+    def _walk(self, base: Parts, depth: int | None) -> Files:
         with self._lock:
             node = self._find(base, join(base))
             files = list(_files(base, node, depth)) if node is not None else []

@@ -1,4 +1,4 @@
-"""What every filesystem can do, how it fails, and the rules for paths and text that all of them share.
+"""The methods of every filesystem, their errors, and the rules for paths and text that all of them share.
 
 Errors carry the `path` as it was given. Most also derive from the built-in exception for the same failure.
 
@@ -30,9 +30,9 @@ Parts = tuple[str, ...]
 
 MAX_DEPTH = 200
 SNIFF_LENGTH = 8192
-"""How many bytes of a file are checked for NUL bytes, which mark it as binary."""
+"""The number of bytes of a file that are checked for NUL bytes, which mark it as binary."""
 GREP_TIMEOUT = 5.0
-"""How many seconds one grep may spend on matching."""
+"""The seconds that one grep may spend on matching."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """What is at a path; `modified` is None if the filesystem keeps no times."""
+    """The kind and size of a file or directory; `modified` is None if the filesystem keeps no times."""
 
     path: str
     kind: EntryKind
@@ -107,11 +107,11 @@ class Filesystem(Protocol):
         ...
 
     def stat(self, path: str) -> Stat:
-        """What is at the path."""
+        """The kind and size of the file or directory at the path."""
         ...
 
     def exists(self, path: str) -> bool:
-        """Whether there is something at the path."""
+        """True if there is something at the path."""
         ...
 
     def delete(self, path: str, *, recursive: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 A walk yields files in sorted order, so a limit always cuts at the same place. Python's `re` can take exponential time,
 holds the interpreter lock while it runs, and cannot be interrupted. Any pattern that is not plain text therefore runs
-in a separate Python process, which is killed when its time is up.
+in a separate Python process, which ends when its time is up.
 """
 
 from __future__ import annotations
@@ -10,12 +10,10 @@ from __future__ import annotations
 import marshal
 import re
 import sys
-import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from itertools import groupby, islice
-from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Self
+from itertools import islice
 
 from weakincentives._fence import check_fence, seconds_left
 from weakincentives.filesystem.protocol import (
@@ -23,50 +21,73 @@ from weakincentives.filesystem.protocol import (
     FilesystemError,
     InvalidPathError,
     Match,
+    NotDirectoryError,
+    NotFoundError,
     Parts,
+    Stat,
     is_binary,
     join,
+    split,
 )
 
-if TYPE_CHECKING:
-    from subprocess import Popen
-
-Walk = Callable[[Parts, int | None], Iterator[tuple[Parts, Callable[[], bytes]]]]
-"""Takes a directory and a maximum depth; yields each file's path and a function that loads it."""
+Files = Iterator[tuple[Parts, Callable[[], bytes]]]
+"""The path of each file, and a function that loads it."""
 
 MAX_ALTERNATIVES = 256
-BATCH_SIZE = 1_000_000
+BATCH_SIZE = 4_000_000
 MAX_PATTERN_LENGTH = 5_000
 START_TIMEOUT = 30.0
 
 
-def glob(walk: Walk, pattern: str, base: Parts) -> tuple[str, ...]:
-    expression = compile_glob(pattern)
-    names = [name for name in pattern.split("/") if name not in ("", ".")]
-    depth = None if "**" in pattern or "{" in pattern else len(names)
-    skip = len(base)
-    return tuple(join(parts) for parts, _ in _walked(walk, base, depth) if expression.fullmatch("/".join(parts[skip:])))
+class Searchable(ABC):
+    """The methods of a filesystem that need only a walk through its files, and the status of a path."""
+
+    _grep_timeout: float
+
+    @abstractmethod
+    def stat(self, path: str) -> Stat: ...
+
+    @abstractmethod
+    def _walk(self, base: Parts, depth: int | None) -> Files:
+        """The files below a directory, not deeper than `depth`."""
+
+    def exists(self, path: str) -> bool:
+        try:
+            self.stat(path)
+        except (NotFoundError, NotDirectoryError):
+            return False
+        return True
+
+    def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
+        if self.stat(path).kind != "directory":
+            raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
+        expression = compile_glob(pattern)
+        base = split(path)
+        names = [name for name in pattern.split("/") if name not in ("", ".")]
+        depth = None if "**" in pattern or "{" in pattern else len(names)
+        found = (parts for parts, _ in _until_stopped(self._walk(base, depth)))
+        return tuple(join(parts) for parts in found if expression.fullmatch("/".join(parts[len(base) :])))
+
+    def grep(
+        self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
+    ) -> tuple[Match, ...]:
+        self.stat(path)
+        if limit is not None and limit < 1:
+            raise FilesystemError(f"limit must be 1 or more, got {limit} while searching {path!r}", path=path)
+        _check_pattern(pattern)
+        wanted = compile_filter(glob) if glob is not None else None
+        base = split(path)
+        files = (
+            (join(parts), _text(load()))
+            for parts, load in _until_stopped(self._walk(base, None))
+            if wanted is None or wanted(parts[len(base) :] or parts[-1:])
+        )
+        return tuple(islice(_matches(files, pattern, self._grep_timeout), limit))
 
 
-def grep(
-    walk: Walk, pattern: str, base: Parts, *, only: str | None, limit: int | None, timeout: float
-) -> tuple[Match, ...]:
-    if limit is not None and limit < 1:
-        raise FilesystemError(f"limit must be 1 or more, got {limit} while searching {join(base)!r}", path=join(base))
-    wanted = compile_filter(only) if only is not None else None
-    skip = len(base)
-    files = (
-        (join(parts), _text(load()))
-        for parts, load in _walked(walk, base, None)
-        if wanted is None or wanted(parts[skip:] or parts[-1:])
-    )
-    with LineMatcher(pattern, timeout=timeout) as matcher:
-        return tuple(islice((match for batch in _batches(files) for match in _matches(batch, matcher)), limit))
-
-
-def _walked(walk: Walk, base: Parts, depth: int | None) -> Iterator[tuple[Parts, Callable[[], bytes]]]:
-    """The walk, until the tool call that it works for is stopped or late."""
-    for found in walk(base, depth):
+def _until_stopped(files: Files) -> Files:
+    """The files, until the tool call that the search works for is stopped or late."""
+    for found in files:
         check_fence()
         yield found
 
@@ -85,15 +106,28 @@ def _batches(files: Iterable[tuple[str, str]]) -> Iterator[list[tuple[str, str]]
         yield batch
 
 
-def _matches(batch: list[tuple[str, str]], matcher: LineMatcher) -> Iterator[Match]:
-    found = matcher.find([text for _, text in batch])
-    for index, numbers in groupby(found, key=itemgetter(0)):
-        path, text = batch[index]
-        lines = text.split("\n")
-        for _, number in numbers:
-            # The empty text after the last newline is not a line.
-            if number + 1 < len(lines) or lines[number]:
-                yield Match(path, number + 1, lines[number].removesuffix("\r"))
+def _matches(files: Iterable[tuple[str, str]], pattern: str, timeout: float) -> Iterator[Match]:
+    """The matching lines. A newline ends a line; the empty text after the last one is not a line."""
+    is_plain = _SPECIAL.isdisjoint(pattern)
+    left = timeout
+    for batch in _batches(files):
+        texts = [text for _, text in batch]
+        if is_plain:
+            found = [_lines_with(pattern, text) for text in texts]
+        else:
+            found, spent = _search(pattern, texts, left, timeout)
+            left -= spent
+        for (path, text), numbers in zip(batch, found, strict=True):
+            lines = text.split("\n") if numbers else []
+            for number in numbers:
+                if number + 1 < len(lines) or lines[number]:
+                    yield Match(path, number + 1, lines[number].removesuffix("\r"))
+
+
+def _lines_with(pattern: str, text: str) -> list[int]:
+    if pattern not in text:
+        return []
+    return [number for number, line in enumerate(text.split("\n")) if pattern in line.removesuffix("\r")]
 
 
 def _text(data: bytes) -> str:
@@ -108,13 +142,14 @@ def _text(data: bytes) -> str:
 
 def compile_glob(pattern: str) -> re.Pattern[str]:
     """A regular expression for whole paths: `**` crosses directories, `*` and `?` do not."""
+    _check_length(pattern)
     if not pattern or "\0" in pattern:
         raise BadPatternError(
             f"Glob {pattern!r} is {'empty' if not pattern else 'not a path'}; try '**/*'", path=pattern
         )
     if pattern.startswith("/") or ".." in pattern.split("/"):
         raise InvalidPathError(f"Glob {pattern!r} leads out of the root; use one relative to it", path=pattern)
-    text = "|".join(_translate(alternative) for alternative in _expand(pattern, pattern))
+    text = "|".join(_translate(alternative) for alternative in _expand(pattern))
     try:
         return re.compile(text, re.DOTALL)
     except re.error as error:
@@ -129,42 +164,23 @@ def compile_filter(pattern: str) -> Callable[[Parts], bool]:
     return lambda parts: bool(parts) and expression.fullmatch(parts[-1]) is not None
 
 
-def _expand(pattern: str, whole: str) -> list[str]:
-    """Expand braces: `*.{c,h}` gives `*.c` and `*.h`. An unclosed brace is literal."""
-    start = pattern.find("{")
-    end = _closing_brace(pattern, start)
-    if start < 0 or end < 0:
-        return [pattern]
-    tails = _expand(pattern[end + 1 :], whole)
-    expanded = [
-        pattern[:start] + choice + tail
-        for option in _options(pattern[start + 1 : end])
-        for choice in _expand(option, whole)
-        for tail in tails
-    ]
-    if len(expanded) > MAX_ALTERNATIVES:
-        raise BadPatternError(f"Glob {whole!r} has more than {MAX_ALTERNATIVES} alternatives", path=whole)
+def _expand(pattern: str) -> list[str]:
+    """Expand braces, the innermost first: `*.{c,h}` gives `*.c` and `*.h`. An unclosed brace is literal."""
+    expanded: list[str] = []
+    wider = [pattern]
+    while wider != expanded:
+        expanded = wider
+        wider = list(dict.fromkeys(option for each in expanded for option in _options(each)))
+        if len(wider) > MAX_ALTERNATIVES:
+            raise BadPatternError(f"Glob {pattern!r} has more than {MAX_ALTERNATIVES} alternatives", path=pattern)
     return expanded
 
 
-def _closing_brace(pattern: str, start: int) -> int:
-    depth = 0
-    for index in range(max(start, 0), len(pattern)):
-        depth += {"{": 1, "}": -1}.get(pattern[index], 0)
-        if pattern[index] == "}" and depth == 0:
-            return index
-    return -1
-
-
-def _options(inside: str) -> list[str]:
-    options, depth = [""], 0
-    for character in inside:
-        depth += {"{": 1, "}": -1}.get(character, 0)
-        if character == "," and depth == 0:
-            options.append("")
-        else:
-            options[-1] += character
-    return options
+def _options(pattern: str) -> list[str]:
+    braces = _BRACES.search(pattern)
+    if braces is None:
+        return [pattern]
+    return [pattern[: braces.start()] + choice + pattern[braces.end() :] for choice in braces[1].split(",")]
 
 
 def _translate(pattern: str) -> str:
@@ -185,146 +201,86 @@ def _translate(pattern: str) -> str:
 
 def _translate_name(name: str) -> str:
     """Translate one name; the part between two `*` is atomic for the same reason."""
-    pieces, index = [""], 0
-    while index < len(name):
-        character = name[index]
-        index += 1
-        if character == "*":
-            pieces.append("")
-            while name[index : index + 1] == "*":
-                index += 1
-        elif character == "?":
-            pieces[-1] += "[^/]"
-        elif character == "[" and (end := name.find("]", index + 1 + (name[index : index + 1] == "!"))) > 0:
-            chosen = name[index:end].replace("\\", r"\\").replace("[", r"\[").replace("&&", r"&\&")
-            chosen = chosen.replace("~~", r"~\~").replace("||", r"|\|").replace("--", r"-\-")
-            chosen = "^" + chosen[1:] if chosen.startswith("!") else "\\" + chosen if chosen.startswith("^") else chosen
-            pieces[-1] += f"(?!/)[{chosen}]"
-            index = end + 1
-        else:
-            pieces[-1] += re.escape(character)
-    first, *rest = pieces
+    first, *rest = _PIECE.sub(_translate_piece, name).split("\0")
     if not rest:
         return first
     *middle, last = rest
     return first + "".join(f"(?>[^/]*?{piece})" for piece in middle) + f"[^/]*{last}"
 
 
+def _translate_piece(piece: re.Match[str]) -> str:
+    stars, any_one, negated, chosen, character = piece.groups()
+    if stars:
+        return "\0"
+    if any_one:
+        return "[^/]"
+    if chosen:
+        # The characters that mean something in a class of Python's, or will.
+        escaped = re.sub(r"[\\^[&~|]|(?<=-)-", r"\\\g<0>", chosen)
+        return f"(?!/)[{'^' if negated else ''}{escaped}]"
+    return re.escape(character)
+
+
+_PIECE = re.compile(r"(\*+)|(\?)|\[(!?)(.[^]]*)\]|(.)", re.DOTALL)
+_BRACES = re.compile(r"\{([^{}]*)\}")
 _SPECIAL = frozenset(r"\.^$*+?{}[]|()")
 
-# The CPU limit ends the process even if this one has died and can no longer kill it.
+# The watchdog ends the process even if this one has died, and whatever `re` is doing.
 _WORKER = """
-import marshal, re, sys
+import faulthandler, marshal, re, sys, time
 
-source, target = sys.stdin.buffer, sys.stdout.buffer
-pattern, cpu_seconds = marshal.load(source)
-try:
-    import resource
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
-except (ImportError, OSError, ValueError):
-    pass
+pattern, texts, seconds = marshal.load(sys.stdin.buffer)
+started = time.monotonic()
+faulthandler.dump_traceback_later(max(seconds, 0.001), exit=True)
 search = re.compile(pattern).search
-marshal.dump("ready", target)
-target.flush()
-while True:
-    try:
-        texts = marshal.load(source)
-    except EOFError:
-        break
-    found = []
-    for index, text in enumerate(texts):
-        for number, line in enumerate(text.split("\\n")):
-            if search(line.removesuffix("\\r")):
-                found.append((index, number))
-    marshal.dump(found, target)
-    target.flush()
+found = [
+    [number for number, line in enumerate(text.split("\\n")) if search(line.removesuffix("\\r"))] for text in texts
+]
+marshal.dump((found, time.monotonic() - started), sys.stdout.buffer)
 """
 
 
-class LineMatcher:
-    """Finds the lines of texts that match a pattern: `with LineMatcher(pattern, timeout=5) as matcher:`.
+def _search(pattern: str, texts: list[str], seconds: float, timeout: float) -> tuple[list[list[int]], float]:
+    """The numbers (from 0) of the matching lines of each text, and how long that took.
 
-    The timeout covers the time that all calls of `find` spend on matching.
+    `seconds` are left of the `timeout`. A run's deadline ends the process too.
     """
+    # Imported here because most programs never search for a regular expression.
+    from subprocess import DEVNULL, PIPE, TimeoutExpired, run
 
-    def __init__(self, pattern: str, *, timeout: float) -> None:
-        _check_pattern(pattern)
-        self._pattern = pattern
-        self._is_plain = _SPECIAL.isdisjoint(pattern)
-        self._timeout = self._seconds_left = timeout
-        self._process: Popen[bytes] | None = None
-
-    def find(self, texts: list[str]) -> list[tuple[int, int]]:
-        """The index of the text and the number of the line (both from 0) of each match, in order.
-
-        A newline ends a line; what follows the last one counts as a line too, even if it is empty.
-        """
-        if self._is_plain:
-            return [(index, number) for index, text in enumerate(texts) for number in self._find_plain(text)]
-        process = self._process or self._start()
-        started = time.monotonic()
-        try:
-            found: list[tuple[int, int]] = _ask(process, texts, self._seconds_left)
-        except (EOFError, OSError) as error:
-            check_fence()
-            if time.monotonic() - started < self._seconds_left:
-                raise FilesystemError(f"The process that matches {self._pattern!r} ended unexpectedly") from error
-            raise BadPatternError(
-                f"Searching for {self._pattern!r} took longer than {self._timeout:g} seconds; use a simpler pattern "
-                "without nested repetitions such as '(a+)+', or search fewer files",
-                path=self._pattern,
-            ) from None
-        self._seconds_left = max(self._seconds_left - (time.monotonic() - started), 0.0)
-        return found
-
-    def _find_plain(self, text: str) -> list[int]:
-        if self._pattern not in text:
-            return []
-        return [number for number, line in enumerate(text.split("\n")) if self._pattern in line.removesuffix("\r")]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
-
-    def _start(self) -> Popen[bytes]:
-        # Imported here because most programs never search for a regular expression.
-        from subprocess import DEVNULL, PIPE, Popen
-
-        if getattr(sys, "frozen", False) or not sys.executable:
-            raise FilesystemError("A regular expression needs a Python interpreter to run in; search for plain text")
-        command = [sys.executable, "-I", "-S", "-c", _WORKER]
-        try:
-            process = self._process = Popen(command, stdin=PIPE, stdout=PIPE, stderr=DEVNULL)
-            _ask(process, (self._pattern, int(self._timeout) + 2), START_TIMEOUT)
-        except (EOFError, OSError) as error:
-            check_fence()
-            raise FilesystemError(f"Cannot run a regular expression in {sys.executable!r}: {error}") from error
-        return process
-
-
-def _ask(process: Popen[bytes], question: Any, timeout: float) -> Any:
-    """Send a value to the process and return its answer. When the time is up, also a run's, the process is killed."""
-    assert process.stdin is not None and process.stdout is not None
-    timer = threading.Timer(max(0.0, min(timeout, seconds_left())), process.kill)
-    timer.start()
+    if getattr(sys, "frozen", False) or not sys.executable:
+        raise FilesystemError("A regular expression needs a Python interpreter to run in; search for plain text")
+    command = [sys.executable, "-I", "-S", "-c", _WORKER]
+    question = marshal.dumps((pattern, texts, seconds))
+    started = time.monotonic()
     try:
-        process.stdin.write(marshal.dumps(question))
-        process.stdin.flush()
-        return marshal.load(process.stdout)
-    finally:
-        timer.cancel()
+        limit = min(seconds + START_TIMEOUT, seconds_left())
+        done = run(command, input=question, stdout=PIPE, stderr=DEVNULL, timeout=limit, check=False)
+    except (OSError, TimeoutExpired) as error:
+        check_fence()
+        raise FilesystemError(f"Cannot run a regular expression in {sys.executable!r}: {error}") from error
+    if done.returncode == 0:
+        answer: tuple[list[list[int]], float] = marshal.loads(done.stdout)
+        return answer
+    if time.monotonic() - started < seconds:
+        raise FilesystemError(f"The process that matches {pattern!r} ended unexpectedly")
+    raise BadPatternError(
+        f"Searching for {pattern!r} took longer than {timeout:g} seconds; use a simpler pattern "
+        "without nested repetitions such as '(a+)+', or search fewer files",
+        path=pattern,
+    )
 
 
 def _check_pattern(pattern: str) -> None:
-    if len(pattern) > MAX_PATTERN_LENGTH:
-        raise BadPatternError(
-            f"A pattern must have at most {MAX_PATTERN_LENGTH} characters, got {len(pattern)}", path=pattern
-        )
+    _check_length(pattern)
     try:
         re.compile(pattern)
     except (re.error, RecursionError, OverflowError, Warning) as error:
         raise BadPatternError(f"{pattern!r} is not a regular expression: {error}", path=pattern) from None
+
+
+def _check_length(pattern: str) -> None:
+    if len(pattern) > MAX_PATTERN_LENGTH:
+        raise BadPatternError(
+            f"A pattern must have at most {MAX_PATTERN_LENGTH} characters, got {len(pattern)}", path=pattern
+        )

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import IO, NoReturn
+from typing import IO, ClassVar, NoReturn
 from uuid import uuid4
 
 from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated, walk
@@ -34,10 +34,8 @@ SETTLED_NS = 50_000_000
 Signature = tuple[int, ...]
 
 
-class Blob:
-    """The saved content of a file: in memory if small, else in a file of the store that is deleted with the blob."""
-
-    __slots__ = ("__weakref__", "data", "file")
+class SavedContent:
+    """The saved content of a file: in memory if small, else in a file of the store that is deleted with it."""
 
     def __init__(self, data: bytes | None, file: str | None = None) -> None:
         self.data = data
@@ -74,7 +72,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    blob: Blob
+    content: SavedContent
     mode: int
     modified_ns: int
 
@@ -91,7 +89,7 @@ class LinkState:
 
 @dataclass(frozen=True, slots=True)
 class LostState:
-    """What could not be saved, so it cannot be put back."""
+    """A state that could not be saved, so it cannot be put back."""
 
     reason: str
 
@@ -121,8 +119,8 @@ class StateStore:
             path = join(place.parts)
             raise FilesystemError(f"{path!r} is neither a file nor a directory", path=path)
         with os.fdopen(place.open(os.O_RDONLY), "rb") as source:
-            blob = self._copy(source, status.st_size)
-        return FileState(blob, stat.S_IMODE(status.st_mode), status.st_mtime_ns)
+            content = self._copy(source, status.st_size)
+        return FileState(content, stat.S_IMODE(status.st_mode), status.st_mtime_ns)
 
     def current(self, parts: Parts) -> State:
         """Save what is at a path."""
@@ -165,7 +163,7 @@ class StateStore:
                     folder = folder or tempfile.mkdtemp(prefix="wink-unrestored-")
                     target = os.path.join(folder, *parts)
                     os.makedirs(os.path.dirname(target), exist_ok=True)
-                    state.blob.export(target)
+                    state.content.export(target)
                 except OSError:
                     missing.append(join(parts))
         return folder, missing
@@ -176,11 +174,11 @@ class StateStore:
             shutil.rmtree(self._folder, ignore_errors=True)
             self._folder = None
 
-    def _copy(self, source: IO[bytes], size: int) -> Blob:
+    def _copy(self, source: IO[bytes], size: int) -> SavedContent:
         if size <= MAX_IN_MEMORY:
             data = source.read(MAX_IN_MEMORY + 1)
             if len(data) <= MAX_IN_MEMORY:
-                return Blob(data)
+                return SavedContent(data)
             source.seek(0)
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="wink-undo-")
@@ -192,7 +190,7 @@ class StateStore:
         except BaseException:
             _unlink(file)
             raise
-        return Blob(None, file)
+        return SavedContent(None, file)
 
     def _clear(self, parts: Parts, state: State) -> None:
         """Remove what is at the path, unless it is already of the kind to be put there."""
@@ -218,7 +216,7 @@ class StateStore:
         with self.jail.locate(parts, path, follow=False, links=False) as place:
             status = place.stat()
             if isinstance(state, FileState):
-                replace(place, state.blob, state.mode, state.modified_ns)
+                replace(place, state.content, state.mode, state.modified_ns)
             elif isinstance(state, LinkState):
                 if status is not None:
                     os.unlink(place.name, dir_fd=place.fd)
@@ -253,6 +251,7 @@ class Version:
 class Mark:
     """A version that can be restored for as long as the mark is referenced."""
 
+    others: ClassVar[frozenset[Parts]] = frozenset()
     journal: Journal
     version: Version
 
@@ -261,9 +260,9 @@ class Journal:
     """Undoes changes made through a filesystem, at a cost proportional to the changes.
 
     A version records the previous content of the paths that changed after it, and which version came next. The newest
-    one is the disk itself. Going back walks the chain and reverses its links, so every version can be reached from
-    every other. Nothing is saved while no mark is referenced, and a version that no mark refers to is dropped with what
-    it saved.
+    one is the disk itself. Going back is a change like any other, so a later version can be restored after an earlier
+    one. Nothing is saved while no mark is referenced, and a version that no mark refers to is dropped with what it
+    saved.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -279,52 +278,31 @@ class Journal:
         self._marks.add(mark)
         return mark
 
-    def record(self, place: Place) -> None:
-        """Save what is at the place, before it is changed."""
+    def record(self, parts: Parts, save: Callable[[], State]) -> None:
+        """Note that a path is about to change; `save` returns what is there."""
         if not self._marks:
             self._current = Version()
-        elif place.parts not in self._current.before:
-            self._current.before[place.parts] = self._store.save(place, place.stat())
+        elif parts not in self._current.before:
+            self._current.before[parts] = save()
 
-    def advance(self, paths: Iterable[Parts]) -> None:
-        """Save what is at the paths, and go on with a version that differs there."""
-        if self._marks:
-            self._current.before |= {
-                parts: self._store.current(parts) for parts in paths if parts not in self._current.before
-            }
-            self.mark()
-
-    def expect(self, states: Mapping[Parts, State]) -> None:
-        """Note that the current version has these states, although the disk does not."""
-        self._current.before.update(states)
-
-    def reached(self, paths: Iterable[Parts]) -> None:
-        """Note that the disk now has the expected states of these paths."""
-        for parts in paths:
-            self._current.before.pop(parts, None)
-
-    def switch_to(self, mark: Mark) -> dict[Parts, State]:
-        """Make this version the current one; returns the states to put on the disk."""
+    def restore(self, mark: Mark) -> dict[Parts, State]:
+        """The states to put on the disk, to go back to a version."""
         chain = [mark.version]
         while chain[-1].next is not None:
             chain.append(chain[-1].next)
-        marked = {mark.version for mark in self._marks}
-        target = dict(self._current.before)
-        reversed_links: list[tuple[Version, dict[Parts, State], Version]] = []
-        wanted = False
-        for older, newer in zip(reversed(chain[:-1]), reversed(chain[1:]), strict=True):
-            # Saving what the disk has now may be expensive, and is only needed to go forward again.
-            wanted = wanted or newer in marked
-            paths = older.before if wanted else ()
-            states = {parts: target[parts] if parts in target else self._store.current(parts) for parts in paths}
-            reversed_links.append((newer, states, older))
-            target.update(older.before)
-        self._current.before = {}
-        for newer, states, older in reversed_links:
-            newer.before, newer.next = states, older
-            older.before, older.next = {}, None
-            self._current = older
-        return target
+        states = {parts: state for version in reversed(chain) for parts, state in version.before.items()}
+        if not any(other.version in chain[1:] for other in self._marks):
+            # Nobody can go forward again, so what the disk has now need not be saved.
+            mark.version.before, mark.version.next = dict(states), None
+            self._current = mark.version
+        return states
+
+    def reached(self, states: Mapping[Parts, State]) -> None:
+        """Note that these states are on the disk again."""
+        before = self._current.before
+        for parts, state in states.items():
+            if parts in before and before[parts] is state:
+                del before[parts]
 
 
 class Tracker:
@@ -396,14 +374,14 @@ class Tracker:
             return True
         try:
             with os.fdopen(place.open(os.O_RDONLY), "rb") as current:
-                return state.blob.equals(current)
+                return state.content.equals(current)
         except OSError:
             return False
 
 
 def replace(
     place: Place,
-    content: Blob | bytes,
+    content: SavedContent | bytes,
     mode: int | None,
     modified_ns: int | None = None,
     start: IO[bytes] | None = None,
@@ -415,7 +393,7 @@ def replace(
         with translated(join(place.parts)), os.fdopen(fd, "wb") as target:
             if start is not None:
                 shutil.copyfileobj(start, target)
-            if isinstance(content, Blob):
+            if isinstance(content, SavedContent):
                 content.copy_to(target)
             else:
                 target.write(content)

@@ -86,7 +86,7 @@ class ListedTool:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a server offers: its name and version, its instructions, and its tools."""
+    """The offer of a server: its name and version, its instructions, and its tools."""
 
     name: str = ""
     version: str = ""
@@ -124,7 +124,7 @@ def write_lock(path: str | os.PathLike[str], listings: Mapping[str, Listing]) ->
 
 @dataclass(frozen=True, slots=True)
 class Elicitation:
-    """What a server asks the user for during a call: values that fit `schema`, or a visit to `url`."""
+    """A server's request to the user during a call: values that fit `schema`, or a visit to `url`."""
 
     server: str
     message: str

@@ -26,15 +26,17 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from weakincentives.limits import Meter
-from weakincentives.mcp.server import CALL_ID, AnnouncingServer, Context, Listener, content_block, is_older
+from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
 from weakincentives.runtime import (
     CallModel,
+    Cursor,
+    Effect,
     InnerLoop,
     LoadSections,
     LoopAdapter,
-    LoopCursor,
     ModelReply,
+    PromptResponse,
     RunScope,
     RunTools,
     ToolCall,
@@ -57,7 +59,7 @@ HostKey = tuple[str, str, str]
 
 
 class TemplateServer:
-    """What `serve` returns: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
+    """A template as a server: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
 
     def __init__(
         self, prompt: Prompt[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
@@ -213,7 +215,7 @@ class _Host:
         self.listener = Listener()
         self.last_used = time.monotonic()
         self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), _HostAdapter(prompt))
-        self._cursor: LoopCursor | None = None
+        self._cursor: Cursor[Effect, PromptResponse[Any]] | None = None
         self._offered: list[Tool[Any, Any]] = []
         self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()
         self._stack = AsyncExitStack()
@@ -233,7 +235,7 @@ class _Host:
             self._stack.callback(loop.executor.bridge.close)
             resources = closing_resources_async(loop.prompt, loop.session, loop.scope.run_id)
             await self._stack.enter_async_context(resources)
-            self._cursor = LoopCursor(loop)
+            self._cursor = Cursor(loop.run())
             await self._advance()
 
     async def close(self) -> None:
@@ -241,7 +243,7 @@ class _Host:
         for work in self._calls:
             work.cancel()
         async with self._lock:
-            if self._cursor is not None and self._cursor.effect is not None:
+            if self._cursor is not None and self._cursor.step is not None:
                 self._cursor.answer(ModelReply())
             await self._stack.aclose()
 
@@ -275,7 +277,7 @@ class _Host:
             before = await self._advance()
             assert self._cursor is not None
             self._cursor.answer(ModelReply(tool_calls=(call,)))
-            assert isinstance(self._cursor.effect, RunTools)
+            assert isinstance(self._cursor.step, RunTools)
             outcome = await self._run(call)
             self._cursor.answer([outcome])
             if await self._advance() != before:
@@ -285,7 +287,7 @@ class _Host:
     async def _advance(self) -> list[Tool[Any, Any]]:
         """Load sections until the loop waits for the host, and return the tools it then offers."""
         assert self._cursor is not None
-        while isinstance(effect := self._cursor.effect, LoadSections):
+        while isinstance(effect := self._cursor.step, LoadSections):
             self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
         if not isinstance(effect, CallModel):
             self._cursor.result()
@@ -323,7 +325,7 @@ class _Host:
 
 
 def _declared(tool: Tool[Any, Any]) -> types.Tool:
-    """A tool as MCP lists it; `_meta` asks Claude Code to show it at once and to pass on large results whole."""
+    """A tool as MCP lists it."""
     return types.Tool.model_validate(
         {
             "name": tool.name,
@@ -331,6 +333,6 @@ def _declared(tool: Tool[Any, Any]) -> types.Tool:
             # Hosts check calls against it, and their models need not write every argument.
             "inputSchema": tool.plain_schema,
             "annotations": {"readOnlyHint": tool.read_only},
-            "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
+            "_meta": TOOL_META,
         }
     )

@@ -1,4 +1,4 @@
-"""What MCP servers of ours share: a list of tools that changes while they run, and parts as content."""
+"""The common parts of our MCP servers: a list of tools that changes while they run, and parts as content."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ from weakincentives.content import Audio, Image, Media, Part
 
 # The field of a request's `_meta` in which Claude Code sends the id of the model's call.
 CALL_ID = "claudecode/toolUseId"
+# The `_meta` of a tool that asks Claude Code to show it at once and to pass on large results whole.
+TOOL_META = {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000}
 Context = ServerRequestContext[Any, Any]
 
 

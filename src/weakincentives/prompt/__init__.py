@@ -62,6 +62,7 @@ from weakincentives.prompt.visibility import (
     VisibilityOverrides,
     ancestors,
     effective,
+    inside,
     with_ancestors,
 )
 
@@ -129,6 +130,7 @@ __all__ = [
     "ancestors",
     "default_tokenizer",
     "effective",
+    "inside",
     "markdown_sections",
     "media_in",
     "parse_structured_output",

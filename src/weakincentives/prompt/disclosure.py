@@ -6,16 +6,16 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, NoReturn, get_args
+from typing import Annotated, Any, NoReturn, get_args
 
 from weakincentives.content import Part
-from weakincentives.errors import PromptRenderError, PromptValidationError, ToolValidationError, WinkError
-from weakincentives.prompt.layout import Menu, media_in
+from weakincentives.errors import PromptRenderError, PromptValidationError, WinkError
+from weakincentives.prompt.layout import media_in
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker
 from weakincentives.prompt.ranking.finder import CLEAR, WORD_FINDER, Found, SectionFinder, matching_sentence
 from weakincentives.prompt.toolkit import AnyTool, Handler, Tool, ToolResult
-from weakincentives.prompt.view import Disclosure, View, Voice
+from weakincentives.prompt.view import Disclosure, Menu, View, Voice
 from weakincentives.prompt.visibility import (
     CollapseSection,
     DisclosureRequest,
@@ -34,24 +34,20 @@ RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section",
 
 @dataclass(frozen=True, slots=True)
 class ReadSectionParams:
-    section_key: str = field(
-        metadata={"description": "Key of the section to read, as shown under its summary ('parent.child' if nested)."}
-    )
+    section_key: Annotated[str, "Key of the section to read, as shown under its summary ('parent.child' if nested)."]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSectionsParams:
-    section_keys: tuple[str, ...] = field(
-        metadata={
-            "description": "Keys of the sections to open, as shown under their summaries ('parent.child' if nested)."
-        }
-    )
-    reason: str = field(metadata={"description": "Why these sections are needed, in at most 256 characters."})
+    section_keys: Annotated[
+        tuple[str, ...], "Keys of the sections to open, as shown under their summaries ('parent.child' if nested)."
+    ]
+    reason: Annotated[str, "Why these sections are needed, in at most 256 characters."]
 
 
 @dataclass(frozen=True, slots=True)
 class CollapseSectionParams:
-    section_key: str = field(metadata={"description": "Key of the open section to close."})
+    section_key: Annotated[str, "Key of the open section to close."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +80,8 @@ class OpenSectionsResult:
 
 @dataclass(frozen=True, slots=True)
 class SearchSectionsParams:
-    query: str = field(metadata={"description": "What is needed, in your own words or the user's."})
-    limit: int = field(default=10, metadata={"description": f"How many sections to list, at most {MAX_FOUND}."})
+    query: Annotated[str, "What is needed, in your own words or the user's."]
+    limit: Annotated[int, f"How many sections to list, at most {MAX_FOUND}."] = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +122,7 @@ class ReadSections(Disclosure):
         return (READ_SECTION,) if with_tools or content_only else ()
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        return read_suffix(key)
+        return _call_hint("read_section", key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +138,7 @@ class OpenAndHalt(Disclosure):
                 f'[This section is summarized. Call `open_sections` with key "{key}" to view full content including '
                 f"subsections: {', '.join(children)}.]"
             )
-        return open_suffix(key)
+        return _call_hint("open_sections", key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +149,7 @@ class OpenOrRead(Disclosure):
         return ((OPEN_SECTIONS,) if with_tools else ()) + ((READ_CONTENT,) if content_only else ())
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        return open_suffix(key) if has_tools else read_suffix(key)
+        return _call_hint("open_sections" if has_tools else "read_section", key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +216,7 @@ class SearchSections(Disclosure):
         return (READ_SECTION, self._tool) if with_tools or content_only else ()
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        return read_suffix(key)
+        return _call_hint("read_section", key)
 
     def preopened(self, view: View, words: str) -> list[Node]:
         """The closed sections that clearly match what the user says, at most `preopen`."""
@@ -251,31 +247,21 @@ class SearchSections(Disclosure):
         if not params.query.strip() or not 1 <= params.limit <= MAX_FOUND:
             message = f"query must not be empty, and limit must be between 1 and {MAX_FOUND}."
             return ToolResult(message, success=False)
-        view = current_view(context)
+        view: View = context.view
         try:
             found = self.finder.closed(view, params.query, params.limit)
         except Exception as error:
             return ToolResult(f"The search failed: {type(error).__name__}: {error}", success=False)
         if not found:
-            return ToolResult("No closed section has to do with that; try other words.", SearchSectionsResult())
+            return ToolResult("No closed section matches; try different words.", SearchSectionsResult())
         count = context.prompt.template.counter.count
         sections = tuple(_described(one, view, params.query, count) for one in found)
         message = "Found, best first. Call read_section with a key to open a section with its tools."
         return ToolResult(message, SearchSectionsResult(sections))
 
 
-def current_view(context: Any) -> View:
-    """The prompt as it is now; `context` is a `ToolContext`, which is defined after this module."""
-    view: View = context.view
-    return view
-
-
-def read_suffix(key: str) -> str:
-    return f'[This section is summarized. To view full content, call `read_section` with key "{key}".]'
-
-
-def open_suffix(key: str) -> str:
-    return f'[This section is summarized. To view full content, call `open_sections` with key "{key}".]'
+def _call_hint(tool: str, key: str) -> str:
+    return f'[This section is summarized. To view full content, call `{tool}` with key "{key}".]'
 
 
 def context_file(key: str) -> str:
@@ -285,17 +271,22 @@ def context_file(key: str) -> str:
 def closed_hint(view: View) -> str:
     keys = view.closed_keys()
     hints = [f"Keys of summarized sections: {', '.join(keys)}."] if keys else []
-    if len(view.layout.summarized) > len(keys):
+    if len(view.closed()) > len(keys):
         unlisted = sum(not view.is_open(node.path) for node in view.existing()) - len(keys)
         hints.append(f"{unlisted:,} closed sections are not listed; call search_sections to find them.")
     return " ".join(hints) or "No section is summarized."
 
 
-def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
-    view, key = current_view(context), params.section_key
+def read_section(params: ReadSectionParams, *, context: Any, with_tools: bool = True) -> ToolResult[ReadSectionResult]:
+    """Return a section's content; unless `with_tools`, sections with tools are left to `open_sections`."""
+    view: View = context.view
+    key = params.section_key
     path = view.find(key)
     if path is None:
         return _failed(f"Unknown section key: '{key}'. {closed_hint(view)}", view.request([key]))
+    if not with_tools and view.has_tools(path) and not view.is_open(path):
+        message = f"Section '{key}' has tools; call open_sections with key '{key}' to open it."
+        return _failed(message, view.request([key]))
     try:
         if view.is_open(path):
             pieces = view.pieces_of(path)
@@ -303,37 +294,23 @@ def read_section(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadS
             return ToolResult("Section is already expanded.", result, attachments=media_in(pieces), disclosure=request)
         if context.presentation is not None:
             context.presentation.load(path, context.resources, context.deadline)
-        view = current_view(context)
+        view = context.view
         if view.find(key) is None:
-            return _failed(f"Section '{key}' is no longer there. {closed_hint(view)}", view.request([key]))
-        return _read(view, path)
+            return _failed(f"Section '{key}' no longer exists. {closed_hint(view)}", view.request([key]))
+        reading = view.reading(path)
+        return ToolResult(
+            f"Content of section '{key}':",
+            ReadSectionResult(reading.render(), reading.tools),
+            attachments=reading.media(),
+            disclosure=view.request([key], overrides=reading.overrides),
+        )
     except Exception as error:
         logger.warning("Section '%s' cannot be read.", key, exc_info=error)
         return _failed(f"Section '{key}' cannot be opened: {error}", view.request([key]))
 
 
-def _read(view: View, path: SectionPath) -> ToolResult[ReadSectionResult]:
-    key, reading = ".".join(path), view.reading(path)
-    return ToolResult(
-        f"Content of section '{key}':",
-        ReadSectionResult(reading.render(), reading.tools),
-        attachments=reading.media(),
-        disclosure=view.request([key], overrides=reading.overrides),
-    )
-
-
-def read_content(params: ReadSectionParams, *, context: Any) -> ToolResult[ReadSectionResult]:
-    """`read_section` for a strategy that leaves sections with tools to `open_sections`."""
-    view, key = current_view(context), params.section_key
-    path = view.find(key)
-    if path is not None and view.has_tools(path) and not view.is_open(path):
-        message = f"Section '{key}' has tools; call open_sections with key '{key}' to open it."
-        return _failed(message, view.request([key]))
-    return read_section(params, context=context)
-
-
 def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResult[None]:
-    view = current_view(context)
+    view: View = context.view
     key = params.section_key
     path = view.find(key)
     problem = ""
@@ -406,21 +383,19 @@ def overrides_for(paths: Sequence[SectionPath], view: View) -> dict[SectionPath,
     return merged
 
 
-def requested_paths(params: OpenSectionsParams, view: View) -> list[SectionPath]:
-    """The paths that `open_sections` may open."""
+def _problem_with(params: OpenSectionsParams, view: View) -> str:
+    """Why `open_sections` cannot open what was requested; empty if it can."""
     if not params.section_keys:
-        raise ToolValidationError("At least one section key must be provided.")
+        return "At least one section key must be provided."
     if len(params.reason) > MAX_REASON:
-        raise ToolValidationError(f"The reason has {len(params.reason)} characters; at most {MAX_REASON} are allowed.")
-    paths: dict[SectionPath, None] = {}
+        return f"The reason has {len(params.reason)} characters; at most {MAX_REASON} are allowed."
     for key in params.section_keys:
         path = view.find(key)
         if path is None:
-            raise ToolValidationError(f"Section '{key}' does not exist in this prompt. {closed_hint(view)}")
+            return f"Section '{key}' does not exist in this prompt. {closed_hint(view)}"
         if view.is_open(path):
-            raise ToolValidationError(f"Section '{key}' is already expanded.")
-        paths[path] = None
-    return list(paths)
+            return f"Section '{key}' is already expanded."
+    return ""
 
 
 def _described(found: Found, view: View, query: str, count: Any) -> FoundSection:
@@ -458,12 +433,11 @@ def _tool(
 
 
 def _open(opener: Opener, params: OpenSectionsParams, *, context: Any) -> ToolResult[OpenSectionsResult]:
-    view = current_view(context)
-    try:
-        paths = requested_paths(params, view)
-    except ToolValidationError as error:
-        return _failed(str(error), view.request(params.section_keys, params.reason))
-    return opener(params, paths, view, context)
+    view: View = context.view
+    if problem := _problem_with(params, view):
+        return _failed(problem, view.request(params.section_keys, params.reason))
+    paths = dict.fromkeys(view.outline.by_key[key].path for key in params.section_keys)
+    return opener(params, list(paths), view, context)
 
 
 def _open_tool(description: str, opener: Opener) -> Tool[Any, Any]:
@@ -476,7 +450,9 @@ def _read_tool(description: str, handler: Handler[Any, Any]) -> Tool[Any, Any]:
 
 _WORDS = "Read the full content of a summarized section. Tools that belong to the section become available."
 READ_SECTION = _read_tool(_WORDS, read_section)
-READ_CONTENT = _read_tool("Read the full content of a summarized section that has no tools.", read_content)
+READ_CONTENT = _read_tool(
+    "Read the full content of a summarized section that has no tools.", partial(read_section, with_tools=False)
+)
 OPEN_SECTIONS_AND_HALT = _open_tool(
     "Open summarized sections. This ends the turn; the prompt comes back with the sections opened.", open_and_halt
 )

@@ -7,19 +7,17 @@ combination; a render then only fills in values and joins the pieces.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cached_property, partial
 from operator import getitem
-from typing import Any, Literal
+from typing import Any
 
 from weakincentives.content import Audio, Document, Image, Part, parts_of
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt.outline import ABSENT, PACKED, SUMMARY, Node, Outline, Params
+from weakincentives.prompt.outline import Node, Params, ParamsSource
 from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary, placeholder_text
-from weakincentives.prompt.toolkit import AnyTool
+from weakincentives.prompt.visibility import SectionVisibility
 
-Suffix = Callable[[Node], str]
 Price = Callable[[Node], str]
-Menu = Literal["all", "top", "none"]
 
 
 class Placed(str):
@@ -49,38 +47,46 @@ def parts_in(pieces: Iterable[str]) -> tuple[Part, ...]:
 class Layout:
     """Pieces of text with slots; `marks` says at which piece each shown section begins.
 
-    The pieces from `user_piece` on are the user's. `summarized` are the closed sections; `listed` are those whose
-    summaries are in the text.
+    The pieces from `user_piece` on are the user's: those of sections whose index is `user_start` or higher.
     """
 
-    def __init__(
-        self, outline: Outline, states: bytes, suffix: Suffix, *, root: Node | None = None, menu: Menu = "all"
-    ) -> None:
-        self._outline = outline
-        self._states = states
-        self._menu = menu
-        self._value_index: dict[tuple[int, str], int] = {}
+    def __init__(self, user_start: int) -> None:
+        self._user_start = user_start
+        self._value_index: dict[tuple[ParamsSource | None, str], int] = {}
         self._pieces: list[str] = []
         self._slots: list[tuple[int, int]] = []
         self._calls: list[tuple[int, Callable[[Params], str]]] = []
+        self._prices: list[tuple[int, Node]] = []
         self.marks: list[tuple[Node, int]] = []
-        self.summarized: list[Node] = []
-        self.listed: list[Node] = []
-        self.prices: list[tuple[int, Node]] = []
-        self._lay_out(root, suffix)
-        user = (piece for node, piece in self.marks if node.index >= outline.user_start)
-        self.user_piece = next(user, len(self._pieces))
-        self.values = tuple(self._value_index)
-        self.sources = outline.sources_of(states)
 
-    @property
-    def full(self) -> Iterable[Node]:
-        """The sections shown in full, in order."""
-        return (node for node, _ in self.marks if self._states[node.index] != SUMMARY)
+    def add(self, node: Node, depth: int, number: str, suffix: str | None) -> None:
+        """Append a section; with a suffix, as a summary."""
+        section, separator = node.section, "\n\n" if self.marks else ""
+        if suffix is not None and node.summary is None:
+            raise missing_summary(node.key)
+        self.marks.append((node, len(self._pieces)))
+        if type(section).render is not Section.render:
+            shown = SectionVisibility.FULL if suffix is None else SectionVisibility.SUMMARY
+            whole = partial(section.render, depth=depth, number=number, path=node.path, visibility=shown)
+            self._pieces.append(separator)
+            self._add_call(node, whole)
+        else:
+            text = node.text if suffix is None else node.summary
+            head = separator + heading(section.title, depth, number)
+            if text is None:
+                self._pieces.append(head)
+                self._add_call(node, section.render_body, after="\n\n")
+            elif text.names or text.literals[0]:
+                self._add_text(node, head + "\n\n", text)
+            else:
+                self._pieces.append(head)
+        if suffix is not None:
+            self._prices.append((len(self._pieces) + 1, node))
+            self._pieces += (suffix, "")
 
-    def tools(self) -> list[tuple[Node, AnyTool]]:
-        """Every tool of the sections shown in full, with its section; names may still collide."""
-        return [(node, tool) for node in self.full for tool in node.all_tools]
+    @cached_property
+    def user_piece(self) -> int:
+        return next((piece for node, piece in self.marks if node.index >= self._user_start), len(self._pieces))
 
     def fill(self, params: Params, price: Price | None = None) -> list[str]:
         """The pieces with every slot filled; joined, they are the text."""
@@ -93,16 +99,17 @@ class Layout:
         for piece, call in self._calls:
             pieces[piece] = call(params)
         if price is not None:
-            for piece, node in self.prices:
+            for piece, node in self._prices:
                 pieces[piece] = price(node)
         return pieces
 
     def _read_values(self, params: Params) -> list[str]:
         values: list[str] = []
-        known, instance = -1, None
+        known: ParamsSource | None = None
+        instance: Any = None
         read: Callable[[Any, str], Any] = getattr
-        for source, name in self.values:
-            if source != known:
+        for source, name in self._value_index:
+            if source is not known:
                 known, instance = source, params[source]
                 read = getitem if type(instance) is dict else getattr
             try:
@@ -117,66 +124,10 @@ class Layout:
     def _check_placed(self, values: Sequence[str]) -> None:
         for piece, value in self._slots:
             if piece < self.user_piece and isinstance(values[value], Placed):
-                _, name = self.values[value]
+                _, name = list(self._value_index)[value]
                 raise PromptRenderError(
                     f"${{{name}}} is {values[value]}, which can only be placed in a section with role='user'."
                 )
-
-    def _lay_out(self, root: Node | None, suffix: Suffix) -> None:
-        nodes, states = self._outline.nodes, self._states
-        index, end, top = (0, len(nodes), 0) if root is None else (root.index, root.end, root.depth)
-        counters: list[int] = []
-        while index < end:
-            node = nodes[index]
-            if states[index] == ABSENT:
-                index = node.end
-                continue
-            if states[index] == SUMMARY:
-                self.summarized.append(node)
-                if node.summary is None:
-                    raise missing_summary(node.key)
-                if node is not root and not self._is_listed(node):
-                    index = node.end
-                    continue
-                self.listed.append(node)
-            depth = node.depth - top
-            del counters[depth + 1 :]
-            if len(counters) <= depth:
-                counters.append(0)
-            counters[depth] += 1
-            number = ".".join(map(str, counters)) if root is None else ""
-            self.marks.append((node, len(self._pieces)))
-            self._add_section(node, depth, number, suffix, first=len(self.marks) == 1)
-            index = node.end if states[index] == SUMMARY else index + 1
-
-    def _is_listed(self, node: Node) -> bool:
-        """Whether the text contains a closed section's summary; below an opened section, it always does."""
-        if self._menu == "all" or (self._menu == "top" and node.parent < 0):
-            return True
-        return node.parent >= 0 and self._outline.base[node.parent] == SUMMARY
-
-    def _add_section(self, node: Node, depth: int, number: str, suffix: Suffix, *, first: bool) -> None:
-        section, summarized = node.section, self._states[node.index] == SUMMARY
-        separator = "" if first else "\n\n"
-        if type(section).render is not Section.render:
-            shown = PACKED[self._states[node.index]]
-            whole = partial(section.render, depth=depth, number=number, path=node.path, visibility=shown)
-            self._pieces.append(separator)
-            self._add_call(node, whole)
-        else:
-            text = node.summary if summarized else node.text
-            head = separator + heading(section.title, depth, number)
-            if text is None:
-                self._pieces.append(head)
-                self._add_call(node, section.render_body, after="\n\n")
-            elif text.names or text.literals[0]:
-                self._add_text(node, head + "\n\n", text)
-            else:
-                self._pieces.append(head)
-        if summarized:
-            self._pieces.append(suffix(node))
-            self.prices.append((len(self._pieces), node))
-            self._pieces.append("")
 
     def _add_text(self, node: Node, head: str, text: TemplateText) -> None:
         self._pieces.append(head + text.literals[0])

@@ -1,25 +1,42 @@
-"""A template's tree, flattened and checked once, and the params that fill it."""
+"""A template's tree, flattened and checked once, the visibility of its sections, and the params that fill it."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
-from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own
+from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own, missing_summary
 from weakincentives.prompt.toolkit import MAX_FOREIGN_NAME, AnyTool, HostedTool, Tool, portable_name
-from weakincentives.prompt.visibility import SectionPath, SectionVisibility
+from weakincentives.prompt.visibility import (
+    ABSENT,
+    FULL,
+    PACKED,
+    SUMMARY,
+    Overrides,
+    SectionPath,
+    SectionVisibility,
+    visible,
+    with_ancestors,
+)
 
 NOTHING_LATE = LateContent()
+MAX_CACHED = 256
+T = TypeVar("T")
+Decider = Literal["declared", "selector", "override", "session", "budget", "rule", "search"]
 
-# A tree's visibility is packed into one byte per section, so that it can be compared and cached as one value.
-PACKED = (SectionVisibility.ABSENT, SectionVisibility.FULL, SectionVisibility.SUMMARY)
-ABSENT, FULL, SUMMARY = range(len(PACKED))
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ParamsSource:
+    """Where a section's params come from: the bound instance of the type, else this default, else `type()`."""
+
+    params_type: type
+    default: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +49,7 @@ class Node:
     depth: int
     parent: int
     end: int
-    source: int
+    source: ParamsSource | None
     text: TemplateText | None
     summary: TemplateText | None
     tools: tuple[Tool[Any, Any], ...]
@@ -63,14 +80,6 @@ class Node:
         return (*self.tools, *self.hosted_tools)
 
 
-@dataclass(frozen=True, slots=True)
-class ParamsSource:
-    """Where a section's params come from: the bound instance of the type, else this default, else `type()`."""
-
-    params_type: type
-    default: Any
-
-
 class Outline:
     """Nodes in depth-first order, with what is known before any params are bound."""
 
@@ -88,17 +97,14 @@ class Outline:
         self._bodies = bodies or {}
         self._tools = tools or {}
         self._late = late or {}
-        self._source_index: dict[tuple[type, int], int] = {}
-        self.sources: list[ParamsSource] = []
+        self._sources: dict[tuple[type, int], ParamsSource] = {}
         self._first_default = _first_defaults(sections)
         # Sections whose code decides their tools, with what it returned.
         self._asked: list[tuple[Section[Any], tuple[AnyTool, ...]]] = []
         nodes: list[Node | None] = []
-        system = [section for section in sections if getattr(section, "role", "") != "user"]
-        user = [section for section in sections if getattr(section, "role", "") == "user"]
-        self._add(system, (), 0, -1, nodes)
+        self._add([section for section in sections if section.role != "user"], (), 0, -1, nodes)
         self.user_start = len(nodes)
-        self._add(user, (), 0, -1, nodes)
+        self._add([section for section in sections if section.role == "user"], (), 0, -1, nodes)
         self.nodes: tuple[Node, ...] = tuple(node for node in nodes if node is not None)
         self.by_path: dict[SectionPath, Node] = {node.path: node for node in self.nodes}
         self.by_key: dict[str, Node] = {}
@@ -112,6 +118,7 @@ class Outline:
         self.base = bytes(
             SUMMARY if node.section.visibility is SectionVisibility.SUMMARY else FULL for node in self.nodes
         )
+        self.parents = tuple((node.index, node.parent) for node in self.nodes if node.parent >= 0)
         self.dynamic: tuple[Node, ...] = tuple(node for node in self.nodes if node.may_be_disabled or node.selects)
         self.deciding: tuple[Node, ...] = tuple(
             node for node in self.nodes if has_own(node.section, "effective_visibility")
@@ -122,7 +129,7 @@ class Outline:
         self.unloaded = {node.path for node in self.late if node.path not in self._late}
         names = Counter(portable_name(tool.name) for node in self.nodes for tool in node.all_tools)
         self.shares_tool_names = any(count > 1 for count in names.values())
-        self.cache: dict[object, Any] = {}
+        self._cache: dict[object, Any] = {}
         self._check_tool_names(reserved)
 
     def with_late(self, path: SectionPath, content: LateContent) -> Outline:
@@ -132,7 +139,7 @@ class Outline:
         """
         late = {known: brought for known, brought in self._late.items() if known != path}
         kept = {name: tool for name, tool in self._tools.items() if name not in content.changed}
-        bare = self._rebuilt(late, kept)
+        bare = self._rebuilt(late, kept) if path in self._late else self
         taken = {portable_name(tool.name) for node in bare.nodes for tool in node.all_tools} | self._reserved
         # Some providers know a hosted tool by its kind.
         taken |= {tool.kind for node in bare.nodes for tool in node.hosted_tools}
@@ -180,18 +187,15 @@ class Outline:
             yield self.nodes[index]
             index = self.nodes[index].end
 
-    def sources_of(self, states: bytes) -> tuple[int, ...]:
-        """Where the params of all enabled sections come from, shown or not."""
-        if ABSENT not in states:
-            return tuple(range(len(self.sources)))
-        found: set[int] = set()
-        absent_until = 0
-        for node in self.nodes:
-            if node.index >= absent_until and states[node.index] == ABSENT:
-                absent_until = node.end
-            elif node.index >= absent_until and node.source >= 0:
-                found.add(node.source)
-        return tuple(found)
+    def cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """What was made for this key; a combination of visibilities seldom changes between renders."""
+        result: T | None = self._cache.get(key)
+        if result is None:
+            result = make()
+            if len(self._cache) >= MAX_CACHED + 2 * len(self.nodes):
+                self._cache.clear()
+            self._cache[key] = result
+        return result
 
     @cached_property
     def may_have_hosted(self) -> bool:
@@ -201,14 +205,12 @@ class Outline:
     @cached_property
     def params_types(self) -> tuple[type, ...]:
         """Every params type in use, in order of appearance."""
-        return tuple(dict.fromkeys(source.params_type for source in self.sources))
+        return tuple(dict.fromkeys(params_type for params_type, _ in self._sources))
 
     def _add(
         self, sections: Sequence[Section[Any]], prefix: SectionPath, depth: int, parent: int, nodes: list[Node | None]
     ) -> None:
         for section in sections:
-            if not isinstance(section, Section):
-                raise PromptValidationError(f"sections= must hold Section objects, got {section!r}.")
             index, path = len(nodes), (*prefix, section.key)
             if prefix and section.role == "user":
                 raise PromptValidationError(
@@ -237,17 +239,13 @@ class Outline:
                 hosted_tools=hosted_tools,
             )
 
-    def _source(self, section: Section[Any]) -> int:
-        params_type = section.params_type
+    def _source(self, section: Section[Any]) -> ParamsSource | None:
+        params_type, default = section.params_type, section.default_params
         if params_type is None:
-            return -1
-        default = section.default_params
+            return None
         if default is None:
             default = self._first_default.get(params_type)
-        index = self._source_index.setdefault((params_type, id(default)), len(self.sources))
-        if index == len(self.sources):
-            self.sources.append(ParamsSource(params_type, default))
-        return index
+        return self._sources.setdefault((params_type, id(default)), ParamsSource(params_type, default))
 
     def _check_tool_names(self, reserved: frozenset[str]) -> None:
         shown: dict[str, Node] = {}
@@ -321,18 +319,14 @@ def _first_defaults(sections: Sequence[Section[Any]]) -> dict[type, Any]:
 class Params:
     """Resolves each source once: the bound instance, else the default, else the type without arguments."""
 
-    def __init__(self, outline: Outline, bound: dict[type, Any]) -> None:
-        self._sources = outline.sources
+    def __init__(self, bound: Mapping[type, Any]) -> None:
         self._bound = bound
-        self._resolved: list[Any] = [None] * len(outline.sources)
+        self._resolved: dict[ParamsSource | None, Any] = {None: None}
 
-    def __getitem__(self, source: int) -> Any:
-        if source < 0:
-            return None
-        instance = self._resolved[source]
-        if instance is None:
-            instance = self._resolved[source] = self._resolve(self._sources[source])
-        return instance
+    def __getitem__(self, source: ParamsSource | None) -> Any:
+        if source is not None and source not in self._resolved:
+            self._resolved[source] = self._resolve(source)
+        return self._resolved[source]
 
     def _resolve(self, source: ParamsSource) -> Any:
         instance = self._bound.get(source.params_type, source.default)
@@ -356,13 +350,65 @@ class Params:
             ) from error
 
 
-def check_params(params: Iterable[Any]) -> None:
-    """Reject params that are neither instances of a class with fields nor dicts for a TypedDict."""
-    for value in params:
-        if isinstance(value, type) or not (type(value) is dict or serde.is_record(type(value))):
-            given = (
-                f"the class {value.__name__}; write {value.__name__}(...)" if isinstance(value, type) else repr(value)
-            )
-            raise PromptValidationError(
-                f"Params must be instances of a dataclass or another class with fields, got {given}."
-            )
+@dataclass(frozen=True)
+class VisibilityState:
+    """The visibility of each section of an outline, packed: `own` as if its ancestors were open, `seen` with them.
+
+    `decided` says what decided each visibility that differs from the declared one. `opened` are the nodes that were
+    opened on request, by index, in order of opening.
+    """
+
+    outline: Outline
+    own: bytes
+    decided: Mapping[int, Decider] = field(default_factory=dict)
+    opened: tuple[int, ...] = ()
+
+    @cached_property
+    def seen(self) -> bytes:
+        return self.outline.cached(("seen", self.own), lambda: visible(self.own, self.outline.parents))
+
+    @cached_property
+    def _moments(self) -> dict[int, int]:
+        return {index: moment for moment, index in enumerate(self.opened, start=1)}
+
+    def opened_at(self, node: Node) -> int:
+        """When the section became visible: 0 if it was declared open, else its place in `opened`."""
+        return max(self._moments.get(up.index, 0) for up in (node, *self.outline.ancestors(node)))
+
+    def with_overrides(self, overrides: Overrides, decider: Decider, *, alone: bool = False) -> VisibilityState:
+        """The state with overrides applied, unless `alone` also to ancestors; paths not in the outline are ignored."""
+        own, decided, opened = bytearray(self.own), dict(self.decided), list(self.opened)
+        for path, visibility in (overrides if alone else with_ancestors(overrides)).items():
+            node = self.outline.by_path.get(path)
+            if node is None or self.seen[node.index] == ABSENT:
+                continue
+            if visibility is SectionVisibility.SUMMARY and node.summary is None:
+                if decider == "session":  # It had a summary when it was closed.
+                    continue
+                raise missing_summary(node.key)
+            if visibility is SectionVisibility.FULL and own[node.index] != FULL:
+                opened.append(node.index)
+            elif path not in overrides:
+                continue
+            own[node.index] = PACKED.index(visibility)
+            decided[node.index] = decider
+        return VisibilityState(self.outline, bytes(own), decided, tuple(opened))
+
+    def moved(self, after: Outline) -> VisibilityState:
+        """The same state in an outline that has additional sections, which show what they declare."""
+        own, before = bytearray(after.base), self.outline.nodes
+        index = {node.index: after.by_path[node.path].index for node in before if node.path in after.by_path}
+        for old, new in index.items():
+            own[new] = self.own[old]
+        decided = {index[old]: decider for old, decider in self.decided.items() if old in index}
+        return VisibilityState(after, bytes(own), decided, tuple(index[old] for old in self.opened if old in index))
+
+    def chosen(self) -> dict[str, SectionVisibility]:
+        """The visibility of sections that a rule, the user's words or the token budget opened, by key."""
+        nodes = self.outline.nodes
+        found = (nodes[at] for at, decider in self.decided.items() if decider in ("rule", "search", "budget"))
+        return {node.key: PACKED[self.own[node.index]] for node in found}
+
+    def selected(self) -> dict[str, SectionVisibility]:
+        """The visibility of dynamic sections by key; ABSENT if disabled."""
+        return {node.key: PACKED[self.own[node.index]] for node in self.outline.dynamic}

@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, Protocol, TypeVar
 
 from weakincentives import serde
 from weakincentives.errors import PromptError, PromptValidationError, SerdeError
+from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt.outline import Node, Outline
 from weakincentives.prompt.section import split_text
 from weakincentives.prompt.toolkit import MAX_DESCRIPTION, Tool, check_description
@@ -30,26 +31,9 @@ try:
 except ImportError:  # Not on Windows; between processes, only the atomic rename protects there.
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "LATEST",
-    "Applied",
-    "JsonPromptOverridesStore",
-    "PromptDescriptor",
-    "PromptOverride",
-    "PromptOverridesError",
-    "PromptOverridesStore",
-    "SectionDescriptor",
-    "SectionOverride",
-    "StaleOverride",
-    "ToolDescriptor",
-    "ToolOverride",
-    "apply_override",
-    "check_override",
-    "diff",
-]
-
 logger = logging.getLogger(__name__)
 
+Reason = Literal["missing", "closed", "changed", "invalid"]
 LATEST = "latest"
 FORMAT = "weakincentives.override/1"
 _PLAIN = re.compile(r"[a-z0-9_-][a-z0-9._-]*(?<!\.)")
@@ -71,6 +55,10 @@ class ToolOverride:
     expected_hash: str
     description: str | None = None
     param_descriptions: Mapping[str, str] = field(default_factory=dict)
+
+
+AnyOverride = SectionOverride | ToolOverride
+OverrideT = TypeVar("OverrideT", SectionOverride, ToolOverride)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +94,6 @@ class PromptOverride:
         return replace(self, tag=tag)
 
 
-class OverrideProblem(NamedTuple):
-    """Why an override does not apply."""
-
-    reason: Literal["missing", "closed", "changed", "invalid"]
-    detail: str
-
-
-MISSING = OverrideProblem("missing", "the prompt has nothing of this name")
-CLOSED = OverrideProblem("closed", "it does not accept overrides")
-CHANGED = OverrideProblem("changed", "it was written for text that has changed since; rewrite it or delete it")
-
-
 @dataclass(frozen=True, slots=True)
 class SectionDescriptor:
     """The hash of a section's text; `placeholders` are the names that a body may use, none if it is `literal`."""
@@ -129,22 +105,15 @@ class SectionDescriptor:
     source: str | None = field(default=None, repr=False, compare=False)
     literal: bool = False
 
-    def problem_with(self, override: SectionOverride) -> OverrideProblem | None:
-        if not self.accepts_overrides:
-            return CLOSED
-        if override.expected_hash != self.content_hash:
-            return CHANGED
+    def misfit(self, override: SectionOverride) -> str:
+        """Why the section cannot show the body of an override; empty if it can."""
         try:
             names = split_text(override.body, where="its body", literal=self.literal).names
         except PromptValidationError as error:
-            return OverrideProblem("invalid", str(error))
+            return str(error)
         unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(names) if name not in self.placeholders)
-        if unknown:
-            known = ", ".join(self.placeholders) or "none"
-            return OverrideProblem(
-                "invalid", f"its body uses {unknown}, which the section cannot fill; it has: {known}"
-            )
-        return None
+        known = ", ".join(self.placeholders) or "none"
+        return f"its body uses {unknown}, which the section cannot fill; it has: {known}" if unknown else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +126,16 @@ class ToolDescriptor:
     description: str = field(default="", repr=False, compare=False)
     param_descriptions: Mapping[str, str] = field(default_factory=dict, repr=False, compare=False)
 
-    def problem_with(self, override: ToolOverride) -> OverrideProblem | None:
-        if not self.accepts_overrides:
-            return CLOSED
-        if override.expected_hash != self.content_hash:
-            return CHANGED
+    def misfit(self, override: ToolOverride) -> str:
+        """Why the tool cannot have the words of an override; empty if it can."""
         if override.description is not None:
             try:
                 check_description("it", override.description, MAX_DESCRIPTION)
             except PromptValidationError as error:
-                return OverrideProblem("invalid", str(error).rstrip("."))
+                return str(error).rstrip(".")
         unknown = ", ".join(repr(name) for name in override.param_descriptions if name not in self.param_descriptions)
-        if unknown:
-            known = ", ".join(self.param_descriptions) or "none"
-            return OverrideProblem("invalid", f"it has no param {unknown}; it has: {known}")
-        return None
+        known = ", ".join(self.param_descriptions) or "none"
+        return f"it has no param {unknown}; it has: {known}" if unknown else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,10 +164,7 @@ class PromptDescriptor:
                 example = tuple(str(path).split("."))
                 raise PromptValidationError(f"A section's path is a tuple of keys, such as {example!r}, not {path!r}.")
             raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(path)}'; it has: {known}.")
-        override = SectionOverride(section.content_hash, body)
-        if problem := section.problem_with(override):
-            raise PromptValidationError(f"Section '{'.'.join(path)}' cannot be overridden like this: {problem.detail}.")
-        return override
+        return _applicable(f"Section '{'.'.join(path)}'", section, SectionOverride(section.content_hash, body))
 
     def override_tool(
         self, name: str, *, description: str | None = None, param_descriptions: Mapping[str, str] | None = None
@@ -213,9 +174,7 @@ class PromptDescriptor:
         if tool is None:
             raise PromptValidationError(f"Prompt '{self.key}' has no tool '{name}'; it has: {', '.join(self.tools)}.")
         override = ToolOverride(tool.content_hash, description, param_descriptions or {})
-        if problem := tool.problem_with(override):
-            raise PromptValidationError(f"Tool '{name}' cannot be overridden like this: {problem.detail}.")
-        return override
+        return _applicable(f"Tool '{name}'", tool, override)
 
     def new_override(self, tag: str) -> PromptOverride:
         """An override of this prompt with nothing in it yet."""
@@ -228,7 +187,7 @@ class StaleOverride:
 
     kind: Literal["section", "tool"]
     name: str
-    reason: Literal["missing", "closed", "changed", "invalid"]
+    reason: Reason
     detail: str
 
     def __str__(self) -> str:
@@ -254,37 +213,47 @@ def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Ap
 
 def check_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
     """`apply_override` without logging."""
-    bodies: dict[SectionPath, str] = {}
-    tools: dict[str, ToolOverride] = {}
-    stale: list[StaleOverride] = []
-    for path, body in override.sections.items():
-        section = descriptor.sections.get(path)
-        if problem := section.problem_with(body) if section else MISSING:
-            stale.append(StaleOverride("section", ".".join(path), *problem))
-        else:
-            bodies[path] = body.body
-    for name, words in override.tools.items():
-        tool = descriptor.tools.get(name)
-        if problem := tool.problem_with(words) if tool else MISSING:
-            stale.append(StaleOverride("tool", name, *problem))
-        else:
-            tools[name] = words
-    return Applied(bodies, tools, tuple(stale))
+    sections = {path: _problem(descriptor.sections.get(path), body) for path, body in override.sections.items()}
+    tools = {name: _problem(descriptor.tools.get(name), words) for name, words in override.tools.items()}
+    return Applied(
+        {path: override.sections[path].body for path, problem in sections.items() if problem is None},
+        {name: override.tools[name] for name, problem in tools.items() if problem is None},
+        (
+            *(StaleOverride("section", ".".join(path), *problem) for path, problem in sections.items() if problem),
+            *(StaleOverride("tool", name, *problem) for name, problem in tools.items() if problem),
+        ),
+    )
+
+
+def _problem(known: Any, override: AnyOverride) -> tuple[Reason, str] | None:
+    """Why an override does not apply to what the prompt has under its name now."""
+    if known is None:
+        return "missing", "the prompt has nothing of this name"
+    if not known.accepts_overrides:
+        return "closed", "it does not accept overrides"
+    if override.expected_hash != known.content_hash:
+        return "changed", "it was written for text that has changed since; rewrite it or delete it"
+    misfit: str = known.misfit(override)
+    return ("invalid", misfit) if misfit else None
+
+
+def _applicable(what: str, known: SectionDescriptor | ToolDescriptor, override: OverrideT) -> OverrideT:
+    if problem := _problem(known, override):
+        raise PromptValidationError(f"{what} cannot be overridden like this: {problem[1]}.")
+    return override
 
 
 def diff(descriptor: PromptDescriptor, override: PromptOverride) -> str:
     """A unified diff from the prompt's own text to the override's; it notes what is not applied, and why."""
-    stale = {(item.kind, item.name): item for item in check_override(descriptor, override).stale}
+    stale = {(item.kind, item.name): f"# not applied: {item}\n" for item in check_override(descriptor, override).stale}
     parts: list[str] = []
     for path, body in override.sections.items():
         section, name = descriptor.sections.get(path), ".".join(path)
-        if item := stale.get(("section", name)):
-            parts.append(f"# not applied: {item}\n")
+        parts.append(stale.get(("section", name), ""))
         parts += _unified(f"section {name}", (section and section.source) or "", body.body, override.tag)
     for name, words in override.tools.items():
         tool = descriptor.tools.get(name)
-        if item := stale.get(("tool", name)):
-            parts.append(f"# not applied: {item}\n")
+        parts.append(stale.get(("tool", name), ""))
         if words.description is not None:
             parts += _unified(f"tool {name}", tool.description if tool else "", words.description, override.tag)
         for param, text in words.param_descriptions.items():
@@ -380,20 +349,9 @@ class JsonPromptOverridesStore:
         return self.root_dir / _file_name(ns) / _file_name(key) / f"{_file_name(tag)}.json"
 
     def _write(self, override: PromptOverride) -> None:
-        path = self.path_of(ns=override.ns, key=override.key, tag=override.tag)
-        data = _encode(override)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{os.urandom(8).hex()}.tmp")
-        try:
-            with open(temporary, "xb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_directory(path.parent)
+        path, data = self.path_of(ns=override.ns, key=override.key, tag=override.tag), _encode(override)
+        self.root_dir.mkdir(parents=True, exist_ok=True)
+        HostFilesystem(self.root_dir).write(path.relative_to(self.root_dir).as_posix(), data)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -524,13 +482,3 @@ def _file_name(name: str) -> str:
     if len(escaped) <= _MAX_LENGTH:
         return escaped
     return f"{escaped[:60]}%-{sha256(data).hexdigest()[:32]}"
-
-
-def _sync_directory(directory: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

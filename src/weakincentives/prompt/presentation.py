@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 from weakincentives._threads import until
-from weakincentives.errors import DeadlineExceededError
+from weakincentives.errors import DeadlineExceededError, PromptRenderError, UnboundParamsError
 from weakincentives.limits import Deadline
-from weakincentives.prompt.outline import Node, Outline, Params
+from weakincentives.prompt.outline import Decider, Node, Outline, Params, VisibilityState
 from weakincentives.prompt.section import LateContent
-from weakincentives.prompt.state import VisibilityState, declared_state, session_state
 from weakincentives.prompt.toolkit import AnyTool
 from weakincentives.prompt.view import View, ViewOptions
-from weakincentives.prompt.visibility import Overrides, SectionPath, SectionVisibility, VisibilityOverrides
+from weakincentives.prompt.visibility import (
+    ABSENT,
+    PACKED,
+    Overrides,
+    SectionPath,
+    SectionVisibility,
+    VisibilityOverrides,
+    check_visibility,
+)
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.session import Session
 
@@ -72,28 +81,29 @@ class Presentation:
         self._bound = dict(bound)
         self._options = options
         self._base: VisibilityState | None = None
+        # The last view, with the base and the session's overrides it was made of.
+        self._latest: tuple[VisibilityState, VisibilityOverrides | None, View] | None = None
 
     def begin(self, overrides: Overrides | None = None, words: str = "") -> None:
         """Decide what is shown before the session's overrides: what was declared, selected or passed by the caller, and
         what a rule, the user's words or the token budget opens. `words` is what the user says besides user sections.
         """
         outline, options = self.outline, self._options
-        params = Params(outline, self._bound)
-        self._base = state = declared_state(outline, params, self.session, overrides or {})
+        self._base = self._declared(overrides or {})
         if outline.ruled or options.disclosure.preopen:
             view = self.view()
             if options.disclosure.preopen or any(node.section.rule_needs_text for node in outline.ruled):
                 words = "\n\n".join(part for part in (view.user_text(), words) if part)
-            for node in self._ruled(view, words):
-                self._base = state = state.with_opened(outline, node, "rule")
-            for node in self._preopened(self.view(), words):
-                self._base = state = state.with_opened(outline, node, "search")
+            self._open(self._ruled(view, words), "rule")
+            self._open(self._preopened(self.view(), words), "search")
         if options.token_budget is not None:
             fitted = self.view().fitted(options.token_budget, options.counter).state
-            for index, decider in fitted.decided.items():
-                if decider == "budget":
-                    state = state.with_visibility(outline.nodes[index], fitted.packed[index], decider)
-            self._base = state
+            self._open((outline.nodes[at] for at, why in fitted.decided.items() if why == "budget"), "budget")
+
+    def _open(self, nodes: Iterable[Node], decider: Decider) -> None:
+        assert self._base is not None
+        overrides = {node.path: SectionVisibility.FULL for node in nodes}
+        self._base = self._base.with_overrides(overrides, decider, alone=decider == "budget")
 
     def resume(
         self,
@@ -103,28 +113,84 @@ class Presentation:
     ) -> None:
         """Continue with the visibilities of `decisions`; other sections decide again."""
         known = {node.path: shown for key, shown in chosen.items() if (node := self.outline.by_key.get(key))}
-        params = Params(self.outline, self._bound)
-        self._base = declared_state(self.outline, params, self.session, {**known, **(overrides or {})}, selected)
+        self._base = self._declared({**known, **(overrides or {})}, selected)
 
     def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
         """The visibilities of sections that were opened as the run began, and those that their code decided, by key."""
         assert self._base is not None
-        return self._base.chosen(self.outline), self._base.selected(self.outline)
+        return self._base.chosen(), self._base.selected()
 
     def view(self) -> View:
         """What is shown and offered now."""
-        return self._view(self.session)
+        base = self._begun()
+        overrides = None if self.session is None else self.session[VisibilityOverrides].latest()
+        if (
+            self._latest is None
+            or self._latest[0] is not base
+            or self._latest[1] is not overrides
+            or base.outline.deciding
+        ):
+            self._latest = (base, overrides, self._view(base, self.session))
+        return self._latest[2]
 
     def base_view(self) -> View:
         """What the run began with, without the session's overrides."""
-        return self._view(None)
+        return self._view(self._begun(), None)
 
-    def _view(self, session: Session | None) -> View:
+    def _begun(self) -> VisibilityState:
         if self._base is None:
             self.begin()
         assert self._base is not None
-        params = Params(self.outline, self._bound)
-        return View(self.outline, params, session_state(self.outline, self._base, params, session), self._options)
+        return self._base
+
+    def _declared(
+        self, overrides: Overrides, selected: Mapping[str, SectionVisibility] = MappingProxyType({})
+    ) -> VisibilityState:
+        """What the author declared, with the caller's overrides applied; sections in `selected` do not decide again."""
+        outline, params = self.outline, Params(self._bound)
+        if not outline.dynamic and not overrides:
+            return VisibilityState(outline, outline.base)
+        unknown = [path for path in overrides if path not in outline.by_path]
+        if unknown:
+            raise PromptRenderError(
+                f"visibility_overrides names {unknown[0]!r}, which is not a section path of this prompt; "
+                f"paths are tuples of keys: {', '.join(map(repr, islice(outline.by_path, 10)))}"
+                f"{' and others' if len(outline.by_path) > 10 else ''}."
+            )
+        given = {path: check_visibility(visibility) for path, visibility in overrides.items()}
+        own = bytearray(outline.base)
+        decided: dict[int, Decider] = {}
+        for node in outline.dynamic:
+            if any(own[up.index] == ABSENT for up in outline.ancestors(node)):
+                continue
+            if node.key in selected:
+                own[node.index] = PACKED.index(selected[node.key])
+            elif node.may_be_disabled and not _is_enabled(node, params, self.session):
+                own[node.index] = ABSENT
+            elif node.selects:
+                visibility = _decided(node, "declared_visibility", params[node.source], session=self.session)
+                own[node.index] = PACKED.index(visibility)
+                decided[node.index] = "selector"
+        return VisibilityState(outline, bytes(own), decided).with_overrides(given, "override")
+
+    def _view(self, base: VisibilityState, session: Session | None) -> View:
+        """The base with the session's overrides on top; paths of other prompts in the session are ignored.
+
+        Sections that decide their visibility themselves do so last.
+        """
+        state, params = base, Params(self._bound)
+        current = None if session is None else session[VisibilityOverrides].latest()
+        if current is not None and current.overrides:
+            state = base.with_overrides(current.overrides, "session")
+        for node in base.outline.deciding:
+            if state.seen[node.index] == ABSENT:
+                continue
+            override = PACKED[base.own[node.index]] if base.decided.get(node.index) == "override" else None
+            given = (override, params[node.source])
+            visibility = _decided(node, "effective_visibility", *given, session=session, path=node.path)
+            if visibility is not PACKED[state.own[node.index]]:
+                state = state.with_overrides({node.path: visibility}, "selector", alone=True)
+        return View(state, params, self._options)
 
     def unloaded(self) -> list[SectionPath]:
         """Sections shown in full whose tools and children are not known yet."""
@@ -149,9 +215,9 @@ class Presentation:
             seconds = None if deadline is None else deadline.remaining().total_seconds()
             content = until(seconds, partial(node.section.load, resources), late)
             self.loaded += (node.path,)
-            before, self.outline = self.outline, self._late.add(node.path, content, self.outline)
-            if self._base is not None and self.outline is not before:
-                self._base = self._base.moved(before, self.outline)
+            self.outline = self._late.add(node.path, content, self.outline)
+            if self._base is not None and self._base.outline is not self.outline:
+                self._base = self._base.moved(self.outline)
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool of the section with this key, shown or not."""
@@ -172,7 +238,7 @@ class Presentation:
 
     def _ruled(self, view: View, words: str) -> list[Node]:
         """The closed sections whose rules open them; what the caller closed stays closed."""
-        params = Params(self.outline, self._bound)
+        params = Params(self._bound)
         return [
             node
             for node in view.outline.ruled
@@ -191,3 +257,36 @@ class Presentation:
             logger.warning("No section was opened for what the user said: %s", error)
             return []
         return [node for node in found if view.decided_by(node) in ("declared", "selector")]
+
+
+def _is_enabled(node: Node, params: Params, session: Session | None) -> bool:
+    """Ask the section; unbound params are only an error if it needs them to answer, or is enabled."""
+    try:
+        given = params[node.source]
+    except UnboundParamsError as unbound:
+        if node.section.enabled_needs_params:
+            raise
+        try:
+            return bool(_asked(node, "is_enabled", None, session=session))
+        except PromptRenderError:
+            raise unbound from None
+    return bool(_asked(node, "is_enabled", given, session=session))
+
+
+def _asked(node: Node, method: str, *given: Any, **named: Any) -> Any:
+    try:
+        return getattr(node.section, method)(*given, **named)
+    except PromptRenderError:
+        raise
+    except Exception as error:
+        raise PromptRenderError(f"Section '{node.key}': {method}() raised {type(error).__name__}: {error}") from error
+
+
+def _decided(node: Node, method: str, *given: Any, **named: Any) -> SectionVisibility:
+    """The visibility that the section's code decides; rejects anything but FULL and SUMMARY."""
+    visibility = _asked(node, method, *given, **named)
+    if isinstance(visibility, SectionVisibility) and visibility in (SectionVisibility.FULL, SectionVisibility.SUMMARY):
+        return visibility
+    raise PromptRenderError(
+        f"Section '{node.key}': visibility= must return SectionVisibility.FULL or SUMMARY, got {visibility!r}."
+    )

@@ -22,15 +22,15 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import OWN_FILES
-from weakincentives.prompt.outline import Outline, check_params
+from weakincentives.prompt.outline import Outline
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.presentation import LateContents, Presentation
-from weakincentives.prompt.section import Section, check_placeholders, require_list, split_text
+from weakincentives.prompt.section import Section, check_placeholders, require_sections, split_text
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, View, ViewOptions
-from weakincentives.prompt.visibility import Overrides, SectionPath
+from weakincentives.prompt.visibility import Overrides, SectionPath, inside
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
@@ -82,13 +82,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         self.ns = ns.strip()
         self.key = key.strip()
         self.name = name or self.key
-        self.sections: tuple[Section[Any], ...] = require_list(f"Prompt '{key}'", "sections", sections)
-        for section in self.sections:
-            if not isinstance(section, Section):
-                raise PromptValidationError(
-                    f"Prompt '{key}': sections= must hold Section objects, got {section!r}; "
-                    "write MarkdownSection(key=, title=, template=)."
-                )
+        self.sections = require_sections(f"Prompt '{key}'", "sections", sections)
         self.resources = ResourceRegistry().merge(resources)
         self.allow_extra_keys = allow_extra_keys
         self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
@@ -101,12 +95,17 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             None if declared is None else structured_output(declared, allow_extra_keys)
         )
         self._reserved = RESERVED_NAMES | {tool.name for tool in self.builtin_tools()}
-        self.outline = Outline(self.sections, reserved=self._reserved)
-        for node in self.outline.late:
+        outline = Outline(self.sections, reserved=self._reserved)
+        for node in outline.late:
             if (expected := node.section.stored()) is not None:
-                self.outline = self.outline.with_late(node.path, expected)
-        self._overridden: tuple[PromptOverride | None, Outline] = (None, self.outline)
-        self.warned_of: set[type] = set()
+                outline = outline.with_late(node.path, expected)
+        self._show(outline)
+        self._warned_of: set[type] = set()
+
+    def _show(self, outline: Outline) -> None:
+        self.outline = outline
+        self._overridden: tuple[PromptOverride | None, Outline] = (None, outline)
+        vars(self).pop("descriptor", None)
 
     def render(
         self, *params: Any, visibility_overrides: Overrides | None = None, session: Session | None = None
@@ -123,8 +122,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         """Take up what sections with their own `tools()` or `hosted_tools()` return now."""
         outline = self.outline.with_current_tools()
         if outline is not self.outline:
-            self.outline, self._overridden = outline, (None, outline)
-            vars(self).pop("descriptor", None)
+            self._show(outline)
 
     def overridden(self, store: PromptOverridesStore, tag: str) -> Outline:
         """The outline with the store's override applied; a stale override is reported and not applied."""
@@ -175,10 +173,60 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             return self
         other = copy.copy(self)
         other.sections = _kept(self.sections, gone, ())
-        other.outline = Outline(other.sections, reserved=self._reserved)
-        other._overridden = (None, other.outline)
-        vars(other).pop("descriptor", None)
+        other._show(Outline(other.sections, reserved=self._reserved))
         return other
+
+    def rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
+        """The text and tools of a view."""
+        view.check_params()
+        pieces = view.pieces()
+        for node, tool, owner in view.skipped():
+            if not view.state.opened_at(node):
+                raise PromptRenderError(
+                    f"Sections '{owner.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
+                    "together; rename one."
+                )
+        tools = [tool for _, tool in view.offered()]
+        return RenderedPrompt(
+            text="".join(pieces),
+            tools=tuple(tool for tool in tools if isinstance(tool, Tool)),
+            hosted_tools=tuple(tool for tool in tools if isinstance(tool, HostedTool)),
+            structured_output=self.structured_output,
+            deadline=deadline,
+            prompt_name=self.name,
+            view=view,
+            pieces=pieces,
+            make_descriptor=lambda: self.descriptor,
+        )
+
+    def params_type_of(self, value: Any) -> type:
+        """The type of params to bind; for a dict, the TypedDict with its keys.
+
+        Warns once of params that no section uses. That is legal: tools may read `prompt.params`.
+        """
+        known = self.outline.params_types
+        if type(value) is dict:
+            fitting = [each for each in known if serde.is_instance(value, each)]
+            if len(fitting) != 1:
+                found = " and ".join(each.__name__ for each in fitting) or "none"
+                raise PromptValidationError(
+                    f"A dict is bound as the one TypedDict that has its keys ({', '.join(value)}); that is {found}."
+                )
+            return fitting[0]
+        kind = type(value)
+        if isinstance(value, type) or not serde.is_record(kind):
+            given = (
+                f"the class {value.__name__}; write {value.__name__}(...)" if isinstance(value, type) else repr(value)
+            )
+            raise PromptValidationError(
+                f"Params must be instances of a dataclass or another class with fields, got {given}."
+            )
+        if kind not in known and not self.outline.late and kind not in self._warned_of:
+            self._warned_of.add(kind)
+            used = ", ".join(each.__name__ for each in known) or "none"
+            message = "Prompt '%s': params of type %s are bound, but no section uses them; sections use: %s."
+            logger.warning(message, self.key, kind.__name__, used)
+        return kind
 
     @property
     def view_options(self) -> ViewOptions:
@@ -205,14 +253,35 @@ def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: Secti
         path = (*above, section.key)
         if path in gone:
             continue
-        if any(other[: len(path)] == path for other in gone):
+        if any(inside(other, path) for other in gone):
             section = copy.copy(section)
             section.children = _kept(section.children, gone, path)
         kept.append(section)
     return tuple(kept)
 
 
-class Prompt(Displayed, _HasOutput, Generic[OutputT]):
+class _Resourceful:
+    """A context manager that opens a prompt's resources; re-entrant, the outermost exit closes them."""
+
+    resources: PromptResources
+
+    def __enter__(self) -> Self:
+        self.resources.enter()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if (context := self.resources.leave()) is not None:
+            context.__exit__(*error)
+
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, *error: Any) -> None:
+        if (context := self.resources.leave()) is not None:
+            await context.__aexit__(*error)
+
+
+class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
@@ -243,25 +312,14 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         elif declared is not None:
             template = template.with_output(declared)
         self.template = template
+        self.ns, self.key, self.name = template.ns, template.key, template.name
         self.resources = PromptResources(self)
         self.overrides_store = overrides_store
         self._overrides_tag = overrides_tag
         self._bound: dict[type, Any] = {}
         self._bound_twice: frozenset[type] = frozenset()
-        self._bound_resources = ResourceRegistry()
+        self.bound_resources = ResourceRegistry()
         self._late = LateContents()
-
-    @property
-    def ns(self) -> str:
-        return self.template.ns
-
-    @property
-    def key(self) -> str:
-        return self.template.key
-
-    @property
-    def name(self) -> str:
-        return self.template.name
 
     @property
     def params(self) -> tuple[Any, ...]:
@@ -278,25 +336,12 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
 
         A dict is bound as the template's TypedDict with the same keys. A run keeps the params with which it began.
         """
-        check_params(params)
-        types = [self._params_type_of(value) for value in params]
-        bound = dict(zip(types, params, strict=True))
+        types = [self.template.params_type_of(value) for value in params]
         twice = {kind for kind, times in Counter(types).items() if times > 1}
-        self._bound_twice = self._bound_twice - bound.keys() | twice
-        self._warn_of_unused(bound)
-        self._bound.update(bound)
-        self._bound_resources = self._bound_resources.merge(resources)
+        self._bound_twice = self._bound_twice.difference(types) | twice
+        self._bound.update(zip(types, params, strict=True))
+        self.bound_resources = self.bound_resources.merge(resources)
         return self
-
-    def _warn_of_unused(self, types: Iterable[type]) -> None:
-        """Warn once of params that no section uses. Tools may read `prompt.params`, so it need not be a mistake."""
-        outline, warned = self.template.outline, self.template.warned_of
-        for kind in types:
-            if kind not in outline.params_types and not outline.late and kind not in warned:
-                warned.add(kind)
-                used = ", ".join(each.__name__ for each in outline.params_types) or "none"
-                message = "Prompt '%s': params of type %s are bound, but no section uses them; sections use: %s."
-                logger.warning(message, self.key, kind.__name__, used)
 
     def __copy__(self) -> Self:
         """A prompt to bind and run independently of this one; while this one's resources are open, it uses those."""
@@ -311,17 +356,6 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         other.overrides_store, other._overrides_tag = store, tag
         return other
 
-    def _params_type_of(self, value: Any) -> type:
-        if type(value) is not dict:
-            return type(value)
-        fitting = [each for each in self.template.outline.params_types if serde.is_instance(value, each)]
-        if len(fitting) != 1:
-            found = " and ".join(each.__name__ for each in fitting) or "none"
-            raise PromptValidationError(
-                f"A dict is bound as the one TypedDict that has its keys ({', '.join(value)}); here that is {found}."
-            )
-        return fitting[0]
-
     def render(
         self,
         *,
@@ -332,15 +366,11 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         """Text and tools as the model would see them now."""
         presentation = self.present(session, LateContents())
         presentation.begin(visibility_overrides)
-        rendered = self.rendered(presentation.view(), deadline)
-        if presentation.outline.shares_tool_names and rendered.view is not None:
-            for node, tool, owner in rendered.view.skipped():
-                logger.warning(
-                    "Skipping duplicate tool '%s' of section '%s': section '%s' has it already.",
-                    tool.name,
-                    node.key,
-                    owner.key,
-                )
+        view = presentation.view()
+        rendered = self.template.rendered(view, deadline)
+        for node, tool, owner in view.skipped():
+            message = "Skipping duplicate tool '%s' of section '%s': section '%s' has it already."
+            logger.warning(message, tool.name, node.key, owner.key)
         return rendered
 
     def present(self, session: Session | None = None, late: LateContents | None = None) -> Presentation:
@@ -369,56 +399,6 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
         """The tag of the stored override that is applied; empty if there is none."""
         return "" if self.outline() is self.template.outline else self._overrides_tag
 
-    def collected_resources(self, session: Session | None = None) -> ResourceRegistry:
-        """Template, then every section depth-first, then bind-time; later wins.
-
-        During a run, a workspace that nobody provides is the one of its session.
-        """
-        registry = self.template.resources
-        for node in self.template.outline.nodes:
-            registry = registry.merge(node.section.resources())
-        registry = registry.merge(self._bound_resources)
-        if session is not None and registry.bindings.get(Filesystem) is OWN_FILES:
-            registry = registry.merge({Filesystem: session.workspace})
-        return registry
-
-    def rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
-        """The text and tools of a view."""
-        view.check_params()
-        pieces = view.pieces()
-        offered, skipped = view.tools()
-        for node, tool, owner in skipped:
-            if not view.opened_at(node):
-                raise PromptRenderError(
-                    f"Sections '{owner.key}' and '{node.key}' both have a tool named '{tool.name}' and are shown "
-                    "together; rename one."
-                )
-        template = self.template
-        return RenderedPrompt(
-            text="".join(pieces),
-            tools=tuple(tool for _, tool in offered if isinstance(tool, Tool)),
-            hosted_tools=tuple(tool for _, tool in offered if isinstance(tool, HostedTool)),
-            structured_output=template.structured_output,
-            deadline=deadline,
-            prompt_name=template.name,
-            view=view,
-            pieces=pieces,
-            make_descriptor=lambda: template.descriptor,
-        )
-
-    def __enter__(self) -> Self:
-        self.resources.__enter__()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self.resources.__exit__(*error)
-
-    async def __aenter__(self) -> Self:
-        return self.__enter__()
-
-    async def __aexit__(self, *error: Any) -> None:
-        await self.resources.__aexit__(*error)
-
     def __repr__(self) -> str:
         return f"Prompt({self.ns!r}, {self.key!r})"
 
@@ -435,10 +415,11 @@ class Prompt(Displayed, _HasOutput, Generic[OutputT]):
             yield Table(("section", "tools"), rows)
 
 
-class PromptResources:
-    """`with prompt.resources:` opens the resources, `prompt.resources.get(...)` resolves one; re-entrant."""
+class PromptResources(_Resourceful):
+    """`with prompt.resources:` opens the resources, `prompt.resources.get(...)` resolves one."""
 
     def __init__(self, prompt: Prompt[Any], *, lender: PromptResources | None = None) -> None:
+        self.resources = self
         self._prompt = prompt
         self._lender = lender
         self._context: ScopedResourceContext | None = None
@@ -463,10 +444,7 @@ class PromptResources:
 
     def of_run(self, session: Session) -> ScopedResourceContext:
         """The open resources for a run on this session; if another run opened them, with files of its own."""
-        if (
-            self._session in (None, session)
-            or self._prompt.collected_resources().bindings.get(Filesystem) is not OWN_FILES
-        ):
+        if self._session in (None, session) or self._collected().bindings.get(Filesystem) is not OWN_FILES:
             return self.context
         return self.context.with_instances({Filesystem: session.workspace})
 
@@ -478,29 +456,27 @@ class PromptResources:
                 self._borrowed = context is not None
                 self._session = session if self._lender is None or context is None else self._lender._session
                 if context is None:
-                    context = self._prompt.collected_resources(session).create_context()
+                    context = self._collected(session).create_context()
                     context.start()
                 self._context = context
             self._depth += 1
 
-    def __enter__(self) -> PromptResources:
-        self.enter()
-        return self
+    def _collected(self, session: Session | None = None) -> ResourceRegistry:
+        """Template, then every section depth-first, then bind-time; later wins.
 
-    def __exit__(self, *error: Any) -> None:
-        context = self._leave()
-        if context is not None:
-            context.__exit__(*error)
+        During a run, a workspace that nobody provides is the one of its session.
+        """
+        template = self._prompt.template
+        registry = template.resources
+        for node in template.outline.nodes:
+            registry = registry.merge(node.section.resources())
+        registry = registry.merge(self._prompt.bound_resources)
+        if session is not None and registry.bindings.get(Filesystem) is OWN_FILES:
+            registry = registry.merge({Filesystem: session.workspace})
+        return registry
 
-    async def __aenter__(self) -> PromptResources:
-        return self.__enter__()
-
-    async def __aexit__(self, *error: Any) -> None:
-        context = self._leave()
-        if context is not None:
-            await context.__aexit__(*error)
-
-    def _leave(self) -> ScopedResourceContext | None:
+    def leave(self) -> ScopedResourceContext | None:
+        """Leave the resources; the outermost exit returns what it has to close."""
         with self._lock:
             self._depth -= 1
             if self._depth:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 from textwrap import dedent
 from types import MethodType
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, get_args
+from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, cast, get_args
 
 from weakincentives import serde
 from weakincentives._generics import ParamsT, Specializable
@@ -64,6 +64,9 @@ class LateContent:
     children: tuple[Section[Any], ...] = ()
     text: str = ""
     changed: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        require_sections("LateContent", "children", self.children)
 
 
 class SectionOptions(TypedDict, Generic[ParamsT], total=False):
@@ -127,7 +130,7 @@ class Section(Specializable, Generic[ParamsT]):
                 raise PromptValidationError(f"Section '{key}': {what} must be text, got {words!r}.")
         self.title = title.strip()
         self.key = key
-        self.children: tuple[Section[Any], ...] = require_list(f"Section '{key}'", "children", children)
+        self.children = require_sections(f"Section '{key}'", "children", children)
         self.enabled = enabled
         self.default_params = default_params
         self.accepts_overrides = accepts_overrides
@@ -143,7 +146,18 @@ class Section(Specializable, Generic[ParamsT]):
 
     @classmethod
     def _attributes_for(cls, args: tuple[Any, ...]) -> dict[str, Any]:
-        return {"_params_type": _checked_params_type(cls, args)}
+        if len(args) != 1:
+            raise PromptValidationError(f"{cls.__name__} takes one params type, got {len(args)}.")
+        (params_type,) = args
+        if params_type is None or params_type is type(None):
+            return {"_params_type": None}
+        if not isinstance(params_type, type) or not serde.is_record(params_type):
+            raise PromptValidationError(
+                f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got "
+                f"{params_type!r}; decorate it with @dataclass."
+            )
+        serde.declare_type(params_type)
+        return {"_params_type": params_type}
 
     @property
     def params_type(self) -> type | None:
@@ -243,11 +257,8 @@ class Section(Specializable, Generic[ParamsT]):
         self, params: ParamsT | None = None, *, session: Session | None = None
     ) -> SectionVisibility:
         """The declared constant, or what the selector returns."""
-        if isinstance(self.visibility, SectionVisibility):
-            return self.visibility
-        assert self._visibility is not None
-        chosen: SectionVisibility = self._visibility(params, session)
-        return chosen
+        chosen: Any = self.visibility if self._visibility is None else self._visibility(params, session)
+        return cast(SectionVisibility, chosen)
 
     def render(
         self,
@@ -283,22 +294,25 @@ class Section(Specializable, Generic[ParamsT]):
         An attribute that holds a session or a bus holds the one passed here in the copy. What cannot be copied, or has
         to be closed, as a connection does, is shared; override `clone` where that is wrong.
         """
-        other = copy.copy(self)
-        replaced: dict[int, Any] = {id(self): other}
-        for child in self.children:
-            replaced[id(child)] = child.clone(session=session, bus=bus)
+        return copy.deepcopy(self, {"session": session, "bus": bus})  # type: ignore[dict-item]
+
+    def __deepcopy__(self, memo: dict[Any, Any]) -> Self:
+        other = memo[id(self)] = copy.copy(self)
+        session, bus = memo.get("session"), memo.get("bus")
         given: dict[str, Any] = {}
         for name, value in vars(self).items():
             if isinstance(value, Session):
                 given[name] = value if session is None else session
             elif isinstance(value, Bus) or name.strip("_") == "bus":
                 given[name] = value if bus is None else bus
-            elif isinstance(value, MethodType | partial):
-                given[name] = rebound(value, self, other)
-        replaced.update((id(old), given[name]) for name, old in vars(self).items() if name in given and old is not None)
-        vars(other).update(_copied(vars(self), replaced), **given)
-        for child in other.children:
-            child._rebind(self, other)
+        memo.update((id(vars(self)[name]), new) for name, new in given.items() if vars(self)[name] is not None)
+        for child in self.children:
+            if has_own(child, "clone"):
+                memo[id(child)] = made = child.clone(session=session, bus=bus)
+                made._tools = copy.deepcopy(made._tools, memo)
+        given["children"] = copy.deepcopy(self.children, memo)
+        vars(other).update({name: _copied(value, memo) for name, value in vars(self).items() if name not in given})
+        vars(other).update(given)
         other._read_selectors()
         return other
 
@@ -311,11 +325,6 @@ class Section(Specializable, Generic[ParamsT]):
                 f"{type(self).__name__} has no text; implement render_body(params), or render(params, ...) to write "
                 "the heading too."
             )
-        for child in self.children:
-            if not isinstance(child, Section):
-                raise PromptValidationError(
-                    f"Section '{self.key}': children= must hold Section objects, got {child!r}."
-                )
         if self.role not in get_args(SectionRole):
             raise PromptValidationError(f"Section '{self.key}': role must be 'system' or 'user', got {self.role!r}.")
         check_tools(self.key, self._tools, self._hosted_tools, "=")
@@ -338,31 +347,19 @@ class Section(Specializable, Generic[ParamsT]):
             check_placeholders(self, summary.names, "summary")
 
     def _read_selectors(self) -> None:
-        self._enabled: _Call | None = None
-        self._visibility: _Call | None = None
-        self._open_when: _Call | None = None
-        if self.open_when is not None:
-            self._open_when = self._selector("open_when", self.open_when, "a callable", ("session", "text"))
-        if self.enabled is not None:
-            self._enabled = self._selector("enabled", self.enabled, "a callable")
-        if not isinstance(self.visibility, SectionVisibility):
-            self._visibility = self._selector("visibility", self.visibility, "a SectionVisibility or a callable")
+        rule, enabled = self.open_when, self.enabled
+        self._open_when = None if rule is None else self._selector("open_when", rule, ("session", "text"))
+        self._enabled = None if enabled is None else self._selector("enabled", enabled)
+        constant = isinstance(self.visibility, SectionVisibility)
+        self._visibility = None if constant else self._selector("visibility", self.visibility)
 
-    def _selector(self, what: str, given: Any, expected: str, keywords: tuple[str, ...] = ("session",)) -> _Call:
+    def _selector(self, what: str, given: Any, keywords: tuple[str, ...] = ("session",)) -> _Call:
         if not callable(given):
+            expected = "a SectionVisibility or a callable" if what == "visibility" else "a callable"
             raise PromptValidationError(f"Section '{self.key}': {what} must be {expected}, got {given!r}.")
         if inspect.iscoroutinefunction(given):
             raise PromptValidationError(f"Section '{self.key}': {what}= must be an ordinary function, not async.")
         return _Call.of(given, f"Section '{self.key}': {what}=", keywords)
-
-    def _rebind(self, old: Section[Any], new: Section[Any]) -> None:
-        """Replace references to one section, here and in the descendants, with references to another."""
-        self._tools = tuple(tool.rebound(old, new) for tool in self._tools)
-        for name, value in vars(self).items():
-            if value is old:
-                setattr(self, name, new)
-        for child in self.children:
-            child._rebind(old, new)
 
 
 def has_own(section: Section[Any], *methods: str) -> bool:
@@ -403,59 +400,51 @@ def require_list(whose: str, what: str, given: Any) -> tuple[Any, ...]:
     return tuple(given)
 
 
+def require_sections(whose: str, what: str, given: Any) -> tuple[Section[Any], ...]:
+    sections = require_list(whose, what, given)
+    for section in sections:
+        if not isinstance(section, Section):
+            raise PromptValidationError(
+                f"{whose}: {what}= must hold Section objects, got {section!r}; "
+                "write MarkdownSection(key=, title=, template=)."
+            )
+    return sections
+
+
 def check_tools(key: str, tools: Iterable[Any], hosted_tools: Iterable[Any], given_as: str) -> None:
     """Reject what is not a tool; `given_as` is `=` for an argument and `()` for an overridden method."""
-    for tool in tools:
-        if not isinstance(tool, Tool):
-            raise PromptValidationError(f"Section '{key}': {_not_a_tool(tool, given_as)}.")
-    for hosted in hosted_tools:
-        if not isinstance(hosted, HostedTool):
-            hint = f"; pass it in tools{given_as}" if isinstance(hosted, Tool) else ""
-            raise PromptValidationError(
-                f"Section '{key}': {hosted!r} in hosted_tools{given_as} is not a HostedTool{hint}."
-            )
-
-
-def _not_a_tool(given: Any, given_as: str) -> str:
-    if isinstance(given, HostedTool):
-        return f"{given!r} in tools{given_as} is not a Tool; pass it in hosted_tools{given_as}"
-    if inspect.isroutine(given):
-        return f"the function {given.__name__} in tools{given_as} is not a Tool; decorate it with @tool"
-    return f"{given!r} in tools{given_as} is not a Tool"
+    for given, place, kind, other in (
+        *((tool, "tools", Tool, HostedTool) for tool in tools),
+        *((tool, "hosted_tools", HostedTool, Tool) for tool in hosted_tools),
+    ):
+        if isinstance(given, kind):
+            continue
+        what, hint = repr(given), ""
+        if isinstance(given, other):
+            hint = f"; pass it in {'tools' if other is Tool else 'hosted_tools'}{given_as}"
+        elif inspect.isroutine(given):
+            what, hint = f"the function {given.__name__}", "; decorate it with @tool"
+        article = "a Tool" if kind is Tool else "a HostedTool"
+        raise PromptValidationError(f"Section '{key}': {what} in {place}{given_as} is not {article}{hint}.")
 
 
 def missing_summary(key: str, error: type[Exception] = PromptRenderError) -> Exception:
     return error(f"Section '{key}' has visibility SUMMARY but no summary; pass summary=...")
 
 
-def _checked_params_type(cls: type, args: tuple[Any, ...]) -> type | None:
-    if len(args) != 1:
-        raise PromptValidationError(f"{cls.__name__} takes one params type, got {len(args)}.")
-    (params_type,) = args
-    if params_type is None or params_type is type(None):
-        return None
-    if not isinstance(params_type, type) or not serde.is_record(params_type):
-        raise PromptValidationError(
-            f"{cls.__name__}[...] takes a dataclass or another class with fields for its params, got {params_type!r}; "
-            "decorate it with @dataclass."
-        )
-    serde.declare_type(params_type)
-    return params_type
-
-
-def _copied(attributes: Mapping[str, Any], replaced: Mapping[int, Any]) -> dict[str, Any]:
-    """Deep copies in which objects are replaced by id; what cannot be copied, or has its own lifecycle, is shared."""
-    result: dict[str, Any] = {}
-    for name, value in attributes.items():
-        if isinstance(value, Section) or id(value) in replaced or hasattr(value, "close"):
-            result[name] = replaced.get(id(value), value)
-            continue
-        try:
-            copy.deepcopy(value, dict(replaced))
-        except Exception:
-            result[name] = copy.copy(value) if isinstance(value, list | dict | set) else value
-    rest = {name: value for name, value in attributes.items() if name not in result}
-    return {**result, **copy.deepcopy(rest, dict(replaced))}
+def _copied(value: Any, memo: dict[Any, Any]) -> Any:
+    """A deep copy; what cannot be copied, or has its own lifecycle, is shared."""
+    if isinstance(value, MethodType | partial):
+        return rebound(value, memo)
+    if isinstance(value, Section) or hasattr(value, "close"):
+        return memo.get(id(value), value)
+    tried = dict(memo)
+    try:
+        copied = copy.deepcopy(value, tried)
+    except Exception:
+        return copy.copy(value) if isinstance(value, list | dict | set) else value
+    memo.update(tried)
+    return copied
 
 
 @dataclass(frozen=True, slots=True)

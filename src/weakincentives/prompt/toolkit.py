@@ -18,8 +18,10 @@ from typing import (
     ParamSpec,
     Protocol,
     Self,
+    TypedDict,
     TypeVar,
     Union,
+    Unpack,
     get_args,
     get_origin,
     get_type_hints,
@@ -285,15 +287,6 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self._check_name(name)
         return self._with(name=name)
 
-    def rebound(self, old: object, new: object) -> Self:
-        """The same tool for a copy of its owner: handlers that are methods of `old` become methods of `new`."""
-        changed = {
-            name: found
-            for name in ("handler", "compensate")
-            if (found := rebound(getattr(self, name), old, new)) is not getattr(self, name)
-        }
-        return self._with(**changed) if changed else self
-
     def _check_name(self, name: str) -> None:
         if self._foreign is None:
             check_tool_name(name)
@@ -311,11 +304,13 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         """Share the tool, unless its handler is a method of something that is being copied."""
-        owner = self._owner()
-        return self.rebound(owner, memo[id(owner)]) if id(owner) in memo else self
-
-    def _owner(self) -> object:
-        return _method_owner(self.handler)
+        changed: dict[str, Any] = {}
+        for name in ("handler", "compensate", "function"):
+            if (new := rebound(old := getattr(self, name, None), memo)) is not old:
+                changed[name] = new
+        if "function" in changed:
+            changed["handler"] = _function_handler(changed["function"])
+        return self._with(**changed) if changed else self
 
     def __repr__(self) -> str:
         return f"Tool({self.name!r})"
@@ -429,39 +424,30 @@ def check_handler(tool_name: str, what: str, handler: Any, params_type: type | N
         # Hints that cannot be resolved here, such as names imported for type checkers only, are not checked.
         return
     expected = hints.get(next(iter(signature.parameters)), Any)
-    if not _accepts(expected, params_type or NoneType):
+    if not _fits(expected, lambda cls: issubclass(params_type or NoneType, cls)):
         given = "no params" if params_type is None else f"{params_type.__name__} as its params"
         raise PromptValidationError(
             f"Tool '{tool_name}': {what} {name} takes {type_name(expected)}, but the tool has {given}; "
             f"write Tool[{type_name(expected)}, ...](...)."
         )
     returned = hints.get("return", Any)
-    if what == "handler" and not _returns_result(returned):
+    if what == "handler" and not _fits(returned, lambda cls: issubclass(cls, ToolResult | Awaitable)):
         raise PromptValidationError(
             f"Tool '{tool_name}': {what} {name} returns {type_name(returned)}; return a ToolResult, or make a tool "
             "of the function with @tool."
         )
 
 
-def _accepts(annotation: Any, given: type) -> bool:
-    """Whether an instance of `given` fits the annotation; True if that cannot be determined."""
-    origin = get_origin(annotation)
-    if origin in (Union, UnionType):
-        return any(_accepts(one, given) for one in get_args(annotation))
-    if origin is Annotated:
-        return _accepts(get_args(annotation)[0], given)
-    expected = NoneType if annotation is None else origin or annotation
+def _fits(annotation: Any, fits: Callable[[type], bool]) -> bool:
+    """True if a class that the annotation names fits, or if that cannot be determined."""
+    origin, args = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType, Annotated):
+        return any(_fits(one, fits) for one in (args[:1] if origin is Annotated else args))
+    cls = NoneType if annotation is None else origin or annotation
     try:
-        return expected is Any or not isinstance(expected, type) or issubclass(given, expected)
+        return cls in (Any, object) or not isinstance(cls, type) or fits(cls)
     except TypeError:
         return True
-
-
-def _returns_result(annotation: Any) -> bool:
-    cls = get_origin(annotation) or annotation
-    if cls in (Union, UnionType):
-        return any(_returns_result(one) for one in get_args(annotation))
-    return not isinstance(cls, type) or cls in (Any, object) or issubclass(cls, ToolResult | Awaitable)
 
 
 def type_name(annotation: Any) -> str:
@@ -469,17 +455,34 @@ def type_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
+class ToolOptions(TypedDict, total=False):
+    """The keyword arguments of `@tool`."""
+
+    name: str | None
+    description: str | None
+    read_only: bool
+    compensate: Compensation[Any] | None
+    accepts_overrides: bool
+
+
 class FunctionTool(Tool[Any, Any], Generic[P, T]):
     """A tool made by `@tool`; calling it calls the original function, without a session or transaction."""
 
-    def __init__(self, function: Callable[P, T], *, name: str | None, description: str | None, **options: Any) -> None:
+    def __init__(
+        self, function: Callable[P, T], *, name: str | None = None, description: str | None = None, **options: Any
+    ) -> None:
         if not hasattr(function, "__name__"):
             raise PromptValidationError(
                 f"tool() takes a function or a method, got {function!r}; write a function that calls it. "
                 "To name a tool, write @tool(name=...)."
             )
         tool_name = name or function.__name__
-        hints = _signature_types(function, tool_name)
+        try:
+            hints = get_type_hints(function, include_extras=True)
+        except NameError as error:
+            raise PromptValidationError(
+                f"Tool '{tool_name}': annotation {error.name!r} cannot be resolved; define it at module level."
+            ) from error
         summary, described = split_docstring(inspect.getdoc(function) or "", inspect.signature(function).parameters)
         text = description or summary
         if not text.strip():
@@ -497,27 +500,14 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
     def __call__(self, *args: P.args, **named: P.kwargs) -> T:
         return self.function(*args, **named)
 
-    def rebound(self, old: object, new: object) -> Self:
-        function = rebound(self.function, old, new)
-        if function is self.function:
-            return super().rebound(old, new)
-        return super().rebound(old, new)._with(function=function, handler=_function_handler(function))
 
-    def _owner(self) -> object:
-        return _method_owner(self.function)
-
-
-def _method_owner(function: Any) -> object:
-    return getattr(function.func if isinstance(function, partial) else function, "__self__", None)
-
-
-def rebound(value: Any, old: object, new: object) -> Any:
-    """A method of `old` as a method of `new`, even inside a `partial`; anything else is returned unchanged."""
-    if isinstance(value, MethodType) and value.__self__ is old:
-        return MethodType(value.__func__, new)
-    if isinstance(value, partial) and (function := rebound(value.func, old, new)) is not value.func:
-        return partial(function, *value.args, **value.keywords)
-    return value
+def rebound(function: Any, memo: Mapping[int, Any]) -> Any:
+    """A method of something that is being copied, as a method of the copy, even inside a `partial`; else unchanged."""
+    if isinstance(function, MethodType) and id(function.__self__) in memo:
+        return MethodType(function.__func__, memo[id(function.__self__)])
+    if isinstance(function, partial) and (inner := rebound(function.func, memo)) is not function.func:
+        return partial(inner, *function.args, **function.keywords)
+    return function
 
 
 @overload
@@ -525,26 +515,10 @@ def tool(function: Callable[P, T], /) -> FunctionTool[P, T]: ...
 
 
 @overload
-def tool(
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    read_only: bool = False,
-    compensate: Compensation[Any] | None = None,
-    accepts_overrides: bool = True,
-) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
+def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
 
 
-def tool(
-    function: Callable[..., Any] | None = None,
-    /,
-    *,
-    name: str | None = None,
-    description: str | None = None,
-    read_only: bool = False,
-    compensate: Compensation[Any] | None = None,
-    accepts_overrides: bool = True,
-) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
     """Turn a typed function into a tool: its name, docstring and annotations are what the model sees.
 
         @tool(read_only=True)
@@ -557,18 +531,7 @@ def tool(
     result's value, unless it is already a `ToolResult`; an `Image` or other part, or a list with some, is attached.
     The tool can still be called as the function: `add(1, 2)`.
     """
-
-    def declare(function: Callable[..., Any]) -> FunctionTool[..., Any]:
-        return FunctionTool(
-            function,
-            name=name,
-            description=description,
-            read_only=read_only,
-            compensate=compensate,
-            accepts_overrides=accepts_overrides,
-        )
-
-    return declare if function is None else declare(function)
+    return partial(FunctionTool, **options) if function is None else FunctionTool(function, **options)
 
 
 def _function_handler(function: Callable[..., Any]) -> Handler[Any, Any]:
@@ -620,15 +583,6 @@ def _as_result(value: Any) -> ToolResult[Any]:
     return ToolResult(value=value)
 
 
-def _signature_types(function: Callable[..., Any], tool_name: str) -> dict[str, Any]:
-    try:
-        return get_type_hints(function, include_extras=True)
-    except NameError as error:
-        raise PromptValidationError(
-            f"Tool '{tool_name}': annotation {error.name!r} cannot be resolved; define it at module level."
-        ) from error
-
-
 def _params_dataclass(
     function: Callable[..., Any], tool_name: str, hints: Mapping[str, Any], described: Mapping[str, str]
 ) -> type:
@@ -649,18 +603,14 @@ def _params_dataclass(
         annotation = hints[parameter.name]
         notes = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
         words = " ".join(note for note in notes if isinstance(note, str)) or described.get(parameter.name)
-        metadata = {"description": words} if words else {}
-        columns.append((parameter.name, annotation, _column(parameter.default, metadata)))
+        options: dict[str, Any] = {"metadata": {"description": words} if words else {}}
+        if type(parameter.default).__hash__ is None:
+            options["default_factory"] = partial(copy.copy, parameter.default)
+        elif parameter.default is not parameter.empty:
+            options["default"] = parameter.default
+        columns.append((parameter.name, annotation, field(**options, kw_only=True)))
     # Messages about the arguments, for the model too, show this name.
     made = make_dataclass(tool_name, columns, frozen=True)
     made.__module__ = function.__module__
     made.__qualname__ = f"{function.__qualname__}_params"
     return made
-
-
-def _column(default: Any, metadata: dict[str, str]) -> Any:
-    if default is inspect.Parameter.empty:
-        return field(metadata=metadata, kw_only=True)
-    if type(default).__hash__ is None:
-        return field(default_factory=lambda: copy.copy(default), metadata=metadata, kw_only=True)
-    return field(default=default, metadata=metadata, kw_only=True)

@@ -6,25 +6,33 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, Literal, NamedTuple, TypeVar
+from itertools import accumulate
+from typing import Any, Generic, Literal, NamedTuple
 
 from weakincentives._display import Displayed, Fold, Shown, Table
 from weakincentives._generics import OutputT
 from weakincentives.content import Part
 from weakincentives.limits import Deadline
-from weakincentives.prompt.layout import Layout, Menu, media_in, parts_in
-from weakincentives.prompt.outline import ABSENT, FULL, PACKED, SUMMARY, Node, Outline, Params
+from weakincentives.prompt.layout import Layout, media_in, parts_in
+from weakincentives.prompt.outline import Decider, Node, Params, VisibilityState
 from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.section import SectionRole
-from weakincentives.prompt.state import Decider, VisibilityState
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
-from weakincentives.prompt.visibility import DisclosureRequest, Overrides, SectionPath, SectionVisibility
+from weakincentives.prompt.visibility import (
+    ABSENT,
+    FULL,
+    PACKED,
+    SUMMARY,
+    DisclosureRequest,
+    Overrides,
+    SectionPath,
+    SectionVisibility,
+)
 
-T = TypeVar("T")
+Menu = Literal["all", "top", "none"]
 Voice = Literal["result", "system"]
-MAX_CACHED = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,8 +120,8 @@ class ViewOptions:
 class View:
     """A visibility state of a prompt, with its params."""
 
-    def __init__(self, outline: Outline, params: Params, state: VisibilityState, options: ViewOptions) -> None:
-        self.outline = outline
+    def __init__(self, state: VisibilityState, params: Params, options: ViewOptions) -> None:
+        self.outline = state.outline
         self.state = state
         self._params = params
         self._options = options
@@ -124,39 +132,45 @@ class View:
         return node.path if node is not None and self._exists(node) else None
 
     def is_open(self, path: SectionPath) -> bool:
-        """Whether the section is shown in full, ancestors included."""
-        return self.visibility_of(self.outline.by_path[path]) is SectionVisibility.FULL
+        """True if the section is shown in full, ancestors included."""
+        return self.state.seen[self.outline.by_path[path].index] == FULL
 
-    def visibility(self) -> dict[SectionPath, SectionVisibility]:
-        """What each shown section shows."""
-        return {node.path: PACKED[self.state.packed[node.index]] for node, _ in self.layout.marks}
+    def visibility(self) -> Overrides:
+        """The visibility of each section in the text."""
+        seen = self.state.seen
+        return self.outline.cached(
+            ("visibility", seen), lambda: {node.path: PACKED[seen[node.index]] for node in self.shown}
+        )
 
     def visibility_of(self, node: Node) -> SectionVisibility:
         """What the model sees of a section, its ancestors taken into account."""
-        packed = self.state.packed
-        above = {packed[ancestor.index] for ancestor in self.outline.ancestors(node)}
-        if ABSENT in above:
-            return SectionVisibility.ABSENT
-        if SUMMARY in above and packed[node.index] != ABSENT:
-            return SectionVisibility.HIDDEN
-        return PACKED[packed[node.index]]
+        return PACKED[self.state.seen[node.index]]
 
     def own_visibility(self, node: Node) -> SectionVisibility:
         """What the section would show if its ancestors were open."""
-        return PACKED[self.state.packed[node.index]]
+        return PACKED[self.state.own[node.index]]
 
     def decided_by(self, node: Node) -> Decider:
         return self.state.decided.get(node.index, "declared")
 
+    @property
+    def shown(self) -> Sequence[Node]:
+        """The sections in the text, in order."""
+        seen = self.state.seen
+        return self.outline.cached(("shown", seen), lambda: self._shown(self.outline.nodes))
+
+    def closed(self) -> list[Node]:
+        """The closed sections that are not inside others, with their summaries in the text or not."""
+        return self.seen_below(None, SUMMARY)
+
     def closed_keys(self) -> Sequence[str]:
         """The keys of the sections shown as summaries."""
-        return [node.key for node in self.layout.listed]
+        return [node.key for node in self.shown if self.state.seen[node.index] == SUMMARY]
 
     def has_tools(self, path: SectionPath) -> bool:
-        """Whether the section or any enabled descendant has tools."""
-        node = self.outline.by_path[path]
-        found = (below for below in self.outline.subtree(node) if self._exists(below))
-        return any(below.all_tools or below.is_late for below in found)
+        """True if the section or any enabled descendant has tools."""
+        below = self.outline.subtree(self.outline.by_path[path])
+        return any((node.all_tools or node.is_late) and self._exists(node) for node in below)
 
     def collapsible(self, path: SectionPath) -> bool:
         return self.outline.by_path[path].summary is not None
@@ -168,11 +182,10 @@ class View:
     def pieces_of(self, path: SectionPath, *, everything: bool = False) -> list[str]:
         """The pieces of `content`, media included; with `everything`, its descendants are all in full."""
         node = self.outline.by_path[path]
-        states = bytearray(self.state.packed)
-        for below in self.outline.subtree(node) if everything else (node,):
-            if states[below.index] != ABSENT:
-                states[below.index] = FULL
-        layout = self._cached(("content", bytes(states), node.index), lambda: self._laid_out(bytes(states), node))
+        nodes = self.outline.subtree(node) if everything else (node,)
+        opened = self.opened({each.path: SectionVisibility.FULL for each in nodes})
+        seen = opened.state.seen[node.index : node.end]
+        layout = self.outline.cached(("content", node.index, seen), lambda: opened._laid_out(node))
         return layout.fill(self._params, self._price())
 
     def existing(self) -> Iterator[Node]:
@@ -182,32 +195,33 @@ class View:
     def own_pieces(self, path: SectionPath, visibility: SectionVisibility = SectionVisibility.FULL) -> list[str]:
         """The section alone, unnumbered, without its children and without a price, in pieces."""
         node = self.outline.by_path[path]
-        index, end, packed = node.index, node.end, self.state.packed
+        summarized = visibility is SectionVisibility.SUMMARY
+        # Only a summary names what is below it.
+        below = self.state.own[node.index + 1 : node.end] if summarized else b""
 
         def laid_out() -> Layout:
-            absent = bytes(end - index - 1)
-            return self._laid_out(packed[:index] + bytes([PACKED.index(visibility)]) + absent + packed[end:], node)
+            layout = Layout(self.outline.user_start)
+            layout.add(node, 0, "", self._suffix(node) if summarized else None)
+            return layout
 
-        # Only a summary names what is below it.
-        below = packed[index + 1 : end] if visibility is SectionVisibility.SUMMARY else b""
-        return self._cached(("own", index, visibility, below), laid_out).fill(self._params)
+        return self.outline.cached(("own", node.index, visibility, below), laid_out).fill(self._params)
 
     def within(self, path: SectionPath) -> Iterator[tuple[SectionPath, SectionVisibility]]:
         """The sections in a section's content, itself included, with what each of them shows there."""
-        top, opened = self.outline.by_path[path], self.opened({path: SectionVisibility.FULL})
-        for packed in (FULL, SUMMARY):
-            yield from ((node.path, PACKED[packed]) for node in opened.shown_below(top, packed))
+        opened = self.opened({path: SectionVisibility.FULL})
+        for node in self.outline.subtree(self.outline.by_path[path]):
+            if opened.state.seen[node.index] in (FULL, SUMMARY):
+                yield node.path, opened.visibility_of(node)
 
     def opening(self, path: SectionPath) -> Opening:
         """What opening the section, together with its closed ancestors, would show, and which tools it would add."""
-        node = self.outline.by_path[path]
-        closed = [node, *(up for up in self.outline.ancestors(node) if self.state.packed[up.index] != FULL)]
-        overrides = {up.path: SectionVisibility.FULL for up in reversed(closed)}
-        after = self.opened(overrides)
-        top = closed[-1]
+        after = self.opened({path: SectionVisibility.FULL})
+        newly = (self.outline.nodes[index].path for index in after.state.opened[len(self.state.opened) :])
+        overrides = dict.fromkeys((*newly, path), SectionVisibility.FULL)
+        top = self.outline.by_path[next(iter(overrides))]
         known = {portable_name(tool.name) for _, tool in self.offered()}
         coming: dict[str, AnyTool] = {}
-        shown = sorted(after.shown_below(top, FULL), key=after.opened_at)
+        shown = sorted(after.seen_below(top, FULL), key=after.state.opened_at)
         for below in shown:
             for tool in below.all_tools:
                 if (name := portable_name(tool.name)) not in known:
@@ -216,13 +230,13 @@ class View:
         return Opening(overrides, tuple(coming.values()), lambda: after.pieces_of(top.path), unloaded)
 
     def reading(self, path: SectionPath) -> Opening:
-        """What reading the section does: a section with tools is opened, any other only returns its text.
+        """The effect of reading a section: sections with tools are opened; others only return their text.
 
         A section that loads content is opened too, so that a resumed run loads it again.
         """
         node = self.outline.by_path[path]
         after = self.opened({path: SectionVisibility.FULL})
-        if node.is_late or any(below.all_tools for below in after.shown_below(node, FULL)):
+        if node.is_late or any(below.all_tools for below in after.seen_below(node, FULL)):
             return self.opening(path)
         return Opening({}, (), lambda: self.pieces_of(path))
 
@@ -250,18 +264,14 @@ class View:
         content = () if files or halt else tuple(dict.fromkeys((*overrides, *found)))
         return DisclosureRequest(keys, reason, self.visibility(), overrides, content, files, halt, action)
 
-    def shown_below(self, top: Node, packed: int) -> Iterator[Node]:
-        """The section and its descendants that are shown in this state; a summary hides what is below it."""
-        index = top.index
-        while index < top.end:
-            node, now = self.outline.nodes[index], self.state.packed[index]
-            if now == packed:
-                yield node
-            index = index + 1 if now == FULL else node.end
+    def seen_below(self, top: Node | None, packed: int) -> list[Node]:
+        """The section and its descendants, or all sections, that are seen like this."""
+        nodes = self.outline.nodes if top is None else self.outline.subtree(top)
+        return [node for node in nodes if self.state.seen[node.index] == packed]
 
-    def opened(self, overrides: Mapping[SectionPath, SectionVisibility]) -> View:
+    def opened(self, overrides: Mapping[SectionPath, SectionVisibility], decider: Decider = "session") -> View:
         """The view with these overrides applied."""
-        return self._with_state(self.state.with_overrides(self.outline, overrides, "session"))
+        return View(self.state.with_overrides(overrides, decider), self._params, self._options)
 
     def fitted(self, budget: int, tokenizer: Tokenizer) -> View:
         """Open summarized sections, the cheapest first, as long as text and tools stay within the budget.
@@ -281,38 +291,30 @@ class View:
                 if (cost := view.opening(node.path).tokens(tokenizer.count)) is not None:
                     heapq.heappush(waiting, (cost, node.index))
 
-        weigh(self.layout.summarized)
+        weigh(self.closed())
         while waiting and spent + waiting[0][0] <= budget:
             cost, index = heapq.heappop(waiting)
             spent += cost
             node = view.outline.nodes[index]
-            view = view._with_state(view.state.with_visibility(node, FULL, "budget"))
-            weigh(view.shown_below(node, SUMMARY))
+            view = view.opened({node.path: SectionVisibility.FULL}, "budget")
+            weigh(view.seen_below(node, SUMMARY))
         return view
 
     def offered(self) -> list[tuple[Node | None, AnyTool]]:
         """Every tool that may be called now, with its section; built-in tools come last and have none."""
-        return self.tools()[0]
+        return self._tools[0]
 
     def skipped(self) -> list[SkippedTool]:
         """Tools of shown sections whose names are taken.
 
         Sections declared open come first, then those opened later, in order: the tool that was there first stays.
         """
-        return self.tools()[1]
-
-    def tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
-        """The tools that are offered, and those that are skipped."""
-        order = self.state.opened if self.outline.shares_tool_names else ()
-        return self._cached(("tools", self.state.packed, order), self._collect_tools)
-
-    def opened_at(self, node: Node) -> int:
-        """When the section became visible; 0 if it was declared open."""
-        return self.state.opened_at(self.outline, node)
+        return self._tools[1]
 
     def check_params(self) -> None:
         """Raise if params that an enabled section needs, shown or not, were not bound."""
-        for source in self.layout.sources:
+        key = ("sources", self.state.seen)
+        for source in self.outline.cached(key, lambda: {node.source for node in self.existing()}):
             self._params[source]
 
     def pieces(self) -> list[str]:
@@ -324,37 +326,34 @@ class View:
         return bool(pieces) and "".join(pieces) == text and not media_in(pieces)
 
     def user_text(self) -> str:
-        """What the user sections say."""
+        """The text of the user sections."""
         return "".join(self.pieces()[self.layout.user_piece :]).strip()
 
     def spans(self, pieces: Sequence[str]) -> tuple[Span, ...]:
-        starts: list[int] = []
-        position, marks = 0, iter([*self.layout.marks, (None, -1)])
-        _, following = next(marks)
-        for index, piece in enumerate(pieces):
-            if index == following:
-                starts.append(position + (2 if starts else 0))
-                _, following = next(marks)
-            position += len(piece)
-        ends = [*(start - 2 for start in starts[1:]), position][: len(starts)]
+        """The place of each section in the text that these pieces make."""
+        offsets = [0, *accumulate(map(len, pieces))]
+        starts = [offsets[piece] for _, piece in self.layout.marks]
         return tuple(
             Span(
                 node.path,
-                start,
+                # A blank line precedes every section but the first.
+                start + 2 if at else start,
                 end,
-                PACKED[self.state.packed[node.index]],
+                self.visibility_of(node),
                 self.decided_by(node),
-                "user" if node.index >= self.outline.user_start else "system",
+                "user" if self.is_user(node.path) else "system",
             )
-            for (node, _), start, end in zip(self.layout.marks, starts, ends, strict=True)
+            for at, ((node, _), start, end) in enumerate(
+                zip(self.layout.marks, starts, [*starts[1:], offsets[-1]], strict=False)
+            )
         )
 
     def is_user(self, path: SectionPath) -> bool:
-        """Whether the section is part of the user's turn."""
+        """True if the section is part of the user's turn."""
         return self.outline.by_path[path].index >= self.outline.user_start
 
     def is_literal(self, path: SectionPath) -> bool:
-        """Whether reading the section returns only the author's own words: no params, nothing generated or loaded."""
+        """True if reading the section returns only the author's own words: no params, nothing generated or loaded."""
         node = self.outline.by_path[path]
         return all(
             below.text is not None
@@ -365,29 +364,41 @@ class View:
             if self._exists(below)
         )
 
-    @cached_property
+    @property
     def layout(self) -> Layout:
-        """The text laid out on first use; most views are only asked what opening would add."""
-        states = self.state.packed
-        return self._cached(("layout", states), lambda: self._laid_out(states))
+        """The text, laid out on first use; most views are only asked what opening would add."""
+        return self.outline.cached(("layout", self.state.seen), self._laid_out)
 
-    def _laid_out(self, states: bytes, root: Node | None = None) -> Layout:
-        return Layout(self.outline, states, self._suffix, root=root, menu=self._options.disclosure.menu)
+    def _laid_out(self, top: Node | None = None) -> Layout:
+        layout = Layout(self.outline.user_start)
+        counters: list[int] = []
+        nodes, least = (self.outline.nodes, 0) if top is None else (self.outline.subtree(top), top.depth)
+        for node in self._shown(nodes):
+            depth = node.depth - least
+            del counters[depth + 1 :]
+            if len(counters) <= depth:
+                counters.append(0)
+            counters[depth] += 1
+            summarized = self.state.seen[node.index] == SUMMARY
+            number = ".".join(map(str, counters)) if top is None else ""
+            layout.add(node, depth, number, self._suffix(node) if summarized else None)
+        return layout
 
-    def _with_state(self, state: VisibilityState, *, priced: bool = True) -> View:
-        unpriced = self._options.show_prices and not priced
-        options = replace(self._options, show_prices=False) if unpriced else self._options
-        return View(self.outline, self._params, state, options)
+    def _shown(self, nodes: Iterable[Node]) -> list[Node]:
+        """Those sections that are in the text: closed ones only if the menu lists them.
 
-    def _cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
-        cache = self.outline.cache
-        result: T | None = cache.get(key)
-        if result is None:
-            result = make()
-            if len(cache) >= MAX_CACHED + 2 * len(self.outline.nodes):
-                cache.clear()
-            cache[key] = result
-        return result
+        What is below a section that was opened is always listed.
+        """
+        seen, menu, base = self.state.seen, self._options.disclosure.menu, self.outline.base
+        return [
+            node
+            for node in nodes
+            if seen[node.index] == FULL
+            or (
+                seen[node.index] == SUMMARY
+                and (menu == "all" or (base[node.parent] == SUMMARY if node.parent >= 0 else menu == "top"))
+            )
+        ]
 
     def _suffix(self, node: Node) -> str:
         children = [child.section.key for child in self.outline.children(node) if self._exists(child)]
@@ -402,11 +413,11 @@ class View:
     def _price(self) -> Callable[[Node], str] | None:
         if not self._options.show_prices:
             return None
-        count = self._options.counter.count
+        unpriced = View(self.state, self._params, replace(self._options, show_prices=False))
 
         def price(node: Node) -> str:
-            opening = self._with_state(self.state, priced=False).opening(node.path)
-            if (tokens := opening.tokens(count)) is None:
+            opening = unpriced.opening(node.path)
+            if (tokens := opening.tokens(self._options.counter.count)) is None:
                 return ""
             tools = len(opening.tools)
             counted = f", {tools} tool{'s' if tools > 1 else ''}" if tools else ""
@@ -414,15 +425,25 @@ class View:
 
         return price
 
+    @property
+    def _tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
+        """The tools that are offered, and those that are skipped."""
+        order = self.state.opened if self.outline.shares_tool_names else ()
+        return self.outline.cached(("tools", self.state.seen, order), self._collect_tools)
+
     def _collect_tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
-        shown = self.layout.tools()
+        full = self.seen_below(None, FULL)
+        shown = [(node, tool) for node in full for tool in node.all_tools]
         owners: dict[str, Node] = {}
-        for node, tool in sorted(shown, key=lambda found: self.opened_at(found[0])):
+        shared = self.outline.shares_tool_names
+        for node, tool in sorted(shown, key=lambda found: self.state.opened_at(found[0])) if shared else shown:
             owners.setdefault(portable_name(tool.name), node)
-        summarized = [self.has_tools(node.path) for node in self.layout.summarized]
-        builtin = self._options.disclosure.tools(with_tools=any(summarized), content_only=not all(summarized))
+        closed = [node.path for node in self.closed()]
+        builtin = self._options.disclosure.tools(
+            with_tools=any(map(self.has_tools, closed)), content_only=not all(map(self.has_tools, closed))
+        )
         collapse = self._options.collapse_tool
-        if collapse is not None and any(node.summary is not None for node in self.layout.full):
+        if collapse is not None and any(node.summary is not None for node in full):
             builtin = (*builtin, collapse)
         offered: list[tuple[Node | None, AnyTool]] = []
         skipped: list[SkippedTool] = []
@@ -434,7 +455,7 @@ class View:
         return [*offered, *((None, tool) for tool in builtin)], skipped
 
     def _exists(self, node: Node) -> bool:
-        return self.state.exists(self.outline, node)
+        return self.state.seen[node.index] != ABSENT
 
 
 @dataclass(frozen=True, repr=False)
@@ -445,14 +466,14 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
     """
 
     text: str
-    tools: tuple[Tool[Any, Any], ...] = ()
-    hosted_tools: tuple[HostedTool[Any], ...] = ()
-    structured_output: StructuredOutputConfig | None = None
-    deadline: Deadline | None = None
-    prompt_name: str = ""
-    view: View | None = field(default=None, repr=False, compare=False)
-    pieces: list[str] = field(default_factory=list, repr=False, compare=False)
-    make_descriptor: Callable[[], PromptDescriptor | None] = field(default=lambda: None, repr=False, compare=False)
+    tools: tuple[Tool[Any, Any], ...]
+    hosted_tools: tuple[HostedTool[Any], ...]
+    structured_output: StructuredOutputConfig | None
+    deadline: Deadline | None
+    prompt_name: str
+    view: View = field(compare=False)
+    pieces: list[str] = field(compare=False)
+    make_descriptor: Callable[[], PromptDescriptor] = field(compare=False)
 
     def __repr__(self) -> str:
         return f"<RenderedPrompt {self.prompt_name!r}: {len(self.text):,} characters, tools {self._tool_names()}>"
@@ -477,7 +498,7 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
 
     @property
     def system_text(self) -> str:
-        return self.text if self.view is None else "".join(self.pieces[: self.view.layout.user_piece])
+        return "".join(self.pieces[: self.view.layout.user_piece])
 
     @property
     def user_text(self) -> str:
@@ -490,16 +511,16 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
         return parts_in(self._user_pieces())
 
     def _user_pieces(self) -> list[str]:
-        pieces = [] if self.view is None else self.pieces[self.view.layout.user_piece :]
+        pieces = self.pieces[self.view.layout.user_piece :]
         return [pieces[0].removeprefix("\n\n"), *pieces[1:]] if pieces else []
 
     @cached_property
     def spans(self) -> tuple[Span, ...]:
         """Every part of the text with its section, in order."""
-        return () if self.view is None else self.view.spans(self.pieces)
+        return self.view.spans(self.pieces)
 
     @cached_property
-    def descriptor(self) -> PromptDescriptor | None:
+    def descriptor(self) -> PromptDescriptor:
         """The content hashes of the template behind this text."""
         return self.make_descriptor()
 

@@ -1,8 +1,12 @@
-"""What a section shows, requests to change it, and the session slice that stores them."""
+"""The visibility of sections, requests to change it, and the session slice that stores them.
+
+Two rules are written here alone: opening a path opens its ancestors (`with_ancestors`), and a section that is not open
+hides what is inside it (`visible`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -29,6 +33,10 @@ class SectionVisibility(StrEnum):
 
 
 Overrides = Mapping[SectionPath, SectionVisibility]
+
+# A tree's visibility is packed into one byte per section, so that it can be compared and cached as one value.
+PACKED = (SectionVisibility.ABSENT, SectionVisibility.FULL, SectionVisibility.SUMMARY, SectionVisibility.HIDDEN)
+ABSENT, FULL, SUMMARY, HIDDEN = range(len(PACKED))
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +99,16 @@ class VisibilityOverrides:
         kept = {other: chosen for other, chosen in changed.items() if other in self.overrides or other == path}
         return VisibilityOverrides(MappingProxyType(kept))
 
-    def without_override(self, path: SectionPath) -> VisibilityOverrides:
-        return VisibilityOverrides(MappingProxyType({p: v for p, v in self.overrides.items() if p != path}))
+    def without_override(self, *paths: SectionPath) -> VisibilityOverrides:
+        return VisibilityOverrides(MappingProxyType({p: v for p, v in self.overrides.items() if p not in paths}))
 
     @reducer(on=SetVisibilityOverride)
     def handle_set(self, event: SetVisibilityOverride) -> VisibilityOverrides:
-        result = self
-        if event.visibility is SectionVisibility.FULL:
-            # Opening a path opens its ancestors, even those that were closed before; the path counts as opened now, not
-            # earlier.
-            closed = [up for up in ancestors(event.path) if self.overrides.get(up) is SectionVisibility.SUMMARY]
-            for path in (*closed, event.path) if closed else ():
-                result = result.without_override(path)
-        return result.with_override(event.path, event.visibility)
+        closed = [up for up in ancestors(event.path) if self.overrides.get(up) is SectionVisibility.SUMMARY]
+        if not closed or event.visibility is not SectionVisibility.FULL:
+            return self.with_override(event.path, event.visibility)
+        # It opens now, with the ancestors that were closed before.
+        return self.without_override(*closed, event.path).with_override(event.path, event.visibility)
 
     @reducer(on=ClearVisibilityOverride)
     def handle_clear(self, event: ClearVisibilityOverride) -> VisibilityOverrides:
@@ -175,23 +180,45 @@ def ancestors(path: SectionPath) -> list[SectionPath]:
     return [path[:length] for length in range(1, len(path))]
 
 
-def with_ancestors(overrides: Overrides) -> dict[SectionPath, SectionVisibility]:
-    """Opening a path opens its ancestors too, just before it, unless they are listed explicitly."""
+def inside(path: SectionPath, other: SectionPath) -> bool:
+    """True if a path is another one or below it."""
+    return path[: len(other)] == other
+
+
+def with_ancestors(
+    overrides: Overrides, base: Overrides = MappingProxyType({})
+) -> dict[SectionPath, SectionVisibility]:
+    """Opening a path opens its ancestors too, just before it, unless they are listed explicitly or open in `base`."""
     result: dict[SectionPath, SectionVisibility] = {}
     for path, visibility in overrides.items():
-        if visibility is SectionVisibility.FULL:
-            result.update({up: visibility for up in ancestors(path) if up not in overrides})
+        if len(path) > 1 and visibility is SectionVisibility.FULL:
+            closed = (up for up in ancestors(path) if up not in overrides and base.get(up) is not visibility)
+            result.update(dict.fromkeys(closed, visibility))
         result[path] = visibility
     return result
 
 
+def visible(own: bytes, parents: Iterable[tuple[int, int]]) -> bytes:
+    """What is seen of each section, packed, given what each would show by itself.
+
+    `parents` has pairs of a section and its parent, outermost first.
+    """
+    result = bytearray(own)
+    for index, parent in parents:
+        if (above := result[parent]) != FULL and result[index] != ABSENT:
+            result[index] = ABSENT if above == ABSENT else HIDDEN
+    return bytes(result)
+
+
 def effective(base: Overrides, overrides: Overrides) -> dict[SectionPath, SectionVisibility]:
-    """What each section shows, given what it would show by itself, and overrides: a summary hides what is inside it."""
-    chosen = with_ancestors(overrides)
-    own = {path: chosen.get(path, visibility) for path, visibility in base.items()}
-    summarized = {path for path, visibility in own.items() if visibility is SectionVisibility.SUMMARY}
-    hidden = {path for path in own if summarized.intersection(ancestors(path))}
-    return {path: SectionVisibility.HIDDEN if path in hidden else visibility for path, visibility in own.items()}
+    """What is seen of each section, given what it would show by itself, and overrides with the ancestors they open.
+
+    Parents come first in `base`.
+    """
+    own = bytes(PACKED.index(overrides.get(path, visibility)) for path, visibility in base.items())
+    place = {path: index for index, path in enumerate(base)}
+    parents = [(index, place[path[:-1]]) for path, index in place.items() if path[:-1] in place]
+    return dict(zip(base, map(PACKED.__getitem__, visible(own, parents)), strict=True))
 
 
 def check_path(path: SectionPath) -> SectionPath:

@@ -1,4 +1,4 @@
-"""How a resource is created, how long it lives, how it joins transactions, and what can go wrong with it.
+"""Bindings of resources: their providers, scopes and part in transactions, and the errors of resources.
 
 ResourceError
 ├── UnboundResourceError        nothing is bound to the requested protocol
@@ -23,7 +23,7 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Scope(Enum):
-    """How long a resource lives."""
+    """The lifetime of a resource."""
 
     SINGLETON = "singleton"
     """Created once, shared, and closed with the context."""
@@ -45,7 +45,7 @@ ClassOf: TypeAlias = type[T] | _AbstractClass[T]
 
 
 class Resolver(Protocol):
-    """Where a provider gets its own dependencies."""
+    """Gives a provider its own dependencies."""
 
     def get(self, protocol: ClassOf[T]) -> T: ...
 
@@ -95,19 +95,14 @@ class Binding(Generic[T]):
         return Binding(protocol, Constant(value), fallback=fallback)
 
 
+@dataclass(frozen=True, eq=False)
 class Constant(Generic[T]):
     """The provider of `Binding.instance`, whose value the context knows before the first `get`."""
 
-    __slots__ = ("value",)
-
-    def __init__(self, value: T) -> None:
-        self.value = value
+    value: T
 
     def __call__(self, resolver: Resolver) -> T:
         return self.value
-
-    def __repr__(self) -> str:
-        return f"Constant({self.value!r})"
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Constant) and other.value is self.value
@@ -169,18 +164,18 @@ class ScopeError(ResourceError):
         self.chain = chain
 
 
-class _ResourceErrors(ResourceError, ExceptionGroup[Exception]):
+class ResourceErrors(ResourceError, ExceptionGroup[Exception]):
     """One or more resources failed; `exceptions` holds every failure."""
 
-    def derive(self, excs: Sequence[Exception]) -> _ResourceErrors:  # type: ignore[override]
+    def derive(self, excs: Sequence[Exception]) -> ResourceErrors:  # type: ignore[override]
         return type(self)(self.message, excs)
 
 
-class ResourceCloseError(_ResourceErrors):
+class ResourceCloseError(ResourceErrors):
     """Closing failed for the resources in the message; all others were closed."""
 
 
-class ResourceRestoreError(_ResourceErrors):
+class ResourceRestoreError(ResourceErrors):
     """Restoring failed for the resources in the message; all others were restored."""
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import inspect
 import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Self, TypeVar, cast
 
@@ -16,6 +19,7 @@ from weakincentives.resources.binding import (
     Constant,
     ResourceCloseError,
     ResourceError,
+    ResourceErrors,
     ResourceRestoreError,
     Scope,
     ScopeError,
@@ -27,6 +31,8 @@ from weakincentives.resources.binding import (
 )
 
 T = TypeVar("T")
+_creating: ContextVar[tuple[object, tuple[type, ...]]] = ContextVar("weakincentives_creating", default=(None, ()))
+"""The root context whose providers are running, and the resources that they create, outermost first."""
 
 
 class ResourceRegistry:
@@ -40,10 +46,8 @@ class ResourceRegistry:
             resources.get(HTTPClient)
     """
 
-    __slots__ = ("_bindings",)
-
-    def __init__(self) -> None:
-        self._bindings: Mapping[type, Binding[Any]] = MappingProxyType({})
+    def __init__(self, bindings: Mapping[type, Binding[Any]] = MappingProxyType({})) -> None:
+        self._bindings = MappingProxyType(dict(bindings))
 
     @classmethod
     def of(cls, *bindings: Binding[Any]) -> ResourceRegistry:
@@ -59,7 +63,7 @@ class ResourceRegistry:
                     f"{type_name(binding.protocol)} is bound twice; keep one, or merge() two registries to override"
                 )
             found[binding.protocol] = binding
-        return _registry(found)
+        return ResourceRegistry(found)
 
     @classmethod
     def build(cls, instances: Mapping[type, Any]) -> ResourceRegistry:
@@ -71,7 +75,7 @@ class ResourceRegistry:
                     f"The instance for {type_name(protocol)} must not be a Binding; pass bindings to of()"
                 )
             found[protocol] = Binding.instance(protocol, value)
-        return _registry(found)
+        return ResourceRegistry(found)
 
     def merge(self, other: ResourceRegistry | Mapping[type, Any] | None) -> ResourceRegistry:
         """A registry of both sets of bindings. For a protocol in both, `other` wins unless its binding is a fallback.
@@ -95,7 +99,7 @@ class ResourceRegistry:
             for protocol, binding in other._bindings.items()
             if not (binding.fallback and protocol in self._bindings)
         }
-        return _registry({**self._bindings, **winners})
+        return ResourceRegistry({**self._bindings, **winners})
 
     @property
     def bindings(self) -> Mapping[type, Binding[Any]]:
@@ -122,33 +126,16 @@ class ResourceRegistry:
         return f"ResourceRegistry({', '.join(type_name(protocol) for protocol in self._bindings)})"
 
 
-def _registry(bindings: Mapping[type, Binding[Any]]) -> ResourceRegistry:
-    registry = ResourceRegistry()
-    registry._bindings = MappingProxyType(bindings)
-    return registry
-
-
-class ResourceSnapshot(Mapping[type, Any]):
+class ResourceSnapshot(dict[type, Any]):
     """The states of all snapshotable resources at one moment, by protocol, and which resources existed."""
 
-    __slots__ = ("_states", "_values")
-
-    def __init__(self, states: dict[type, Any], values: dict[type, Any]) -> None:
-        self._states = states
-        self._values = values
+    def __init__(self, states: Mapping[type, Any], existing: Mapping[type, Any]) -> None:
+        super().__init__(states)
+        self._existing = existing
 
     def holds(self, protocol: type, value: object) -> bool:
         """True if this very object existed when the snapshot was taken."""
-        return self._values.get(protocol) is value
-
-    def __getitem__(self, protocol: type) -> Any:
-        return self._states[protocol]
-
-    def __iter__(self) -> Iterator[type]:
-        return iter(self._states)
-
-    def __len__(self) -> int:
-        return len(self._states)
+        return self._existing.get(protocol) is value
 
 
 class ScopedResourceContext:
@@ -157,19 +144,6 @@ class ScopedResourceContext:
     `with registry.create_context() as resources:` (or `async with`) starts and closes it. Several threads may use one
     context; a singleton is still created once. `tool_scope()` returns the child context of one tool call.
     """
-
-    __slots__ = (
-        "_bindings",
-        "_closed",
-        "_created",
-        "_initial_states",
-        "_lock",
-        "_makers",
-        "_own",
-        "_root",
-        "_snapshotables",
-        "_values",
-    )
 
     def __init__(
         self,
@@ -187,7 +161,6 @@ class ScopedResourceContext:
         self._created: list[tuple[type, Any]] = []
         # The tool calls for which each was created.
         self._makers: dict[type, tuple[object, ...]] = {}
-        self._snapshotables: dict[type, Snapshotable] = {}
         self._initial_states: dict[type, Any] | None = None if root is None or root._initial_states is None else {}
         if root is None:
             for protocol, binding in bindings.items():
@@ -203,7 +176,7 @@ class ScopedResourceContext:
 
     def get(self, protocol: ClassOf[T]) -> T:
         """The resource bound to `protocol`, created if necessary."""
-        return cast(T, self._resolve(protocol, ()))
+        return cast(T, self._resolve(protocol))
 
     def get_optional(self, protocol: ClassOf[T]) -> T | None:
         """Like `get`, but None if nothing is bound to `protocol`."""
@@ -214,7 +187,7 @@ class ScopedResourceContext:
         try:
             for protocol, binding in self._bindings.items():
                 if binding.eager:
-                    self._resolve(protocol, ())
+                    self._resolve(protocol)
         except BaseException as error:
             self._close_after(error)
             raise
@@ -245,8 +218,8 @@ class ScopedResourceContext:
         for context in self._layers():
             with context._lock:
                 context._check_open()
-                states.update((protocol, state_of(item)) for protocol, item in context._snapshotables.items())
-                values.update(context._values)
+                values |= context._values
+                states |= {each: state_of(value) for each, value in context._values.items() if is_snapshotable(value)}
                 context._initial_states = {}
         return ResourceSnapshot(states, values)
 
@@ -260,28 +233,16 @@ class ScopedResourceContext:
         for context in self._layers():
             with context._lock:
                 context._restore(snapshot, failures)
-        if found := _ordinary(failures):
-            raise ResourceRestoreError(_summary("restore", found), [error for _, error in found])
+        if failure := _failure(ResourceRestoreError, "restore", failures):
+            raise failure
 
     def close(self) -> None:
         """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
-        failures: list[tuple[str, BaseException]] = []
-        for protocol, value in self._start_closing():
-            try:
-                _close(value)
-            except BaseException as error:
-                failures.append((type_name(protocol), error))
-        _report(failures)
+        self._close_after(None)
 
     async def aclose(self) -> None:
         """`close()`, awaiting the resources that close asynchronously."""
-        failures: list[tuple[str, BaseException]] = []
-        for protocol, value in self._start_closing():
-            try:
-                await _aclose(value)
-            except BaseException as error:
-                failures.append((type_name(protocol), error))
-        _report(failures)
+        await self._close_all(_aclose, None)
 
     def __enter__(self) -> Self:
         if self._root is self:
@@ -299,10 +260,7 @@ class ScopedResourceContext:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        try:
-            await self.aclose()
-        except ResourceCloseError as failure:
-            _raise_or_note(error, failure)
+        await self._close_all(_aclose, error)
 
     def __repr__(self) -> str:
         kind = "resources" if self._root is self else "tool scope"
@@ -310,18 +268,35 @@ class ScopedResourceContext:
         return f"<{kind}: {state or 'nothing created'}>"
 
     def _close_after(self, error: BaseException | None) -> None:
-        try:
-            self.close()
-        except ResourceCloseError as failure:
-            _raise_or_note(error, failure)
+        # The coroutine never waits, because `_close` leaves nothing to wait for.
+        with suppress(StopIteration):
+            self._close_all(_close, error).send(None)
 
-    def _resolve(self, protocol: Any, chain: tuple[type, ...]) -> Any:
+    async def _close_all(self, close: Callable[[Any], Awaitable[object] | None], error: BaseException | None) -> None:
+        """Close everything; a failure becomes a note on the error that ended the block, if there is one."""
+        failures: list[tuple[str, BaseException]] = []
+        for protocol, value in self._start_closing():
+            try:
+                pending = close(value)
+                if pending is not None:
+                    await pending
+            except BaseException as raised:
+                failures.append((type_name(protocol), raised))
+        failure = _failure(ResourceCloseError, "close", failures)
+        if failure and error is None:
+            raise failure
+        if failure and error:
+            error.add_note(str(failure))
+
+    def _resolve(self, protocol: Any) -> Any:
         value = self._values.get(protocol)
         if value is None:
             value = self._root._values.get(protocol)
         if value is not None:
             return value
         self._check_open()
+        creating = _creating.get()
+        chain = creating[1] if creating[0] is self._root else ()
         binding = self._bindings.get(protocol)
         if binding is None:
             raise UnboundResourceError(protocol, chain)
@@ -347,42 +322,31 @@ class ScopedResourceContext:
             return value
 
     def _add(self, protocol: type, value: Any) -> None:
-        if is_snapshotable(value):
-            self._snapshotables[protocol] = value
-            if self._initial_states is not None:
-                self._initial_states[protocol] = _begin_call(value)
+        if self._initial_states is not None and is_snapshotable(value):
+            self._initial_states[protocol] = _begin_call(value)
         self._values[protocol] = value
 
     def _restore(self, snapshot: ResourceSnapshot, failures: list[tuple[str, BaseException]]) -> None:
         self._check_open()
         initial, self._initial_states = self._initial_states or {}, {}
-        for protocol in reversed(tuple(self._snapshotables)):
-            known = snapshot.holds(protocol, self._values[protocol])
+        for protocol, value in reversed(tuple(self._values.items())):
+            known = snapshot.holds(protocol, value)
             if not known and self._is_of_others(protocol):
                 continue
             states: Mapping[type, Any] = snapshot if known else initial
-            if protocol in states:
+            steps: list[Callable[[], object]] = [partial(value.restore, states[protocol])] if protocol in states else []
+            if not known and protocol in self._makers:
+                self._created = [entry for entry in self._created if entry[1] is not value]
+                del self._values[protocol]
+                steps += [partial(_close, value)] if _is_closeable(value) else []
+            for step in steps:
                 try:
-                    self._snapshotables[protocol].restore(states[protocol])
-                except (Exception, SystemExit) as error:
-                    failures.append((type_name(protocol), error))
-        for entry in reversed(tuple(self._created)):
-            protocol, value = entry
-            if self._values.get(protocol) is not value or snapshot.holds(protocol, value):
-                continue
-            if self._is_of_others(protocol):
-                continue
-            self._created.remove(entry)
-            del self._values[protocol]
-            self._snapshotables.pop(protocol, None)
-            if _is_closeable(value):
-                try:
-                    _close(value)
+                    step()
                 except (Exception, SystemExit) as error:
                     failures.append((type_name(protocol), error))
 
     def _is_of_others(self, protocol: type) -> bool:
-        """Whether it was created for other tool calls than the current one."""
+        """True if it was created for other tool calls than the current one."""
         makers, calls = self._makers.get(protocol, ()), current_calls()
         return bool(makers and calls) and calls[-1] not in makers
 
@@ -394,7 +358,6 @@ class ScopedResourceContext:
             self._closed = True
             created, self._created = self._created, []
             self._values = {}
-            self._snapshotables = {}
         return [entry for entry in reversed(created) if _is_closeable(entry[1])]
 
     def _check_open(self) -> None:
@@ -404,35 +367,15 @@ class ScopedResourceContext:
             raise ResourceError(f"{what} is closed; create a new one with create_context() or tool_scope()")
 
 
-class _ProviderResolver:
-    """Resolves a provider's dependencies in its owner's context, with the chain that led to it."""
-
-    __slots__ = ("_chain", "_context")
-
-    def __init__(self, context: ScopedResourceContext, chain: tuple[type, ...]) -> None:
-        self._context = context
-        self._chain = chain
-
-    def get(self, protocol: ClassOf[T]) -> T:
-        return cast(T, self._context._resolve(protocol, self._chain))
-
-    def get_optional(self, protocol: ClassOf[T]) -> T | None:
-        return self.get(protocol) if protocol in self._context._bindings else None
-
-    def detach(self) -> None:
-        """Forget the chain: a provider may keep its resolver and use it after the resource was created."""
-        self._chain = ()
-
-
 def _begin_call(item: Snapshotable) -> Any:
     begin = getattr(type(item), "begin_call", None)
     return item.snapshot() if begin is None else begin(item)
 
 
 def _provide(context: ScopedResourceContext, binding: Binding[Any], chain: tuple[type, ...]) -> Any:
-    resolver = _ProviderResolver(context, chain)
+    token = _creating.set((context._root, chain))
     try:
-        value = binding.provider(resolver)
+        value = binding.provider(context)
     except ResourceError:
         raise
     except SystemExit as error:
@@ -442,7 +385,7 @@ def _provide(context: ScopedResourceContext, binding: Binding[Any], chain: tuple
             error.add_note(f"While creating resource {chain_text(chain)}")
         raise
     finally:
-        resolver.detach()
+        _creating.reset(token)
     if value is None:
         raise ResourceError(f"The provider of {chain_text(chain)} must return the resource, got None")
     if inspect.iscoroutine(value):
@@ -468,13 +411,8 @@ def _exited(what: str, error: SystemExit) -> str:
     return f"{what} raised {error!r}; raise an Exception instead"
 
 
-def _report(failures: list[tuple[str, BaseException]]) -> None:
-    if found := _ordinary(failures):
-        raise ResourceCloseError(_summary("close", found), [error for _, error in found])
-
-
-def _ordinary(failures: list[tuple[str, BaseException]]) -> list[tuple[str, Exception]]:
-    """The failures as exceptions to report together; one that stops the program is raised by itself."""
+def _failure(kind: type[ResourceErrors], verb: str, failures: list[tuple[str, BaseException]]) -> ResourceErrors | None:
+    """The failures as one exception; one that stops the program is raised by itself."""
     found: list[tuple[str, Exception]] = []
     for name, error in failures:
         if isinstance(error, SystemExit):
@@ -482,18 +420,8 @@ def _ordinary(failures: list[tuple[str, BaseException]]) -> list[tuple[str, Exce
         if not isinstance(error, Exception):
             raise error
         found.append((name, error))
-    return found
-
-
-def _summary(verb: str, failures: list[tuple[str, Exception]]) -> str:
-    return f"Could not {verb} " + "; ".join(f"{name}: {error or type(error).__name__}" for name, error in failures)
-
-
-def _raise_or_note(error: BaseException | None, failure: ResourceCloseError) -> None:
-    """Note the failure on the error that ended the block; raise it if there is none."""
-    if error is None:
-        raise failure
-    error.add_note(str(failure))
+    summary = "; ".join(f"{name}: {error or type(error).__name__}" for name, error in found)
+    return kind(f"Could not {verb} {summary}", [error for _, error in found]) if found else None
 
 
 def _is_closeable(value: object) -> bool:
@@ -509,17 +437,15 @@ def _close(value: Any) -> None:
         _run(result)
 
 
-async def _aclose(value: Any) -> None:
-    """Call `aclose()`, else `close()`, and await an awaitable result."""
+def _aclose(value: Any) -> Awaitable[object] | None:
+    """Call `aclose()`, else `close()`; returns what to await, if anything."""
     close = getattr(value, "aclose", None)
     result = close() if callable(close) else value.close()
-    if inspect.isawaitable(result):
-        await result
+    return result if inspect.isawaitable(result) else None
 
 
 def _run(result: Awaitable[object]) -> None:
     import asyncio
-    import contextvars
     from concurrent.futures import ThreadPoolExecutor
 
     async def wait() -> None:
@@ -532,4 +458,4 @@ def _run(result: Awaitable[object]) -> None:
         return
     # The loop of this thread is running and cannot be re-entered, so use another thread.
     with ThreadPoolExecutor(1, "close-resource") as pool:
-        pool.submit(contextvars.copy_context().run, asyncio.run, wait()).result()
+        pool.submit(copy_context().run, asyncio.run, wait()).result()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import AnyOutputT
-from weakincentives.content import Media, Part
+from weakincentives.content import Media
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import AnyTool, Overrides, Prompt, Tokenizer, default_tokenizer
+from weakincentives.prompt import Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.resources import ResourceCloseError
 from weakincentives.runtime.config import InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
@@ -28,9 +28,7 @@ from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop
-from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
-from weakincentives.runtime.providers import adapter_spec
 from weakincentives.runtime.runs import RunScope
 from weakincentives.runtime.start import Beginning
 from weakincentives.session import Session
@@ -106,30 +104,11 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
 
     def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
         """The adapter's own codecs, by kind; called when the first run starts."""
-        spec = adapter_spec(self.name)
-        return {} if spec is None else spec.codecs()
+        return {}
 
     def channel(self) -> Channel:
         """A connection to the model for one run."""
         raise TypeError(f"{type(self).__name__} has no channel(); define it, or override the method that was called")
-
-    @property
-    def media(self) -> MediaSupport:
-        """What the model accepts besides text."""
-        return MediaSupport()
-
-    def check_content(self, parts: Sequence[Part]) -> None:
-        self.media.check(parts, self._described)
-
-    def check_amount(self, parts: Sequence[Part]) -> None:
-        self.media.check_amount(parts, self._described)
-
-    def count_media(self, part: Media) -> int:
-        return self.media.count(part)
-
-    @property
-    def _described(self) -> str:
-        return f"The {self.name} adapter with model '{self.model}'"
 
     @contextmanager
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
@@ -192,39 +171,34 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     ) -> PromptResponse[OutputT]:
         """Continue the session's run with the request it would have sent next, in this process or another."""
         options["beginning"] = "resume"
-        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
-            return drive(loop, channel)
+        return self.evaluate(prompt, session=session, **options)
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`resume` on an event loop."""
         options["beginning"] = "resume"
-        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
-            return await drive_async(loop, channel)
+        return await self.evaluate_async(prompt, session=session, **options)
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
         """Explain what an evaluation would do, before any money is spent."""
-        return explain(
-            prompt, self, session=session, visibility_overrides=visibility_overrides, accepts=str(self.media)
-        )
+        return explain(prompt, self, session=session, visibility_overrides=visibility_overrides)
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request: the vendor's own count if it offers one, else an estimate."""
         request = self.next_request(prompt, session)
         spoken = [part for message in request.messages for part in message.parts if isinstance(part, Media)]
         texts = [message.text for message in request.messages]
-        offered: list[AnyTool] = [*request.tools, *request.hosted_tools]
-        texts += map(self.sent_tool, offered)
-        return sum(map(self.count_tokens, texts)) + sum(map(self.count_media, spoken))
+        tools = self.count_tools([*request.tools, *request.hosted_tools])
+        return sum(map(self.count_tokens, texts)) + sum(map(self.count_media, spoken)) + tools
 
     def next_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
         """The request that begins an evaluation, or continues a session's conversation; nothing is changed."""
         session = Session() if session is None else session.clone()
         session.silent = True
-        beginning: Beginning = "new" if session[Message].latest() is None else "turn"
+        beginning: Beginning = "new" if session[Message].latest() is None else "exchange"
         return self.loop(prompt, session, beginning=beginning).next_request()
 
     def loop(self, prompt: Prompt[Any], session: Session, **options: Unpack[RunOptions]) -> InnerLoop:

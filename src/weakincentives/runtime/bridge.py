@@ -13,9 +13,9 @@ import inspect
 import os
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from weakincentives._fence import Fence
 from weakincentives._loops import LoopThread
@@ -91,7 +91,7 @@ class HandlerCall:
         self.begun = self.dropped = False
         self.ended = Latch()
         # Cancels an async handler from another thread.
-        self.cancel: Callable[[], None] | None = None
+        self.cancel: Callable[[], object] | None = None
         self._lock = threading.Lock()
         self._deadline = deadline
 
@@ -139,54 +139,22 @@ class AsyncBridge:
 
     def wait(self, awaitable: Any, call: HandlerCall | None = None) -> Any:
         """The awaitable's result. On a timeout or interrupt it is cancelled, and has ended before this raises."""
-        loop = self._started()
-        future: Future[Any] = Future()
-        task: asyncio.Task[None] | None = None
-        stopped = False
+        call = call or HandlerCall(lambda: None, None)
 
-        async def run() -> None:
+        async def work() -> Any:
             try:
-                future.set_result(await awaitable)
-            except BaseException as error:
-                own = isinstance(error, _EXITS) and not (stopped and isinstance(error, asyncio.CancelledError))
-                future.set_exception(UserCodeExit(error) if own else error)
+                return await _Waiting().handle(call, _task(awaitable))
             finally:
-                if call is not None:
-                    call.ended.set()
+                call.ended.set()
 
-        def start() -> None:
-            nonlocal task
-            task = loop.create_task(run(), context=context)
-            if stopped:
-                loop.call_soon(task.cancel)
-
-        def cancel() -> None:
-            nonlocal stopped
-            stopped = True
-            if task is not None:
-                task.cancel()
-
-        def cancel_from_anywhere() -> None:
-            with contextlib.suppress(RuntimeError):  # The loop may be closed already.
-                loop.call_soon_threadsafe(cancel)
-
-        context = contextvars.copy_context()
-        if call is not None:
-            call.cancel = cancel_from_anywhere
+        result = self._started().submit(work())
+        call.cancel = result.cancel
         try:
-            loop.call_soon_threadsafe(start)
-            return future.result(None if call is None else call.seconds())
-        except BaseException as error:
-            if future.done():
-                raise
-            cancel_from_anywhere()
-            try:
-                future.exception(CLEANUP_SECONDS)
-            except BaseException:
-                if call is not None:
-                    call.fence.close()
-            if isinstance(error, TimeoutError):
-                raise HandlerTimeout from None
+            return result.result()
+        except BaseException:
+            if not result.done():
+                result.cancel()
+                call.ended.wait(2 * CLEANUP_SECONDS)
             raise
 
     def close(self) -> None:
@@ -196,64 +164,93 @@ class AsyncBridge:
             thread.stop()
             thread.join()
 
-    def _started(self) -> asyncio.AbstractEventLoop:
+    def _started(self) -> LoopThread:
         with self._lock:
             if self._thread is None:
                 self._thread = LoopThread("wink-async-tools")
-            return self._thread.loop
+            return self._thread
+
+
+class Cursor(Generic[S, T]):
+    """A generator of steps, advanced by one outcome at a time; `step` is None once it has ended."""
+
+    __slots__ = ("_error", "_result", "_steps", "step")
+
+    def __init__(self, steps: Generator[S, Any, T]) -> None:
+        self._steps = steps
+        self._result: T | None = None
+        self._error: BaseException | None = None
+        self.step: S | None = None
+        self.answer(None)
+
+    def answer(self, outcome: Any, error: BaseException | None = None) -> None:
+        """Send the outcome of the step, or throw in the error that it raised."""
+        try:
+            self.step = self._steps.send(outcome) if error is None else self._steps.throw(error)
+        except StopIteration as stop:
+            self.step, self._result = None, stop.value
+        except BaseException as raised:
+            self.step, self._error = None, raised
+
+    def fail(self, error: BaseException) -> None:
+        self.answer(None, error)
+
+    def result(self) -> T:
+        """The value that the generator returned, or the error that it ended with."""
+        if self._error is None:
+            return cast("T", self._result)
+        try:
+            raise self._error
+        finally:
+            # The traceback refers to the frame that refers to this cursor.
+            self._error = None
 
 
 def run_steps(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
-    """Drive the generator in this thread: send it what each step returns, or throw in what the step raises."""
-    value: Any = None
-    error: BaseException | None = None
-    while True:
+    """Drive the generator in this thread."""
+    cursor = Cursor(steps)
+    while (step := cursor.step) is not None:
         try:
-            step = steps.send(value) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        try:
-            value, error = perform(step), None
-        except BaseException as raised:
-            value, error = None, raised
+            outcome = perform(step)
+        except BaseException as error:
+            cursor.fail(error)
+        else:
+            cursor.answer(outcome)
+    return cursor.result()
 
 
 async def run_steps_async(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[Any]]) -> T:
     """`run_steps` on the running event loop."""
-    value: Any = None
-    error: BaseException | None = None
-    while True:
+    cursor = Cursor(steps)
+    while (step := cursor.step) is not None:
         try:
-            step = steps.send(value) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        try:
-            value, error = await perform(step), None
-        except BaseException as raised:
-            value, error = None, raised
+            outcome = await perform(step)
+        except BaseException as error:
+            cursor.fail(error)
+        else:
+            cursor.answer(outcome)
+    return cursor.result()
 
 
 def contained(steps: Generator[S, Any, T], prompt_name: str, phase: EvaluationPhase) -> Generator[S, Any, T]:
     """The steps; if their own code raises SystemExit, such as a selector that exits, that is a failure of the run."""
-    value: Any = None
-    error: BaseException | None = None
-    while True:
+    cursor, thrown = Cursor(steps), None
+    while (step := cursor.step) is not None:
         try:
-            step = steps.send(value) if error is None else steps.throw(error)
-        except StopIteration as stop:
-            result: T = stop.value
-            return result
-        except SystemExit as raised:
-            if raised is error:
-                raise
-            raise exited(raised, prompt_name, phase) from raised
-        value, error = None, None
-        try:
-            value = yield step
-        except BaseException as raised:
-            error = raised
+            outcome = yield step
+        except BaseException as error:
+            thrown = error
+            cursor.fail(error)
+        else:
+            cursor.answer(outcome)
+    try:
+        return cursor.result()
+    except SystemExit as error:
+        if error is thrown:
+            raise
+        raise exited(error, prompt_name, phase) from error
+    finally:
+        thrown = None
 
 
 def exited(error: SystemExit, prompt_name: str, phase: EvaluationPhase) -> PromptEvaluationError:
@@ -304,8 +301,8 @@ class _Waiting:
     async def perform(self, step: Step) -> Any:
         if isinstance(step, HandlerCall):
             with step.fence:
-                value = await self._handle(step, _start(step.call, step.function))
-                return await self._handle(step, _task(value)) if inspect.isawaitable(value) else value
+                value = await self.handle(step, _start(step.call, step.function))
+                return await self.handle(step, _task(value)) if inspect.isawaitable(value) else value
         if isinstance(step, ScopedResourceContext):
             return await self._end(_task(step.aclose())) if step.holds_any else step.close()
         value = await self._end(_start(step, step))
@@ -315,7 +312,7 @@ class _Waiting:
         await self._wait(work)
         return _result(work)
 
-    async def _handle(self, call: HandlerCall, work: asyncio.Future[Any]) -> Any:
+    async def handle(self, call: HandlerCall, work: asyncio.Future[Any]) -> Any:
         """The result of a handler's work, unless the run is stopped or late: then it is ended first."""
         # The run may be cancelled as a function returns the awaitable to wait for here.
         reason: BaseException = self.cancelled or HandlerTimeout()

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from weakincentives.content import Media, Part
 from weakincentives.prompt import AnyTool, Tokenizer, default_tokenizer, portable_name
 from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.media import estimate_tokens
+from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, Settings
 
 
@@ -66,9 +66,14 @@ class LoopAdapter:
     def count_tokens(self, text: str) -> int:
         return self.tokenizer.count(text)
 
+    @property
+    def media(self) -> MediaSupport:
+        """The media that the model accepts."""
+        return MediaSupport()
+
     def count_media(self, part: Media) -> int:
         """The tokens of a medium, by the vendor's formula."""
-        return estimate_tokens(part)
+        return self.media.count(part)
 
     def define_tool(self, tool: AnyTool) -> str:
         """The tool as JSON text, as this adapter sends it to the model."""
@@ -84,19 +89,26 @@ class LoopAdapter:
 
     def check_content(self, parts: Sequence[Part]) -> None:
         """Raise `PromptEvaluationError` for media that this adapter's model does not accept."""
-
-    def check_amount(self, parts: Sequence[Part]) -> None:
-        """Raise `PromptEvaluationError` if a conversation has more media than the model accepts in one request."""
+        self.media.check(parts, self._described)
 
     def check_parts(self, parts: Sequence[Part], earlier: Iterable[Message] = ()) -> None:
         """Raise if the model does not accept these parts, or not as many together with those of earlier messages."""
         if any(isinstance(part, Media) for part in parts):
             self.check_content(parts)
-            self.check_amount([*(part for message in earlier for part in message.parts), *parts])
+            said = [part for message in earlier for part in message.parts]
+            self.media.check_amount([*said, *parts], self._described)
+
+    @property
+    def _described(self) -> str:
+        return f"The {self.name} adapter with model '{self.model}'"
 
     def sent_tool(self, tool: AnyTool) -> str:
         """A tool as it reaches the model: its definition, and its full description if that is sent as text."""
         return self.define_tool(tool) + self.long_description(tool) if self.sends_tools else ""
+
+    def count_tools(self, tools: Iterable[AnyTool]) -> int:
+        """The tokens of tools as they reach the model."""
+        return sum(self.count_tokens(self.sent_tool(tool)) for tool in tools)
 
     def long_description(self, tool: AnyTool) -> str:
         """The full description as text, if the provider accepts only its beginning."""

@@ -78,7 +78,7 @@ class RunContext:
         """Add the user's message, once: a restart, or the next adapter, finds it in the conversation."""
         message, self.message = self.message, None
         if message is not None:
-            self.scope.given[message.name] = message
+            self.scope.given[message.kind] = message
             self.transcript.say(message)
 
     def error(self, message: str) -> PromptEvaluationError:

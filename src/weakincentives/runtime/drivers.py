@@ -16,7 +16,7 @@ from typing import Any, Generic, Protocol
 from weakincentives._generics import OutputT
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
-from weakincentives.runtime.bridge import Workers, finish, run_steps, run_steps_async
+from weakincentives.runtime.bridge import Cursor, Workers, finish, run_steps, run_steps_async
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
@@ -261,39 +261,6 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
             self._scope.abandon()
 
 
-class LoopCursor:
-    """An inner loop advanced by one outcome at a time; `effect` is None once it has ended."""
-
-    def __init__(self, loop: InnerLoop) -> None:
-        self._generator: Generator[Effect, Any, PromptResponse[Any]] = loop.run()
-        self._response: PromptResponse[Any] | None = None
-        self._error: BaseException | None = None
-        self.effect: Effect | None = None
-        self.answer(None)
-
-    def answer(self, outcome: Any) -> None:
-        self._advance(lambda: self._generator.send(outcome))
-
-    def fail(self, error: BaseException) -> None:
-        """Throw the error into the loop, which ends with it unless it handles it."""
-        self._advance(lambda: self._generator.throw(error))
-
-    def result(self) -> PromptResponse[Any]:
-        """The response, or the error that the loop ended with."""
-        if self._error is not None:
-            raise self._error
-        assert self._response is not None
-        return self._response
-
-    def _advance(self, step: Callable[[], Effect]) -> None:
-        try:
-            self.effect = step()
-        except StopIteration as stop:
-            self.effect, self._response = None, stop.value
-        except BaseException as error:
-            self.effect, self._error = None, error
-
-
 def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end in this thread."""
 
@@ -328,9 +295,9 @@ async def _run_async(loop: InnerLoop, effect: RunTools | LoadSections) -> Any:
 
 def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any], None, None]:
     """Run the loop and yield what happens."""
-    cursor = LoopCursor(loop)
+    cursor = Cursor(loop.run())
     emissions = Emissions(loop)
-    while (effect := cursor.effect) is not None:
+    while (effect := cursor.step) is not None:
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
@@ -355,9 +322,9 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
 
 async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent[Any], None]:
     """`drive_stream` on the running event loop."""
-    cursor = LoopCursor(loop)
+    cursor = Cursor(loop.run())
     emissions = AsyncEmissions(loop)
-    while (effect := cursor.effect) is not None:
+    while (effect := cursor.step) is not None:
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):

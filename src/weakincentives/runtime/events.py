@@ -142,9 +142,9 @@ class Exposure(Mapping[SectionPath, Exposed]):
 class PromptRendered(RunEvent):
     """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted tools last.
 
-    `overrides` are the session's at this moment, and `exposed` is what the model then has of each section. `continues`
-    is the run whose conversation continues here with the same text. `overrides_tag` is that of the stored override of
-    its texts, if one was applied.
+    `overrides` are the session's at this moment, and `exposed` is what the model had of each section before; the
+    `SectionsExposed` that follows changes it. `continues` is the run whose conversation continues here with the same
+    text. `overrides_tag` is that of the stored override of its texts, if one was applied.
     """
 
     run_id: str
@@ -287,16 +287,6 @@ class HostedToolInvoked(RunEvent):
 
 
 @dataclass(frozen=True, slots=True)
-class RunRestarted(RunEvent):
-    """The evaluation restarts with more sections open."""
-
-    run_id: str
-    section_keys: tuple[str, ...]
-    reason: str
-    requested_overrides: Overrides
-
-
-@dataclass(frozen=True, slots=True)
 class PromptChanged(RunEvent):
     """A conversation continues with a prompt that differs from what the model knew; the model was told."""
 
@@ -322,52 +312,35 @@ class ResourcesNotClosed(RunEvent):
     message: str
 
 
+RunStatus = Literal["completed", "halted", "restarted", "failed", "recovered", "stopped", "suspended"]
+
+
 @dataclass(frozen=True, slots=True)
-class EvaluationFailed(RunEvent):
-    """The evaluation ended with an error, which was raised to the caller, or `recovered` by the next adapter."""
+class RunEnded(RunEvent):
+    """An attempt of a run ended, and with it the run, unless it was "restarted", "recovered" or "suspended".
+
+    It was "completed" with an answer, "stopped" from outside (a closed stream, a cancelled task, Ctrl-C), or "failed":
+    `error` is the type of the exception and `reason` its text. To open the sections `section_keys`, it "halted" for its
+    caller, or "restarted" by its main loop. After an error, it was "recovered" by the next adapter. A "suspended" run
+    left the process that ran it durably; it continues elsewhere or later, or was cancelled. `usage` and `turns` are
+    those of the run so far, `duration` is that of the attempt.
+    """
 
     run_id: str
     prompt_name: str
-    error: str
-    message: str
-    phase: str = ""
+    status: RunStatus
     prompt_ns: str = ""
     prompt_key: str = ""
     adapter: str = ""
     model: str = ""
-    recovered: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationStopped(RunEvent):
-    """The evaluation was stopped from outside: its stream was closed, its task cancelled, or Ctrl-C pressed."""
-
-    run_id: str
-    prompt_name: str
-
-
-@dataclass(frozen=True, slots=True)
-class EvaluationSuspended(RunEvent):
-    """The evaluation left this process, which ran it durably; it continues elsewhere or later, or was cancelled."""
-
-    run_id: str
-    prompt_name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PromptExecuted(RunEvent):
-    """The evaluation ended with an answer, or halted for its caller."""
-
-    run_id: str
-    prompt_name: str
-    adapter: str
-    model: str
-    text: str
-    output: Any
-    usage: TokenUsage
-    turns: int
-    halted: bool = False
+    text: str = ""
+    output: Any = None
+    reason: str = ""
+    error: str = ""
+    phase: str = ""
+    section_keys: tuple[str, ...] = ()
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    turns: int = 0
     duration: float = 0.0
 
 

@@ -6,7 +6,7 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
 from weakincentives._fence import current_calls, working_for
@@ -170,13 +170,13 @@ class ToolExecutor:
         tool = self.toolbox.tool(call.name)
         refusal = self._refusal(call.name)
         if tool is None or refusal:
-            return self._record(call, None, _Attempt(ToolResult(refusal, success=False)), started)
+            return self._record(ToolAttempt(call, started, ToolResult(refusal, success=False), None))
         try:
             params = tool.parse(call.arguments)
         except SerdeError as error:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
-            return self._record(call, None, _Attempt(result), started)
+            return self._record(ToolAttempt(call, started, result, None))
         owner = object()
         with working_for(owner):
             pending = self._prepare(tool, params, call, started, owner)
@@ -189,7 +189,7 @@ class ToolExecutor:
         handler = functools.partial(tool.handler, params, context=self._tool_context(call, resources))
         deadline, effect = self.context.scope.meter.deadline, tool.compensate is not None
         run = HandlerCall(handler, deadline, effect=effect)
-        return PendingCall(call, tool, params, started, owner, before, resources, run)
+        return PendingCall(call, started, _NO_RESULT, params, tool, owner, before, resources, run)
 
     def abandon(self) -> None:
         """End the pending calls from another thread, as stopped; one that is already ending is waited for."""
@@ -203,7 +203,7 @@ class ToolExecutor:
     def _run(self, pending: PendingCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """Call the handler with resources scoped to this call, and end the call."""
         self._pending.append(pending)
-        attempt, result, error = _Attempt(_NO_RESULT), None, None
+        result = error = None
         try:
             result = yield pending.handler
         except GeneratorExit:
@@ -221,15 +221,15 @@ class ToolExecutor:
                 pending.resources.close()
                 raise error
             if error is not None:
-                result = self._failed(pending, error, attempt)
-            self._accept_result(pending.tool, result, attempt)
-            outcome = yield from self._end(pending, attempt)
+                result = self._failed(pending, error)
+            self._accept_result(pending, result)
+            outcome = yield from self._end(pending)
         finally:
             self._remove(pending, left)
         if self.context.scope.fence.closed:
             raise AbandonedCallError(f"Tool '{pending.tool.name}' ended, but its run was stopped.")
-        if attempt.error is not None:
-            raise attempt.error
+        if pending.error is not None:
+            raise pending.error
         return outcome
 
     def _stop(self, pending: PendingCall) -> Generator[Step, Any, None]:
@@ -237,7 +237,8 @@ class ToolExecutor:
         left = self.context.scope.fence.leave()
         try:
             pending.handler.abandon()
-            yield from self._end(pending, _Attempt(pending.stopped("the run was stopped")))
+            pending.result = pending.stopped("the run was stopped")
+            yield from self._end(pending)
         finally:
             self._remove(pending, left)
 
@@ -246,48 +247,45 @@ class ToolExecutor:
         pending.ended.set()
         self.context.scope.fence.enter_again(left)
 
-    def _end(self, pending: PendingCall, attempt: _Attempt) -> Generator[Step, Any, ToolExecutionOutcome]:
-        yield from self._settle(pending, attempt)
-        return self._record(pending.call, pending.params, attempt, pending.started)
-
-    def _settle(self, pending: PendingCall, attempt: _Attempt) -> Generator[Step, Any, None]:
-        """Compensate and roll back a call that failed or asked for a new evaluation, and close its resources."""
-        undone = not attempt.result.success or attempt.expansion is not None
+    def _end(self, pending: PendingCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+        """Compensate and roll back a call that failed or asked for a new evaluation, close its resources, record it."""
+        undone = not pending.result.success or pending.expansion is not None
         if undone and not pending.handler.dropped:
-            yield from self._compensate(pending, attempt)
+            yield from self._compensate(pending)
         if undone:
-            self._roll_back(pending, attempt)
+            self._roll_back(pending)
         try:
             yield pending.resources
         except GeneratorExit:
             raise
         except BaseException as error:
-            self._keep_interrupt(error, attempt)
+            self._keep_interrupt(error, pending)
             message = f"Tool '{pending.tool.name}' failed to close its resources: {error}"
             logger.warning("%s", message, exc_info=error)
             pending.resources = self.context.resources
-            if attempt.result.success:
-                attempt.result, attempt.message = ToolResult(message, success=False), ""
+            if pending.result.success:
+                pending.result, pending.message = ToolResult(message, success=False), ""
             if not undone:
                 with self.context.resources.tool_scope() as pending.resources:
-                    yield from self._compensate(pending, attempt)
+                    yield from self._compensate(pending)
                 pending.resources = self.context.resources
-            self._roll_back(pending, attempt)
+            self._roll_back(pending)
+        return self._record(pending)
 
-    def _failed(self, pending: PendingCall, error: BaseException, attempt: _Attempt) -> ToolResult[Any]:
+    def _failed(self, pending: PendingCall, error: BaseException) -> ToolResult[Any]:
         """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
         tool = pending.tool
         error = error.error if (exits := isinstance(error, UserCodeExit)) else error
         match error:
             case VisibilityExpansionRequired(prompt_name=""):
-                attempt.expansion = self.context.view.request(
+                pending.expansion = self.context.view.request(
                     error.section_keys, error.reason, overrides=error.requested_overrides
                 )
-                return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=attempt.expansion)
+                return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=pending.expansion)
             case ToolValidationError():
                 return ToolResult(str(error), success=False)
             case HandlerTimeout() | AbandonedCallError():
-                attempt.error = DeadlineExceededError(
+                pending.error = DeadlineExceededError(
                     f"The deadline of prompt '{self.context.prompt.name}' passed while tool '{tool.name}' was running.",
                     prompt_name=self.context.prompt.name,
                     phase="tool",
@@ -296,14 +294,14 @@ class ToolExecutor:
             case WinkError(ends_run=True):
                 if isinstance(error, PromptEvaluationError):
                     error.prompt_name = error.prompt_name or self.context.prompt.name
-                attempt.error = error
+                pending.error = error
                 return ToolResult(f"Tool '{tool.name}' was stopped: {error}", success=False)
             case _ if exits or isinstance(error, Exception):
                 trace = (type(error), error, callers_traceback(error))
                 logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=trace)
                 return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
             case _:
-                attempt.error = error
+                pending.error = error
                 return pending.stopped("the run was stopped")
 
     def _tool_context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
@@ -336,59 +334,57 @@ class ToolExecutor:
             return f"Unknown tool '{name}'. Available tools: {offered or 'none'}."
         return ""
 
-    def _accept_result(self, tool: Tool[Any, Any], result: Any, attempt: _Attempt) -> None:
+    def _accept_result(self, pending: PendingCall, result: Any) -> None:
         """Keep the result and its text for the model; one that cannot be rendered is the programmer's mistake."""
+        name = pending.tool.name
         if not isinstance(result, ToolResult):
-            self._programming_error(
-                f"The handler of tool '{tool.name}' returned a {type(result).__name__}", None, attempt
-            )
+            problem = f"The handler of tool '{name}' returned a {type(result).__name__}; return a ToolResult."
+            self._programming_error(problem, None, pending)
             return
         value = result.value
         if isinstance(value, ReadSectionResult):
             result = replace(result, value=replace(value, expanded_tools=self.toolbox.available(value.expanded_tools)))
         try:
-            attempt.result, attempt.message = result, result.render()
+            pending.result, pending.message = result, result.render()
         except (Exception, SystemExit) as error:
-            problem = f"The result of tool '{tool.name}' cannot be shown to the model: {type(error).__name__}: {error}"
-            self._programming_error(problem, error, attempt)
+            problem = (
+                f"The result of tool '{name}' cannot be shown to the model: {type(error).__name__}: {error}; give its "
+                "value a render() method or JSON-able fields; images and other media go into attachments=."
+            )
+            self._programming_error(problem, error, pending)
             return
         try:
             if result.attachments:
                 ended = (outcome.as_message() for outcome in list(self.ended.values()))
                 self.context.adapter.check_parts(result.attachments, (*self.context.session[Message].view(), *ended))
         except PromptEvaluationError as error:
-            text = f"{attempt.message}\n\nThe attachments cannot be shown: {error}".lstrip()
-            attempt.result, attempt.message = ToolResult(text, success=False), ""
+            text = f"{pending.message}\n\nThe attachments cannot be shown: {error}".lstrip()
+            pending.result, pending.message = ToolResult(text, success=False), ""
 
-    def _programming_error(self, problem: str, cause: BaseException | None, attempt: _Attempt) -> None:
-        way_out = "return a ToolResult."
-        if cause is not None:
-            way_out = (
-                "give its value a render() method or JSON-able fields; images and other media go into attachments=."
-            )
-        mistake = PromptEvaluationError(f"{problem}; {way_out}", prompt_name=self.context.prompt.name, phase="tool")
+    def _programming_error(self, problem: str, cause: BaseException | None, pending: PendingCall) -> None:
+        mistake = PromptEvaluationError(problem, prompt_name=self.context.prompt.name, phase="tool")
         mistake.__cause__ = cause
-        attempt.result, attempt.message, attempt.error = ToolResult(str(mistake), success=False), "", mistake
+        pending.result, pending.message, pending.error = ToolResult(problem, success=False), "", mistake
 
-    def _compensate(self, pending: PendingCall, attempt: _Attempt) -> Generator[Step, Any, None]:
+    def _compensate(self, pending: PendingCall) -> Generator[Step, Any, None]:
         tool = pending.tool
         if tool.compensate is None:
             return
         context = self._tool_context(pending.call, pending.resources)
         try:
             yield functools.partial(tool.compensate, pending.params, context=context)
-            attempt.compensation = "done"
+            pending.compensation = "done"
         except GeneratorExit:
             raise
         except BaseException as raised:
             error = raised.error if isinstance(raised, UserCodeExit) else raised
-            self._keep_interrupt(error, attempt)
-            attempt.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
-            logger.error("%s", attempt.compensation, exc_info=error)
-            attempt.result = replace(attempt.result, message=f"{attempt.result.message}\n{attempt.compensation}")
-            attempt.message = attempt.message and f"{attempt.message}\n{attempt.compensation}"
+            self._keep_interrupt(error, pending)
+            pending.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
+            logger.error("%s", pending.compensation, exc_info=error)
+            pending.result = replace(pending.result, message=f"{pending.result.message}\n{pending.compensation}")
+            pending.message = pending.message and f"{pending.message}\n{pending.compensation}"
 
-    def _keep_interrupt(self, error: BaseException, attempt: _Attempt) -> None:
+    def _keep_interrupt(self, error: BaseException, attempt: ToolAttempt) -> None:
         """Raise Ctrl-C once the call has ended."""
         if isinstance(error, KeyboardInterrupt) and attempt.error is None:
             attempt.error = error
@@ -405,19 +401,19 @@ class ToolExecutor:
         pending.resources.restore(states)
         return True
 
-    def _roll_back(self, pending: PendingCall, attempt: _Attempt) -> None:
+    def _roll_back(self, pending: PendingCall) -> None:
         """Undo the call. A failed restore is raised at the end, unless the call was stopped, which takes precedence."""
         try:
-            attempt.rolled_back = self._undo(pending)
+            pending.rolled_back = self._undo(pending)
         except (Exception, KeyboardInterrupt) as error:
-            if attempt.error is None:
-                attempt.error = error
+            if pending.error is None:
+                pending.error = error
             else:
-                attempt.error.add_note(f"Rolling back failed as well: {error}")
+                pending.error.add_note(f"Rolling back failed as well: {error}")
 
-    def _record(self, call: ToolCall, params: Any, attempt: _Attempt, started: float) -> ToolExecutionOutcome:
+    def _record(self, attempt: ToolAttempt) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
-        result, value = self._with_disclosure(attempt.result), attempt.result.value
+        call, result, value = attempt.call, self._with_disclosure(attempt.result), attempt.result.value
         asked = result.disclosure if result.success else None
         restarts, expanded = attempt.expansion is not None, tuple[AnyTool, ...]()
         if asked is not None and asked.overrides:
@@ -438,14 +434,14 @@ class ToolExecutor:
         self.context.session.dispatch(
             ToolInvoked(
                 name=call.name,
-                params=params,
+                params=attempt.params,
                 result=result,
                 call_id=call.id,
                 run_id=self.context.scope.run_id,
                 conversation_id=self.context.scope.conversation_id,
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
-                duration=self.context.session.clock.monotonic() - started,
+                duration=self.context.session.clock.monotonic() - attempt.started,
                 section_key=self.toolbox.section_of(call.name),
                 compensation=attempt.compensation,
                 text=message,
@@ -497,16 +493,29 @@ class ToolExecutor:
 
 
 @dataclass(slots=True, eq=False)
-class PendingCall:
+class ToolAttempt:
+    """A call and its outcome so far; `error` is raised once the call is recorded."""
+
+    call: ToolCall
+    started: float
+    result: ToolResult[Any]
+    params: Any
+    _: KW_ONLY
+    message: str = ""
+    error: BaseException | None = None
+    expansion: DisclosureRequest | None = None
+    rolled_back: bool = False
+    compensation: str = ""
+
+
+@dataclass(slots=True, eq=False)
+class PendingCall(ToolAttempt):
     """A call that has started: what it runs, what to restore if it fails, and whether it has ended.
 
     Whoever is the first to `claim_end` ends it; others wait until it has `ended`.
     """
 
-    call: ToolCall
     tool: Tool[Any, Any]
-    params: Any
-    started: float
     owner: object
     before: tuple[Any, Any] | None
     resources: ScopedResourceContext
@@ -524,15 +533,3 @@ class PendingCall:
         undone = self.tool.read_only or self.tool.compensate is not None
         unknown = "" if undone else " Whether this call had an effect is not known."
         return ToolResult(f"Not finished: {why}.{unknown}", success=False)
-
-
-@dataclass(slots=True)
-class _Attempt:
-    """The outcome of a call so far; `error` is raised once the call is recorded."""
-
-    result: ToolResult[Any]
-    message: str = ""
-    error: BaseException | None = None
-    expansion: DisclosureRequest | None = None
-    rolled_back: bool = False
-    compensation: str = ""

@@ -113,15 +113,12 @@ def explain(
     *,
     session: Session | None,
     visibility_overrides: Overrides | None,
-    accepts: str,
 ) -> Explanation:
     rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
     view = rendered.view
-    assert view is not None
-    count = adapter.count_tokens
-    states = section_states(view, rendered.text, count, adapter.sent_tool, count_media=adapter.count_media)
+    states = section_states(view, rendered.text, adapter)
     media = sum(adapter.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
-    text_tokens = count(rendered.text) + media
+    text_tokens = adapter.count_tokens(rendered.text) + media
     offered = [tool for _, tool in view.offered()]
     return Explanation(
         prompt_name=prompt.name,
@@ -139,10 +136,10 @@ def explain(
             )
         ),
         text_tokens=text_tokens,
-        tool_tokens=sum(count(adapter.sent_tool(tool)) for tool in offered),
+        tool_tokens=adapter.count_tools(offered),
         full_tokens=text_tokens + sum(state.unshown_tokens + state.tool_tokens for state in states),
         tokenizer=adapter.tokenizer.name,
-        accepts=accepts,
+        accepts=str(adapter.media),
         operator_text=adapter.supports_operator_text,
     )
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
 from weakincentives.content import Media
 from weakincentives.prompt import Placed, RenderedPrompt, SectionPath, SectionVisibility, View, media_in
+from weakincentives.runtime.config import LoopAdapter
 from weakincentives.runtime.events import Exposed, Exposure
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -26,21 +27,9 @@ _PRICE = re.compile(r"\n\[Opening it costs about [^\n]*\]\Z")
 Changes = dict[SectionPath, Exposed]
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
-    """Counts tokens as an adapter does."""
-
-    text: Callable[[str], int]
-    media: Callable[[Media], int]
-
-    def pieces(self, pieces: Sequence[str]) -> int:
-        return self.text("".join(pieces)) + sum(map(self.media, media_in(pieces)))
-
-
-def after_render(rendered: RenderedPrompt[Any], before: Exposure, count: Counter) -> Changes:
+def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopAdapter) -> Changes:
     """The changes made by a render; it keeps tool results, and the last user turn unless there is a new one."""
     view = rendered.view
-    assert view is not None
     now: Changes = {}
     for path, known in before.items():
         said = not rendered.user_text and known.source in HAS_TEXT and is_user(view, path)
@@ -55,16 +44,16 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, count: Counter
         shown = rendered.text[span.start : span.end]
         digest = _digest(_NUMBER.sub("", _PRICE.sub("", shown), count=1), media)
         if span.visibility is FULL:
-            tokens = count.text(shown) + sum(map(count.media, media))
+            tokens = adapter.count_tokens(shown) + sum(map(adapter.count_media, media))
             now[span.path] = replace(known, prompt=digest).with_text(digest, tokens)
         elif span.path not in now or now[span.path].source == "summary":
-            now[span.path] = Exposed("summary", digest, now.get(span.path, known).call_id, count.text(shown))
+            now[span.path] = Exposed("summary", digest, now.get(span.path, known).call_id, adapter.count_tokens(shown))
     gone = {path: Exposed("none") for path in before if path not in now}
     return {**gone, **{path: exposed for path, exposed in now.items() if before[path] != exposed}}
 
 
 def after_result(
-    view: View, before: Exposure, content: Iterable[SectionPath], call_id: str, count: Counter
+    view: View, before: Exposure, content: Iterable[SectionPath], call_id: str, adapter: LoopAdapter
 ) -> tuple[Changes, dict[SectionPath, SectionVisibility]]:
     """What changes when a tool returns the content of these sections, and what each section in it shows."""
     changes: Changes = {}
@@ -72,7 +61,7 @@ def after_result(
     for path in content:
         for inner, visibility in view.within(path):
             shown[inner] = FULL if view.is_open(inner) else SUMMARY
-            exposed = _exposed(view, inner, visibility, call_id, count)
+            exposed = _exposed(view, inner, visibility, call_id, adapter)
             known = changes.get(inner, before[inner])
             if visibility is SUMMARY and known.source in HAS_TEXT:
                 continue
@@ -83,10 +72,10 @@ def after_result(
     return changes, shown
 
 
-def after_search(view: View, before: Exposure, found: Iterable[str], call_id: str, count: Counter) -> Changes:
+def after_search(view: View, before: Exposure, found: Iterable[str], call_id: str, adapter: LoopAdapter) -> Changes:
     """The changes made by a search that lists these sections."""
     paths = (path for key in found if (path := view.find(key)) is not None and path not in before)
-    return {path: _exposed(view, path, SUMMARY, call_id, count) for path in paths}
+    return {path: _exposed(view, path, SUMMARY, call_id, adapter) for path in paths}
 
 
 @dataclass(slots=True)
@@ -133,7 +122,7 @@ class Comparison:
         exposure: Exposure,
         shown: Mapping[SectionPath, SectionVisibility],
         view: View,
-        count: Counter,
+        adapter: LoopAdapter,
         *,
         trusted: Iterable[str] = (),
         restarted: bool = False,
@@ -142,7 +131,7 @@ class Comparison:
         self._exposure = exposure
         self._shown = shown
         self._view = view
-        self._count = count
+        self._adapter = adapter
         self._trusted = {*trusted}
         self._restarted = restarted
         self.found = PromptDifference(removed_tools=removed_tools)
@@ -150,7 +139,7 @@ class Comparison:
     def difference(self) -> PromptDifference:
         view, now = self._view, self._view.visibility()
         opened_until = 0
-        for node, _ in view.layout.marks:
+        for node in view.shown:
             path, shows = node.path, now[node.path]
             known, before = self._exposure[path], self._shown.get(path)
             has_text = known.source in HAS_TEXT
@@ -214,7 +203,7 @@ class Comparison:
         self._expose(path, visibility)
 
     def _expose(self, path: SectionPath, visibility: SectionVisibility) -> None:
-        known, exposed = self._exposure[path], _exposed(self._view, path, visibility, "", self._count)
+        known, exposed = self._exposure[path], _exposed(self._view, path, visibility, "", self._adapter)
         if visibility is FULL:
             self.found.exposed[path] = known.with_text(exposed.digest, exposed.tokens)
         elif known.source not in HAS_TEXT:
@@ -232,20 +221,22 @@ def digest_of(view: View, path: SectionPath, visibility: SectionVisibility) -> s
     return _digest(_LEVEL.sub("", "".join(pieces), count=1), media_in(pieces))
 
 
-def media_tokens(view: View, pieces: Sequence[str], count: Callable[[Media], int]) -> dict[SectionPath, int]:
+def media_tokens(view: View, pieces: Sequence[str], adapter: LoopAdapter) -> dict[SectionPath, int]:
     """The tokens of the media in user sections, by section; other sections cannot have media."""
     marks, first = view.layout.marks, view.layout.user_piece
     tokens: dict[SectionPath, int] = {}
     for index, piece in enumerate(pieces[first:], start=first):
         if isinstance(piece, Placed):
             path = marks[bisect_right(marks, index, key=lambda mark: mark[1]) - 1][0].path
-            tokens[path] = tokens.get(path, 0) + count(piece.part)
+            tokens[path] = tokens.get(path, 0) + adapter.count_media(piece.part)
     return tokens
 
 
-def _exposed(view: View, path: SectionPath, visibility: SectionVisibility, call_id: str, count: Counter) -> Exposed:
-    tokens = count.pieces(view.own_pieces(path, visibility))
-    digest = digest_of(view, path, visibility)
+def _exposed(
+    view: View, path: SectionPath, visibility: SectionVisibility, call_id: str, adapter: LoopAdapter
+) -> Exposed:
+    pieces, digest = view.own_pieces(path, visibility), digest_of(view, path, visibility)
+    tokens = adapter.count_tokens("".join(pieces)) + sum(map(adapter.count_media, media_in(pieces)))
     return Exposed("conversation" if visibility is FULL else "summary", digest, call_id, tokens)
 
 

@@ -164,7 +164,7 @@ class RunHistory:
     turns: tuple[HistoryTurn, ...] = ()
     steps: tuple[Step, ...] = ()
     now: RunState = field(default_factory=RunState)
-    outcome: events.PromptExecuted | events.EvaluationFailed | None = None
+    outcome: events.RunEnded | None = None
     misses: tuple[events.PossibleMiss, ...] = ()
 
     @property
@@ -276,8 +276,9 @@ class _Scene:
         return self._state
 
     def _turn_sections(self, tools: tuple[str, ...]) -> tuple[TurnSection, ...]:
-        shows = effective({path: each.base for path, each in self.sections.items()}, self.overrides.overrides)
-        chosen = with_ancestors(self.overrides.overrides)
+        base = {path: each.base for path, each in self.sections.items()}
+        chosen = with_ancestors(self.overrides.overrides, base)
+        shows = effective(base, chosen)
         return tuple(
             self._turn_section(section, shows[path], "session" if path in chosen else section.base_decided_by, tools)
             for path, section in self.sections.items()
@@ -322,7 +323,7 @@ class HistoryBuilder:
         self._renders: list[events.PromptRendered] = []
         self._turns: list[HistoryTurn] = []
         self._steps: list[Step] = []
-        self._outcome: events.PromptExecuted | events.EvaluationFailed | None = None
+        self._outcome: events.RunEnded | None = None
         self._misses: list[events.PossibleMiss] = []
         # What a call that is rolled back returns to: the overrides, and the number of steps.
         self._before_call = (self.scene.overrides, 0)
@@ -442,15 +443,13 @@ class HistoryBuilder:
         self.scene.withdraw(event.tool_names)
         self._step("withdrawn", (event.section_key,), route=event.route, tools=event.tool_names)
 
-    def _restart(self, event: events.RunRestarted) -> None:
-        self.scene.explain(event.section_keys, event.reason)
-        self._prefix = (self._prefix[0], RESTART, event.section_keys)
-        self._step("restart", event.section_keys, reason=event.reason, route=RESTART)
-
-    def _end(self, event: events.PromptExecuted | events.EvaluationFailed) -> None:
+    def _end(self, event: events.RunEnded) -> None:
         self._outcome = event
-        halted = isinstance(event, events.PromptExecuted) and event.halted
-        if halted and self._steps and self._steps[-1].turn == self._number:
+        if event.status == "restarted":
+            self.scene.explain(event.section_keys, event.reason)
+            self._prefix = (self._prefix[0], RESTART, event.section_keys)
+            self._step("restart", event.section_keys, reason=event.reason, route=RESTART)
+        elif event.status == "halted" and self._steps and self._steps[-1].turn == self._number:
             self._steps[-1] = replace(self._steps[-1], route="halt")
 
     def _change(self, event: VisibilityChange) -> None:
@@ -484,9 +483,7 @@ _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
     events.ToolInvoked: lambda self, event: self._use(ToolUse.of(event, self._at[0])),
     events.ToolsInjected: HistoryBuilder._inject,
     events.ToolsWithdrawn: HistoryBuilder._withdraw,
-    events.RunRestarted: HistoryBuilder._restart,
-    events.EvaluationFailed: HistoryBuilder._end,
-    events.PromptExecuted: HistoryBuilder._end,
+    events.RunEnded: HistoryBuilder._end,
     **dict.fromkeys(get_args(VisibilityChange), HistoryBuilder._change),
 }
 

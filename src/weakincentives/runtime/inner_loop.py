@@ -87,7 +87,7 @@ class InnerLoop:
         check_prompt(prompt)
         if not isinstance(session, Session):
             raise TypeError(f"session must be a Session, got {session!r}; pass session=Session()")
-        pending = None if message is None or message.name in scope.given else message
+        pending = None if message is None or message.kind in scope.given else message
         config = InnerLoopConfig(adapter.supports_dynamic_tools) if config is None else config
         self.prompt, self.session, self.scope = prompt, session, scope
         self.context = RunContext(prompt, session, scope, adapter, config, visibility_overrides, pending)
@@ -102,9 +102,10 @@ class InnerLoop:
         self.interrupt: Callable[[], None] = lambda: None
         # The reason for rejecting the last answer, for a streaming driver to show before the next one.
         self.rejected = ""
-        self.in_conversation = beginning == "turn"
+        self.in_conversation = beginning == "exchange"
         self._operator_texts: list[str] = []
         self._context_tokens = 0
+        self._started = 0.0
         scope.codecs[adapter.name] = adapter.hosted_tool_codecs
 
     @property
@@ -114,51 +115,36 @@ class InnerLoop:
 
     def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Yield effects, receive their outcomes, return the response."""
-        context, started = self.context, self.session.clock.monotonic()
+        self._started = self.session.clock.monotonic()
         self.scope.abandon = self.abandon
         try:
             response = yield from contained(self._evaluate(), self.prompt.name, "render")
         except VisibilityExpansionRequired as signal:
             # A tool that runs another prompt must not pass the signal off as its own run's.
             signal.prompt_name = self.prompt.name
+            status: events.RunStatus = "restarted" if self.scope.may_restart else "halted"
+            self._end(status, section_keys=tuple(signal.section_keys), reason=signal.reason)
             raise
         except AbandonedCallError:
             raise
         except Exception as error:
             self._save_rest(stopped=False)
-            context.emit(
-                events.EvaluationFailed,
-                prompt_name=self.prompt.name,
-                error=type(error).__name__,
-                message=str(error),
-                phase=phase_of(error),
-                prompt_ns=self.prompt.ns,
-                prompt_key=self.prompt.key,
-                adapter=context.adapter.name,
-                model=context.adapter.model,
-                recovered=self.scope.recovers is not None and self.scope.recovers(error),
-            )
+            recovered = self.scope.recovers is not None and self.scope.recovers(error)
+            kind, phase = type(error).__name__, phase_of(error)
+            self._end("recovered" if recovered else "failed", reason=str(error), error=kind, phase=phase)
             raise
         except BaseException:
             self._stop()
             raise
         finally:
             self.scope.abandon = self.scope.recovers = None
-        if response.halt is None:
-            for miss in possible_misses(context, response.text):
-                context.emit(events.PossibleMiss, **miss._asdict())
-        context.emit(
-            events.PromptExecuted,
-            prompt_name=self.prompt.name,
-            adapter=context.adapter.name,
-            model=context.adapter.model,
-            text=response.text,
-            output=response.output,
-            usage=response.usage,
-            turns=response.turns,
-            halted=response.halt is not None,
-            duration=self.session.clock.monotonic() - started,
-        )
+        if response.halt is not None:
+            keys = tuple(map(".".join, response.halt.requested_overrides))
+            self._end("halted", section_keys=keys, reason=response.halt.reason)
+            return response
+        for miss in possible_misses(self.context, response.text):
+            self.context.emit(events.PossibleMiss, **miss._asdict())
+        self._end("completed", text=response.text, output=response.output)
         return response
 
     def next_request(self) -> ModelRequest:
@@ -181,7 +167,23 @@ class InnerLoop:
     def _stop(self) -> None:
         """Leave a conversation that can be continued: the text so far stays, and every open call gets a result."""
         self._save_rest(stopped=True)
-        self.context.emit(events.EvaluationStopped, prompt_name=self.prompt.name)
+        self._end("stopped")
+
+    def _end(self, status: events.RunStatus, **facts: Any) -> None:
+        """Record how this attempt ended."""
+        self.context.emit(
+            events.RunEnded,
+            prompt_name=self.prompt.name,
+            status=status,
+            prompt_ns=self.prompt.ns,
+            prompt_key=self.prompt.key,
+            adapter=self.context.adapter.name,
+            model=self.context.adapter.model,
+            usage=self.scope.meter.usage,
+            turns=self.scope.meter.turns,
+            duration=self.session.clock.monotonic() - self._started,
+            **facts,
+        )
 
     def _save_rest(self, *, stopped: bool) -> None:
         """Save the state of a run that ends early: the user's message, streamed text and finished tool results."""
@@ -263,7 +265,7 @@ class InnerLoop:
         asked = [outcome.disclosure for outcome in ended if outcome.disclosure is not None]
         overrides = {path: each for request in asked for path, each in request.overrides.items()}
         reason = "; ".join(dict.fromkeys(request.reason for request in asked if request.reason))
-        if any(outcome.halts for outcome in ended):
+        if self.scope.max_expansions is None and any(outcome.halts for outcome in ended):
             return self._response("", None, OpenSectionsResult(overrides, reason=reason))
         keys = tuple(key for request in asked for key in request.keys)
         raise VisibilityExpansionRequired(
@@ -348,7 +350,7 @@ class InnerLoop:
         """Send what was read as a system message, after all results of the turn."""
         texts, self._operator_texts = self._operator_texts, []
         if texts:
-            self.context.transcript.say(Message("system", "\n\n".join(texts), name=READ_TEXT))
+            self.context.transcript.say(Message("system", "\n\n".join(texts), kind=READ_TEXT))
 
     def _check_stop(self, reply: ModelReply) -> None:
         problem = _STOPPED.get(reply.stop_reason)
@@ -375,7 +377,7 @@ class InnerLoop:
             context.save(output_retries=context.run.output_retries + 1)
             form = "text" if output.container == "text" else "JSON"
             asked = f"{error}. Answer again with {form} that fits the required format."
-            context.transcript.say(Message("user", asked, name=CORRECTION))
+            context.transcript.say(Message("user", asked, kind=CORRECTION))
             self.rejected = str(error)
             return None
 

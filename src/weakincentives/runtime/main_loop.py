@@ -12,11 +12,10 @@ from weakincentives._generics import OutputT
 from weakincentives.content import Content
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter, TokenUsage
-from weakincentives.prompt import Overrides, Prompt, SetVisibilityOverride, VisibilityExpansionRequired
+from weakincentives.prompt import Prompt, SetVisibilityOverride, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.bridge import run_steps, run_steps_async
-from weakincentives.runtime.drivers import AsyncEventStream, Completed, EventStream, Restarted, StreamEvent
-from weakincentives.runtime.events import EvaluationFailed, ModelCalled, RunRestarted
+from weakincentives.runtime.drivers import AsyncEventStream, EventStream, Restarted, StreamEvent
+from weakincentives.runtime.events import ModelCalled, RunEnded, RunStatus
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
 from weakincentives.runtime.runs import Run, RunScope
@@ -26,67 +25,43 @@ T = TypeVar("T")
 
 
 class Expansions:
-    """Opens, between the evaluations of one run, what the last one asked for; raises if that happens too often."""
+    """Opens, between two attempts of a run, what the first one asked for; raises if that happens too often."""
 
-    def __init__(self, prompt: Prompt[Any], session: Session, scope: RunScope, limit: int) -> None:
+    def __init__(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> None:
         self._prompt = prompt
         self._session = session
         self.scope = scope
-        self._limit = limit
 
-    def settled(self, response: PromptResponse[Any]) -> bool:
-        """Whether this is the answer; if the run halted instead, open the requested sections."""
-        if response.halt is None:
-            return True
-        keys = tuple(".".join(path) for path in response.halt.requested_overrides)
-        self._open(response.halt.requested_overrides, keys, response.halt.reason)
-        return False
+    def __enter__(self) -> Self:
+        return self
 
-    def evaluations(self) -> Generator[None, PromptResponse[Any], PromptResponse[Any]]:
-        """Yield for each evaluation that is needed, receive its response, return the answer."""
-        while True:
-            try:
-                response = yield
-                if self.settled(response):
-                    return response
-            except VisibilityExpansionRequired as signal:
-                self.open(signal)
+    def __exit__(self, *error: object) -> None:
+        """Record that the run was stopped, if that was between two attempts."""
+        last = self._session[RunEnded].latest()
+        between = last is not None and (last.run_id, last.status) == (self.scope.run_id, "restarted")
+        if between and not self.scope.fence.closed:
+            self._end("stopped")
 
     def open(self, signal: VisibilityExpansionRequired) -> Restarted:
-        self._open(signal.requested_overrides, tuple(signal.section_keys), signal.reason)
-        return Restarted(signal.reason)
-
-    def streamed(self, event: StreamEvent[T]) -> StreamEvent[T]:
-        """The event as shown in a stream that spans restarts: a halted evaluation is a restart."""
-        if isinstance(event, Completed) and event.response.halt is not None and not self.settled(event.response):
-            return Restarted(event.response.halt.reason)
-        return event
-
-    def _open(self, overrides: Overrides, keys: tuple[str, ...], reason: str) -> None:
-        scope, session = self.scope, self._session
-        when: Any = {"timestamp": session.timestamp(), "conversation_id": scope.conversation_id}
-        if scope.attempt > self._limit:
+        """Open what the attempt asked for, for the next one to show."""
+        scope, name = self.scope, self._prompt.name
+        if not scope.may_restart:
             error = PromptEvaluationError(
-                f"'{self._prompt.name}' asked to open sections more than {self._limit} times "
-                f"(now: {', '.join(keys)}); raise max_expansions or show these sections in full.",
-                prompt_name=self._prompt.name,
+                f"'{name}' asked to open sections more than {scope.max_expansions} times "
+                f"(now: {', '.join(signal.section_keys)}); raise max_expansions or show these sections in full.",
+                prompt_name=name,
                 phase="tool",
             )
-            session.dispatch(
-                EvaluationFailed(
-                    run_id=scope.run_id,
-                    prompt_name=self._prompt.name,
-                    error=type(error).__name__,
-                    message=str(error),
-                    phase=error.phase,
-                    **when,
-                )
-            )
+            self._end("failed", reason=str(error), error=type(error).__name__, phase=error.phase)
             raise error
-        for path, visibility in overrides.items():
-            session.dispatch(SetVisibilityOverride(path, visibility))
-        session.dispatch(RunRestarted(scope.run_id, keys, reason, overrides, **when))
+        for path, visibility in signal.requested_overrides.items():
+            self._session.dispatch(SetVisibilityOverride(path, visibility))
         scope.attempt += 1
+        return Restarted(signal.reason)
+
+    def _end(self, status: RunStatus, **facts: Any) -> None:
+        facts |= {"conversation_id": self.scope.conversation_id, "timestamp": self._session.timestamp()}
+        self._session.dispatch(RunEnded(self.scope.run_id, self._prompt.name, status, **facts))
 
 
 class MainLoop:
@@ -117,19 +92,25 @@ class MainLoop:
     ) -> PromptResponse[T]:
         """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
         expansions = self._expansions(prompt, session, adapter, options)
-        with self.recorder or nullcontext(), closing_resources(prompt, session, expansions.scope.run_id):
-            return run_steps(expansions.evaluations(), lambda _: adapter.evaluate(prompt, session=session, **options))
+        with self.recorder or nullcontext(), closing_resources(prompt, session, expansions.scope.run_id), expansions:
+            while True:
+                try:
+                    return adapter.evaluate(prompt, session=session, **options)
+                except VisibilityExpansionRequired as signal:
+                    expansions.open(signal)
 
     async def execute_async(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[T]:
         """`execute` on an event loop."""
         expansions = self._expansions(prompt, session, adapter, options)
-        with self.recorder or nullcontext():
+        with self.recorder or nullcontext(), expansions:
             async with closing_resources_async(prompt, session, expansions.scope.run_id):
-                return await run_steps_async(
-                    expansions.evaluations(), lambda _: adapter.evaluate_async(prompt, session=session, **options)
-                )
+                while True:
+                    try:
+                        return await adapter.evaluate_async(prompt, session=session, **options)
+                    except VisibilityExpansionRequired as signal:
+                        expansions.open(signal)
 
     def stream(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
@@ -138,15 +119,16 @@ class MainLoop:
         expansions = self._expansions(prompt, session, adapter, options)
 
         def events() -> Generator[StreamEvent[T], None, None]:
-            with self.recorder or nullcontext(), closing_resources(prompt, session, expansions.scope.run_id):
+            with (
+                self.recorder or nullcontext(),
+                closing_resources(prompt, session, expansions.scope.run_id),
+                expansions,
+            ):
                 while True:
-                    event: StreamEvent[T] | None = None
                     try:
-                        with adapter.stream(prompt, session=session, **options) as evaluation:
-                            for event in map(expansions.streamed, evaluation):
-                                yield event
-                            if not isinstance(event, Restarted):
-                                return
+                        with adapter.stream(prompt, session=session, **options) as attempt:
+                            yield from attempt
+                            return
                     except VisibilityExpansionRequired as signal:
                         yield expansions.open(signal)
 
@@ -159,16 +141,14 @@ class MainLoop:
         expansions = self._expansions(prompt, session, adapter, options)
 
         async def events() -> AsyncGenerator[StreamEvent[T], None]:
-            with self.recorder or nullcontext():
+            with self.recorder or nullcontext(), expansions:
                 async with closing_resources_async(prompt, session, expansions.scope.run_id):
                     while True:
                         try:
-                            async with adapter.stream_async(prompt, session=session, **options) as evaluation:
-                                async for event in evaluation:
-                                    shown = expansions.streamed(event)
-                                    yield shown
-                                if not isinstance(shown, Restarted):
-                                    return
+                            async with adapter.stream_async(prompt, session=session, **options) as attempt:
+                                async for event in attempt:
+                                    yield event
+                                return
                         except VisibilityExpansionRequired as signal:
                             yield expansions.open(signal)
 
@@ -182,8 +162,8 @@ class MainLoop:
                 f"adapter must be a ProviderAdapter, got {adapter!r}; pass one, such as OpenAIAdapter(model)"
             )
         meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
-        scope = options["scope"] = RunScope(meter)
-        return Expansions(prompt, session, scope, self.max_expansions)
+        scope = options["scope"] = RunScope(meter, max_expansions=self.max_expansions)
+        return Expansions(prompt, session, scope)
 
 
 def run(
@@ -281,25 +261,23 @@ class Conversation(Generic[OutputT]):
 
     def send(self, content: Content | None = None, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
         """Send a message and wait for the answer. Without content, the model answers the prompt's user sections."""
-        return self._loop.execute(self.prompt, session=self.session, adapter=self.adapter, **_turn(content, options))
+        return self._loop.execute(self.prompt, **self._exchange(content, options))
 
     async def send_async(
         self, content: Content | None = None, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`send` on an event loop."""
-        turn = _turn(content, options)
-        return await self._loop.execute_async(self.prompt, session=self.session, adapter=self.adapter, **turn)
+        return await self._loop.execute_async(self.prompt, **self._exchange(content, options))
 
     def stream(self, content: Content | None = None, **options: Unpack[RunOptions]) -> EventStream[OutputT]:
-        """`send` as a stream of events; leaving it stops the turn."""
-        return self._loop.stream(self.prompt, session=self.session, adapter=self.adapter, **_turn(content, options))
+        """`send` as a stream of events; leaving it stops the run."""
+        return self._loop.stream(self.prompt, **self._exchange(content, options))
 
     def stream_async(self, content: Content | None = None, **options: Unpack[RunOptions]) -> AsyncEventStream[OutputT]:
         """`stream` on an event loop."""
-        turn = _turn(content, options)
-        return self._loop.stream_async(self.prompt, session=self.session, adapter=self.adapter, **turn)
+        return self._loop.stream_async(self.prompt, **self._exchange(content, options))
 
-
-def _turn(content: Content | None, options: RunOptions) -> RunOptions:
-    message = options.get("message") if content is None else user_message(content)
-    return {**options, "beginning": "turn", "message": message}
+    def _exchange(self, content: Content | None, options: RunOptions) -> dict[str, Any]:
+        message = options.get("message") if content is None else user_message(content)
+        whose = {"session": self.session, "adapter": self.adapter}
+        return {**options, **whose, "beginning": "exchange", "message": message}

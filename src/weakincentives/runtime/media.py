@@ -1,4 +1,4 @@
-"""What a model accepts besides text: which media, how large, how many, and what they cost in tokens."""
+"""Media that a model accepts besides text: which, how large, how many, and their cost in tokens."""
 
 from __future__ import annotations
 

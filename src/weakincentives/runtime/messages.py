@@ -23,19 +23,17 @@ Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_remo
 StopReason = Literal["end", "tool_calls", "length", "overflow", "refusal", "content_filter", "pause"]
 Effort = Literal["none", "low", "medium", "high", "xhigh", "max"]
 _ROLES = frozenset(get_args(Role))
-PROMPT_TURN = "prompt"
-"""The name of the system messages that the prompt makes, and of the user message that its user sections make."""
+PROMPT_TEXT = "prompt"
+"""The kind of the system messages that the prompt makes, and of the user message that its user sections make."""
 INSTRUCTIONS = "instructions"
-"""The name of the message with a section that begins to apply: a user message if its text has params.
+"""The kind of the message with a section that begins to apply: a user message if its text has params.
 
 Also of the user message with descriptions of tools that are too long for their definitions."""
 READ_TEXT = "read"
-"""The name of the system message that shows what the model has read."""
+"""The kind of the system message that shows what the model has read."""
 CORRECTION = "correction"
-"""The name of the user message that asks for another answer, because the last did not fit the declared output."""
-LOOP_NAMES = frozenset({INSTRUCTIONS, CORRECTION})
-"""The names of user messages that neither the user nor the prompt's user sections say."""
-_REWRITTEN = {("system", PROMPT_TURN), ("system", INSTRUCTIONS), ("user", INSTRUCTIONS)}
+"""The kind of the user message that asks for another answer, because the last did not fit the declared output."""
+_REWRITTEN = {("system", PROMPT_TEXT), ("system", INSTRUCTIONS), ("user", INSTRUCTIONS)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +81,7 @@ class ToolCall:
 class Message:
     """One step of a conversation.
 
+    `kind` says which part of the loop wrote a system or user message; it is empty for what the user wrote.
     `items` are the provider's own output items as verbatim JSON texts: they are sent back unchanged to the same
     provider; for another, `text` and `tool_calls` are encoded instead. `tools_added` and `tools_removed` mark where in
     the conversation tools (by name, in `tools`) began or stopped being callable, with the section they belong to.
@@ -96,6 +95,7 @@ class Message:
     tool_calls: tuple[ToolCall, ...] = ()
     call_id: str = ""
     name: str = ""
+    kind: str = ""
     success: bool = True
     tools: tuple[str, ...] = ()
     section_key: str = ""
@@ -110,6 +110,16 @@ class Message:
     def __post_init__(self) -> None:
         if self.role not in _ROLES:
             raise ValueError(f"Message role must be one of {', '.join(get_args(Role))}, got {self.role!r}")
+
+    @property
+    def by_user(self) -> bool:
+        """True for a message that the user sent."""
+        return self.role == "user" and not self.kind
+
+    @property
+    def asks(self) -> bool:
+        """True for the user's words: a message that the user sent, or the prompt's user sections."""
+        return self.role == "user" and self.kind in ("", PROMPT_TEXT)
 
 
 @quick_init
@@ -236,14 +246,14 @@ class PromptResponse(Displayed, Generic[OutputT]):
         )
 
 
-def user_message(content: Content, *, name: str = "") -> Message:
-    """What the user says, as a message."""
+def user_message(content: Content, *, kind: str = "") -> Message:
+    """A message with the user's content."""
     parts = parts_of(content)
     if not parts:
         raise ValueError("A user message needs some content, got nothing; call send() without content instead")
     if len(parts) == 1 and isinstance(parts[0], Text):
-        return Message("user", parts[0].text, name=name)
-    return Message("user", text_of(parts), parts=parts, name=name)
+        return Message("user", parts[0].text, kind=kind)
+    return Message("user", text_of(parts), parts=parts, kind=kind)
 
 
 def last_exchange(messages: Sequence[Message]) -> int:
@@ -290,18 +300,18 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
 def rebased(messages: Iterable[Message]) -> list[Message]:
     """The messages kept when the system text and the tools are replaced: all but those that are then written anew."""
     said = (message for message in messages if message.role not in ("tools_added", "tools_removed"))
-    kept = [message for message in said if (message.role, message.name) not in _REWRITTEN]
+    kept = [message for message in said if (message.role, message.kind) not in _REWRITTEN]
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
 
 
-def with_prompt_turn(messages: list[Message], turn: Message | None, *, restarts: bool) -> list[Message]:
+def with_prompt_message(messages: list[Message], turn: Message | None, *, restarts: bool) -> list[Message]:
     """The messages with the prompt's user sections: first, or if there are some already, in place of the last.
 
     Unless the prompt restarts, those that are there are another prompt's, and these come last.
     """
     if turn is None:
         return messages
-    said = [at for at, message in enumerate(messages) if (message.role, message.name) == ("user", PROMPT_TURN)]
+    said = [at for at, message in enumerate(messages) if (message.role, message.kind) == ("user", PROMPT_TEXT)]
     if not said:
         return [turn, *messages]
     return [*messages[: said[-1]], turn, *messages[said[-1] + 1 :]] if restarts else [*messages, turn]
@@ -310,14 +320,14 @@ def with_prompt_turn(messages: list[Message], turn: Message | None, *, restarts:
 def unanswered_words(messages: Sequence[Message]) -> list[Message]:
     """What the user has said since the last message from anyone else."""
     start = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role != "user"), 0)
-    return [message for message in messages[start:] if not message.name]
+    return [message for message in messages[start:] if message.by_user]
 
 
 def user_words(messages: Sequence[Message]) -> str:
     """The user's messages since the last answer that they follow, oldest first."""
     words: list[str] = []
     for message in reversed(messages):
-        if message.role == "user" and message.name not in LOOP_NAMES:
+        if message.asks:
             words.insert(0, message.text)
         elif message.role == "assistant" and words:
             break

@@ -10,7 +10,7 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from weakincentives._display import shortened
-from weakincentives.prompt import View
+from weakincentives.prompt import View, inside
 from weakincentives.prompt.ranking import WORD_FINDER, Found
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ToolInvoked
@@ -45,7 +45,7 @@ class Miss(NamedTuple):
 def possible_misses(context: RunContext, answer: str) -> list[Miss]:
     """Closed sections that may have been needed, most likely first; empty if the search fails."""
     view = context.view
-    if not view.layout.summarized:
+    if not view.closed():
         return []
     outline = context.prompt.outline()
     if len(outline.nodes) > MAX_SECTIONS and not WORD_FINDER.has_index(outline):
@@ -105,5 +105,4 @@ def best_miss(ranked: Iterable[Found], read: Collection[str], *, clear: float = 
 
 
 def _related(one: Found, other: Found) -> bool:
-    shorter = min(one.node.path, other.node.path, key=len)
-    return one.node.path[: len(shorter)] == other.node.path[: len(shorter)]
+    return inside(one.node.path, other.node.path) or inside(other.node.path, one.node.path)

@@ -13,6 +13,7 @@ from weakincentives.prompt import (
     SetVisibilityOverride,
     View,
     VisibilityOverrides,
+    inside,
     parts_in,
 )
 from weakincentives.runtime import events
@@ -22,14 +23,13 @@ from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.exposure import (
     Changes,
     Comparison,
-    Counter,
     after_render,
     after_result,
     after_search,
     is_user,
 )
 from weakincentives.runtime.history import related
-from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TURN, Message, user_message
+from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TEXT, Message, user_message
 from weakincentives.runtime.runs import Run
 from weakincentives.runtime.sections import section_states
 from weakincentives.runtime.tools import OfferedTools
@@ -56,20 +56,20 @@ class Notices:
         """Record the prompt as the model is shown it first; a restart keeps the conversation."""
         self._seen_overrides = self.context.session[VisibilityOverrides].latest()
         before = self.context.exposure if restarts else Exposure()
-        changes = after_render(rendered, before, self._counter)
+        adapter = self.context.adapter
+        changes = after_render(rendered, before, adapter)
         # A restart keeps what user sections have said, also of those that are gone, but not the notice of that.
         gone = {
             path: SectionVisibility.FULL for path in before if is_user(view, path) and not view.find(".".join(path))
         }
         self.context.save(shown={**gone, **view.visibility()})
-        count, define = self.context.adapter.count_tokens, self.context.adapter.sent_tool
         self.context.emit(
             events.PromptRendered,
             prompt_ns=self.context.prompt.ns,
             prompt_key=self.context.prompt.key,
             prompt_name=self.context.prompt.name,
-            adapter=self.context.adapter.name,
-            model=self.context.adapter.model,
+            adapter=adapter.name,
+            model=adapter.model,
             attempt=self.context.scope.attempt,
             text=rendered.text,
             tools=tuple(tool.name for tool in rendered.tools),
@@ -77,8 +77,8 @@ class Notices:
             spans=rendered.spans,
             sections=self._states(view, rendered.text),
             exposed=before.with_changes(changes).sections,
-            tokenizer=self.context.adapter.tokenizer.name,
-            builtin_tool_tokens=sum(count(define(tool)) for owner, tool in view.offered() if owner is None),
+            tokenizer=adapter.tokenizer.name,
+            builtin_tool_tokens=adapter.count_tools(tool for owner, tool in view.offered() if owner is None),
             definitions=self.tools.definitions,
             overrides=self.tools.overrides,
             overrides_tag=self.context.prompt.overrides_tag,
@@ -89,7 +89,7 @@ class Notices:
     def record_first_opened(self, view: View) -> None:
         """Record what is open from the start because of a rule or the user's words."""
         for decider in ("rule", "search"):
-            keys = tuple(node.key for node, _ in view.layout.marks if view.decided_by(node) == decider)
+            keys = tuple(node.key for node in view.shown if view.decided_by(node) == decider)
             if keys:
                 self._record_opened(keys, decider)
 
@@ -135,7 +135,7 @@ class Notices:
         view = self.context.view
         states = self._states(view, "".join(view.pieces()))
         for path in fresh:
-            within = tuple(state for state in states if state.path[: len(path)] == path)
+            within = tuple(state for state in states if inside(state.path, path))
             changed = view.outline.brought(path).changed
             self.context.emit(events.SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
 
@@ -183,7 +183,7 @@ class Notices:
             self.context.exposure,
             self.context.run.shown,
             view,
-            self._counter,
+            self.context.adapter,
             trusted=trusted,
             restarted=restarted,
             removed_tools=removed_tools,
@@ -200,14 +200,14 @@ class Notices:
         if opened := tuple(key for key in found.applying if not any(related(key, up) for up in self._recorded)):
             self._record_opened(opened, "code")
         if note := found.note():
-            self.context.transcript.say(Message("system", note, name=PROMPT_TURN))
+            self.context.transcript.say(Message("system", note, kind=PROMPT_TEXT))
         for key, content in found.applying.items():
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
-            self.context.transcript.say(Message("system" if literal else "user", text, name=INSTRUCTIONS))
+            self.context.transcript.say(Message("system" if literal else "user", text, kind=INSTRUCTIONS))
         if said:
-            turn = self.context.scope.given[PROMPT_TURN] = user_message(said, name=PROMPT_TURN)
+            turn = self.context.scope.given[PROMPT_TEXT] = user_message(said, kind=PROMPT_TEXT)
             self.context.transcript.say(turn)
         shown = view.visibility()
         if removed_tools or shown != self.context.run.shown:
@@ -220,11 +220,11 @@ class Notices:
         for outcome in outcomes:
             asked, view, exposure = outcome.disclosure, self.context.view, self.context.exposure
             if outcome.found:
-                found = after_search(view, exposure, outcome.found, outcome.tool_call_id, self._counter)
+                found = after_search(view, exposure, outcome.found, outcome.tool_call_id, self.context.adapter)
                 self._expose(found, "search")
             if asked is None or outcome.ends_turn:
                 continue
-            changes, shown = after_result(view, exposure, asked.content, outcome.tool_call_id, self._counter)
+            changes, shown = after_result(view, exposure, asked.content, outcome.tool_call_id, self.context.adapter)
             if asked.action == "close":
                 closed = filter(None, map(view.find, asked.keys))
                 shown |= {path: SectionVisibility.SUMMARY for path in closed if path in self.context.run.shown}
@@ -236,10 +236,6 @@ class Notices:
         self.opened += keys
         self.context.emit(events.SectionsOpened, section_keys=keys, decided_by=decider)
 
-    @property
-    def _counter(self) -> Counter:
-        return Counter(self.context.adapter.count_tokens, self.context.adapter.count_media)
-
     def _expose(self, changes: Changes, reason: str) -> None:
         exposure = self.context.exposure
         changes = {path: exposed for path, exposed in changes.items() if exposure[path] != exposed}
@@ -247,10 +243,7 @@ class Notices:
             self.context.emit(events.SectionsExposed, changes=changes, reason=reason)
 
     def _states(self, view: View, text: str) -> tuple[events.SectionState, ...]:
-        adapter, base = self.context.adapter, self.context.presentation.base_view()
-        return section_states(
-            view, text, adapter.count_tokens, adapter.sent_tool, count_media=adapter.count_media, base=base
-        )
+        return section_states(view, text, self.context.adapter, self.context.presentation.base_view())
 
     def _sections_after(self, before: events.PromptRendered) -> tuple[events.SectionState, ...]:
         """The sections of the render, with those that were added, enabled or disabled since."""

@@ -73,7 +73,8 @@ def _compare(
 def _unmarked(value: Any) -> Any:
     """The value without cache markers, which move with the conversation and are not part of the prefix."""
     if isinstance(value, Mapping):
-        return {key: _unmarked(item) for key, item in value.items() if key != "cache_control"}
+        markers = {spec.cache_marker for spec in adapter_specs()}
+        return {key: _unmarked(item) for key, item in value.items() if key not in markers}
     return [_unmarked(item) for item in value] if isinstance(value, list) else value
 
 
@@ -84,7 +85,7 @@ def _changed_tools(old: list[Any], new: list[Any]) -> list[str]:
 
 
 def _tool_name(tool: Any) -> str:
-    inner = tool.get("function") if isinstance(tool.get("function"), Mapping) else tool
+    inner = next((tool[spec.tool_key] for spec in adapter_specs() if spec.tool_key in tool), tool)
     return str(inner.get("name") or inner.get("type"))
 
 

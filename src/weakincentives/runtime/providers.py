@@ -1,11 +1,17 @@
-"""What the library knows about an adapter without importing it or its SDK.
+"""Facts about adapters, known without importing them or their SDKs.
 
-Each adapter describes itself once, as `SPEC` in the front of its own package. The command line, the hosted tools, the
-prices, the ledger and the prefix check read it from here. To add an adapter, add its package to `PACKAGES`.
+An adapter describes itself once, as an `AdapterSpec` that its distribution declares as an entry point, under the name
+of the provider:
+
+    [project.entry-points."weakincentives.adapters"]
+    openai = "weakincentives.adapters.openai:SPEC"
+
+The command line, the hosted tools, the prices, the ledger and the prefix check read the specs from here.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -14,39 +20,44 @@ from typing import Any
 
 from weakincentives.limits import Prices
 
-PACKAGES = ("local", "openai", "anthropic", "litellm", "claude_agent_sdk", "scripted")
-"""The subpackages of `weakincentives.adapters`, in the order in which help and tables list them."""
+GROUP = "weakincentives.adapters"
 
 
 @dataclass(frozen=True, slots=True)
 class AdapterSpec:
     """One adapter: its class, how to name it, and facts about its provider.
 
-    `provider` is the part before the colon in `openai:gpt-5.6`; `model` says what may follow ("MODEL", "FILE"), and
-    `requires_model` whether it must. `hosted_tools` are the kinds that the `CODECS` of the package's `codecs` module
-    encode, and `accepts_codecs` says whether a user may add more. Tools added by one of the `cache_safe_routes` leave
-    the beginning of the request unchanged. `prefix_keys` are the fields of a request that a provider's prompt cache
-    depends on, besides the conversation in `conversation_key`. `prices` are US dollars per million tokens.
-    `package_needed` is the package the adapter imports; one of the environment variables `key_variables` holds its key.
+    `package` contains the class `adapter`, whose `name` is this one, and a module `codecs` if there are `hosted_tools`:
+    the kinds that its `CODECS` encode. A user may add more if it `accepts_codecs`. `provider` is the part before the
+    colon in `openai:gpt-5.6`; `model` stands for what may follow it ("MODEL", "FILE"), or must if it `requires_model`.
+    `vendor` is the name of the provider in telemetry, if it is not the adapter's. An adapter that is `in_process` loads
+    its model into this process, and reports how much of a prompt it has read to its option `progress`.
+
+    Tools added by one of the `cache_safe_routes` leave the beginning of the request unchanged. `prefix_keys` are the
+    fields of a request that a provider's prompt cache depends on, besides the conversation in `conversation_key` and
+    without fields named `cache_marker`. A listed tool has its name below `tool_key`, if there is one. `prices` are US
+    dollars per million tokens. `package_needed` is the package the adapter imports; one of the environment variables
+    `key_variables` holds its key.
     """
 
     name: str
+    package: str
     adapter: str
     provider: str
     model: str = "MODEL"
     requires_model: bool = True
+    vendor: str = ""
+    in_process: bool = False
     hosted_tools: tuple[str, ...] = ()
     accepts_codecs: bool = True
     cache_safe_routes: frozenset[str] = frozenset()
     prefix_keys: tuple[str, ...] = ()
     conversation_key: str = ""
+    cache_marker: str = ""
+    tool_key: str = ""
     prices: Mapping[str, Prices] = field(default_factory=dict)
     package_needed: str = ""
     key_variables: tuple[str, ...] = ()
-
-    @property
-    def package(self) -> str:
-        return f"weakincentives.adapters.{self.name}"
 
     @property
     def usage(self) -> str:
@@ -65,12 +76,28 @@ class AdapterSpec:
 
 @cache
 def adapter_specs() -> tuple[AdapterSpec, ...]:
-    """The specs of all adapters of the library."""
-    return tuple(import_module(f"weakincentives.adapters.{package}").SPEC for package in PACKAGES)
+    """The specs of all installed adapters, by name, after those that need no provider.
+
+    An adapter that cannot be loaded is left out, with a warning.
+    """
+    from importlib.metadata import entry_points  # Takes long to import, and most programs name no adapter.
+
+    found: dict[str, AdapterSpec] = {}
+    # Nobody can replace an adapter of the library by declaring another under its name.
+    for point in sorted(entry_points(group=GROUP), key=lambda point: not point.value.startswith(GROUP)):
+        try:
+            spec = point.load()
+            if not isinstance(spec, AdapterSpec) or spec.provider != point.name:
+                raise TypeError(f"it must be an AdapterSpec with provider='{point.name}', got {spec!r}")
+        except Exception as error:
+            warnings.warn(f"The adapter '{point.name}' ({point.value}) cannot be loaded: {error}", stacklevel=2)
+        else:
+            found.setdefault(point.name, spec)
+    return tuple(sorted(found.values(), key=lambda spec: (not spec.in_process, spec.name)))
 
 
 def adapter_spec(name: str) -> AdapterSpec | None:
-    """The spec of the adapter with this name or provider; None for an adapter from outside the library."""
+    """The spec of the adapter with this name or provider; None if there is none."""
     return next((spec for spec in adapter_specs() if name in (spec.name, spec.provider)), None)
 
 

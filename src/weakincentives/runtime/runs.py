@@ -107,7 +107,8 @@ class RunScope:
     """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
 
     `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
-    its name; `recovers` says whether the next one would continue after an error. `abandon`, set by the evaluation under
+    its name; `recovers` says whether the next one would continue after an error, and `max_expansions` how often a main
+    loop restarts the run to open sections; without one, its caller opens them. `abandon`, set by the evaluation under
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
     `presentation` is the prompt as the run shows it.
@@ -119,11 +120,17 @@ class RunScope:
     adapter: int = 0
     codecs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     recovers: Callable[[Exception], bool] | None = None
+    max_expansions: int | None = None
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
     given: dict[str, Message] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
     presentation: Presentation | None = None
+
+    @property
+    def may_restart(self) -> bool:
+        """True if an attempt that ends to open sections is followed by another."""
+        return self.max_expansions is not None and self.attempt <= self.max_expansions
 
 
 class Offer(NamedTuple):
@@ -236,7 +243,7 @@ class Toolbox:
         return tuple(ref.name for ref, _ in offers if not (ref.revoked or ref.unfound))
 
     def changes(
-        self, wanted: Sequence[Offer], searchable: Iterable[Offer] = (), *, new_turn: bool = False
+        self, wanted: Sequence[Offer], searchable: Iterable[Offer] = (), *, new_exchange: bool = False
     ) -> ToolChanges:
         """Compare with what sections offer now; of several tools with the same name, the one to keep comes first.
 
@@ -251,7 +258,7 @@ class Toolbox:
             key = ref.section_key, ref.name
             is_shown = not ref.section_key or key in shown
             revoked = not is_shown and not (ref.unfound and key in closed)
-            free = revoked and (new_turn or ref.free)
+            free = revoked and (new_exchange or ref.free)
             owners.update(dict.fromkeys(self._sent_names(tool)[free:], key))
             if revoked is not ref.revoked or free is not ref.free or (is_shown and ref.unfound):
                 changed.append(replace(ref, revoked=revoked, found=ref.found or (is_shown and ref.deferred), free=free))

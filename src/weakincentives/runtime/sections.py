@@ -5,37 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from weakincentives.content import Media
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt import AnyTool, CollapseSection, SectionPath, SectionVisibility, View
+from weakincentives.prompt import CollapseSection, SectionPath, SectionVisibility, View, inside
+from weakincentives.runtime.config import LoopAdapter
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.exposure import media_tokens
-from weakincentives.runtime.media import estimate_tokens
 
-Count = Callable[[str], int]
-CountMedia = Callable[[Media], int]
-Define = Callable[[AnyTool], str]
 _TOO_LARGE = "context is over"
 
 
-def section_states(
-    view: View,
-    text: str,
-    count: Count,
-    define: Define,
-    *,
-    count_media: CountMedia = estimate_tokens,
-    base: View | None = None,
-) -> tuple[SectionState, ...]:
+def section_states(view: View, text: str, adapter: LoopAdapter, base: View | None = None) -> tuple[SectionState, ...]:
     """Every enabled section with its token counts, including its tools as the adapter defines them.
 
     `base` is the view without the session's overrides.
     """
-    base = base or view
-    pieces = view.pieces()
+    base, pieces, count = base or view, view.pieces(), adapter.count_tokens
     shown = {span.path: text[span.start : span.end] for span in view.spans(pieces)}
-    media = media_tokens(view, pieces, count_media)
+    media = media_tokens(view, pieces, adapter)
     whole = _whole_texts(view)
     return tuple(
         SectionState(
@@ -46,7 +33,7 @@ def section_states(
             shown_tokens=count(shown[node.path]) + media.get(node.path, 0) if node.path in shown else 0,
             full_tokens=count(whole(node.path)) + media.get(node.path, 0),
             tools=tuple(tool.name for tool in node.all_tools),
-            tool_tokens=sum(count(define(tool)) for tool in node.all_tools),
+            tool_tokens=adapter.count_tools(node.all_tools),
             collapsible=node.summary is not None,
             base=base.own_visibility(node),
             base_decided_by=base.decided_by(node),
@@ -69,7 +56,7 @@ def close_unused(context: RunContext, context_tokens: int) -> None:
         return
     closed = {each.path for each in context.session[CollapseSection].view() if each.reason.startswith(_TOO_LARGE)}
     sent = context.exposure.items()
-    freed = sum(each.tokens for path, each in sent if any(path[: len(up)] == up for up in closed))
+    freed = sum(each.tokens for path, each in sent if any(inside(path, up) for up in closed))
     offered = {ref.section_key for ref in context.run.tools if not ref.revoked} - set(map(".".join, closed))
     view, last_used = context.view, context.run.last_used
     opened = [

@@ -11,7 +11,7 @@ from weakincentives.runtime import events
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.messages import (
     INSTRUCTIONS,
-    PROMPT_TURN,
+    PROMPT_TEXT,
     Effect,
     LoadSections,
     Message,
@@ -23,14 +23,14 @@ from weakincentives.runtime.messages import (
     unanswered_words,
     user_message,
     user_words,
-    with_prompt_turn,
+    with_prompt_message,
     with_results,
 )
 from weakincentives.runtime.notices import Notices
 from weakincentives.runtime.runs import Run
 from weakincentives.runtime.tools import OfferedTools
 
-Beginning = Literal["new", "resume", "turn"]
+Beginning = Literal["new", "resume", "exchange"]
 Entry = Literal["fresh", "restart", "continue", "next message", "refused"]
 
 
@@ -42,7 +42,7 @@ def entry(run: Run | None, beginning: Beginning, ns: str, key: str, params: str,
         return "restart" if run.opening else "continue"
     if attempt > 1 or (run.opening and run.params == params):
         return "restart"
-    return "next message" if beginning == "turn" else "fresh"
+    return "next message" if beginning == "exchange" else "fresh"
 
 
 @dataclass(slots=True)
@@ -121,10 +121,10 @@ class RunStart:
     def missing_results(self) -> list[Message]:
         """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""
         session = self.context.session
-        failed, called = session[events.EvaluationFailed].latest(), session[events.ModelCalled].latest()
+        ended, called = session[events.RunEnded].latest(), session[events.ModelCalled].latest()
         calls = unanswered_calls(session[Message].view())
         text = "Not finished: the conversation went on without it. Whether this call had an effect is not known."
-        if failed is not None and called is not None and failed.timestamp > called.timestamp:
+        if ended is not None and ended.error and called is not None and ended.timestamp > called.timestamp:
             text = "Not run: the turn ended before this call was made."
         return failed_results(calls, text)
 
@@ -148,10 +148,10 @@ class RunStart:
     def _render(self, before: Run | None) -> Generator[Effect, Any, None]:
         """Render and offer the first tools; as a restart of the run `before`, which keeps the conversation."""
         context, messages = self.context, self.context.session[Message].all()
-        goes_on = before is not None or self.beginning == "turn"
+        goes_on = before is not None or self.beginning == "exchange"
         kept = rebased(with_results(messages, self.missing_results())) if goes_on else unanswered_words(messages)
         spoken = [message for message in (*kept, context.message) if message is not None]
-        words = next((m.text for m in spoken if m.role == "user" and not m.name), "")
+        words = next((message.text for message in spoken if message.by_user), "")
         same_run = before is not None and before.run_id == context.scope.run_id
         if same_run:
             self.open_by_rule()
@@ -162,9 +162,9 @@ class RunStart:
             if not same_run:
                 context.presentation.begin(context.visibility_overrides, words)
         view = context.view
-        rendered = context.prompt.rendered(view)
+        rendered = context.prompt.template.rendered(view)
         self.tools.check_hosted(view)
-        others = [m for m in spoken if (m.role, m.name) != ("user", PROMPT_TURN)]
+        others = [m for m in spoken if (m.role, m.kind) != ("user", PROMPT_TEXT)]
         context.adapter.check_parts(rendered.user_parts, others)
         context.run = self._run_after(before, kept, same_run=same_run)
         self.tools.begin(view)
@@ -176,10 +176,10 @@ class RunStart:
         if before is None:
             self.notices.record_first_opened(view)
         self._add_prompt(rendered.system_text)
-        turn = user_message(rendered.user_parts, name=PROMPT_TURN) if rendered.user_text else None
+        turn = user_message(rendered.user_parts, kind=PROMPT_TEXT) if rendered.user_text else None
         if turn is not None:
-            context.scope.given[turn.name] = turn
-        context.transcript.say(*with_prompt_turn(kept, turn, restarts=before is not None))
+            context.scope.given[turn.kind] = turn
+        context.transcript.say(*with_prompt_message(kept, turn, restarts=before is not None))
         if before is not None:
             self.notices.announce(restarted=True)
         context.add_message()
@@ -188,10 +188,10 @@ class RunStart:
         offered = self.tools.toolbox.offered
         known = [tool for tool in offered["tools"] if tool.name not in offered["deferred"]]
         if system_text:
-            self.context.transcript.say(Message("system", system_text, name=PROMPT_TURN))
+            self.context.transcript.say(Message("system", system_text, kind=PROMPT_TEXT))
         if descriptions := self.tools.long_descriptions(known):
             # Only tools from outside have long descriptions, which must not speak for the operator.
-            self.context.transcript.say(Message("user", descriptions, name=INSTRUCTIONS))
+            self.context.transcript.say(Message("user", descriptions, kind=INSTRUCTIONS))
 
     def _run_after(self, before: Run | None, kept: Iterable[Message], *, same_run: bool) -> Run:
         """The state of the run that is rendered now, as a restart of `before` if that is a run."""
@@ -240,7 +240,7 @@ class RunStart:
         context.run = run
         while paths := self._unloaded():
             self._unloadable.update((yield LoadSections(paths)))
-        removed = self.tools.take_over(new_turn=self.beginning == "turn")
+        removed = self.tools.take_over(new_exchange=self.beginning == "exchange")
         # Messages from here on belong to this run, for observers too.
         overrides = {**run.overrides, **context.overrides_by_key}
         selected = context.presentation.decisions()[1]
@@ -255,7 +255,7 @@ class RunStart:
         else:
             self.notices.record_continued(continues)
         self.notices.record_loaded()
-        if self.beginning == "turn":
+        if self.beginning == "exchange":
             context.transcript.say(*self.missing_results())
         elif pending:
             # The results of the open calls come first.

@@ -34,7 +34,7 @@ class OfferedTools:
     toolbox: Toolbox = field(init=False)
     _seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
     _told_version: int = 0
-    _new_turn: bool = False
+    _new_exchange: bool = False
 
     def __post_init__(self) -> None:
         self.toolbox = Toolbox(self.context.adapter.hosted_tool_codecs, self.context.adapter.reserved_names)
@@ -50,9 +50,9 @@ class OfferedTools:
         self.context.save(tools=self.toolbox.refs)
         self._seen_overrides = self.context.session[VisibilityOverrides].latest()
 
-    def take_over(self, *, new_turn: bool) -> list[str]:
+    def take_over(self, *, new_exchange: bool) -> list[str]:
         """Offer what an earlier evaluation has offered; return the names of the tools that are gone."""
-        self._new_turn = new_turn
+        self._new_exchange = new_exchange
         removed: list[str] = []
         if not self.context.adapter.defers_tools and any(ref.deferred for ref in self.context.run.tools):
             # What this adapter cannot let the provider search is offered once its section opens.
@@ -81,8 +81,8 @@ class OfferedTools:
             return
         view = self.context.view
         wanted, searchable = self._offers(view, initial=False), self._searchable(view)
-        changes = self.toolbox.changes(wanted, searchable, new_turn=self._new_turn)
-        self._new_turn = False
+        changes = self.toolbox.changes(wanted, searchable, new_exchange=self._new_exchange)
+        self._new_exchange = False
         if mid_turn and not self.context.config.supports_dynamic_tools:
             self.toolbox.apply(replace(changes, new=()))
             return
@@ -207,7 +207,7 @@ class OfferedTools:
             if node is None or self.toolbox.get(tool.name) is not None or isinstance(tool, HostedTool):
                 continue
             late = any(up.is_late for up in (node, *view.outline.ancestors(node)))
-            if not late and not view.opened_at(node):
+            if not late and not view.state.opened_at(node):
                 raise self.context.error(
                     f"The {self.context.adapter.name} adapter cannot offer the tool '{tool.name}' of section "
                     f"'{node.key}': the provider uses this name for a tool of its own; rename it."

@@ -13,7 +13,6 @@ import typing
 from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from functools import lru_cache
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Annotated, Any, Literal, TypeGuard, Union
 from uuid import UUID
@@ -50,7 +49,7 @@ from weakincentives.serde.records import (
     is_struct,
     is_typed_dict,
 )
-from weakincentives.serde.strict import JsonSchema, accepts_null, from_strict, resolved, to_strict, with_references
+from weakincentives.serde.strict import JsonSchema, accepts_null, from_strict, resolved, with_references
 
 SCALARS = frozenset(
     {str, int, float, bool, type(None), datetime, date, time, timedelta, UUID, Decimal, bytes}
@@ -92,13 +91,9 @@ class Model(Node):
     written: JsonSchema
     closed: bool
 
-    @property
-    def accepts_null(self) -> bool:
-        return accepts_null(self.written, self.written)
-
-    @property
-    def has_fields(self) -> bool:
-        return "properties" in resolved(self.written, self.written)
+    def __post_init__(self) -> None:
+        self.accepts_null = accepts_null(self.written, self.written)
+        self.has_fields = "properties" in resolved(self.written, self.written)
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         if isinstance(self.annotation, type) and isinstance(data, self.annotation):
@@ -131,15 +126,14 @@ class Model(Node):
 
     def joined(self, writer: SchemaWriter) -> JsonSchema:
         """Pydantic's schema, with its definitions moved to join the others."""
-        own = to_strict(self.written) if writer.strict else self.written
-        inner = own.get("$defs", {})
+        inner = self.written.get("$defs", {})
         moved = {
             name: name if writer.definitions.get(name, definition) == definition else writer.free_name(name)
             for name, definition in inner.items()
         }
         for name, definition in inner.items():
             writer.definitions[moved[name]] = with_references(definition, moved)
-        top: JsonSchema = with_references({key: value for key, value in own.items() if key != "$defs"}, moved)
+        top: JsonSchema = with_references({key: value for key, value in self.written.items() if key != "$defs"}, moved)
         return top
 
     def top_schema(self, writer: SchemaWriter) -> JsonSchema:
@@ -156,7 +150,7 @@ class Model(Node):
 
 
 def is_pydantic(cls: type) -> bool:
-    """Whether Pydantic knows how to read the class."""
+    """True if Pydantic knows how to read the class."""
     return "pydantic" in sys.modules and (
         hasattr(cls, "__pydantic_validator__") or hasattr(cls, "__get_pydantic_core_schema__")
     )
@@ -164,14 +158,6 @@ def is_pydantic(cls: type) -> bool:
 
 def pydantic_model(annotation: Any) -> Model:
     """The node of a type that Pydantic reads; if there is none, Pydantic's exception says why."""
-    try:
-        return _known_model(annotation)
-    except TypeError:
-        # Metadata of an `Annotated` type that is not hashable.
-        return _new_model(annotation)
-
-
-def _new_model(annotation: Any) -> Model:
     pydantic: Any = sys.modules["pydantic"]
     says_extra: list[type] = []
     # First, because this imports `pydantic.json_schema`.
@@ -194,9 +180,6 @@ def _new_model(annotation: Any) -> Model:
 
     written = adapter.json_schema(schema_generator=Generator)
     return Model(annotation, adapter, written, not says_extra, name=_title(annotation))
-
-
-_known_model = lru_cache(maxsize=512)(_new_model)
 
 
 def _problem(error: Any, data: Any, path: str) -> FieldProblem:
@@ -269,7 +252,8 @@ class _Builder:
     def record(self, annotation: Any, cls: type) -> Record:
         if (known := self.records.get(annotation)) is not None:
             return known
-        record = self.records[annotation] = Record(dict if is_typed_dict(cls) else cls, name=_title(annotation))
+        built = dict if is_typed_dict(cls) else cls
+        record = self.records[annotation] = Record(built, name=_title(annotation), has_fields=True)
         if is_struct(cls):
             self.add_tag(record, cls)
         arguments = [column for column in columns(cls) if column.init]
@@ -366,15 +350,10 @@ def _json_value(value: object) -> Any:
 
 
 def _title(annotation: Any) -> str:
-    return annotation.__name__ if isinstance(annotation, type) else _short(annotation)
-
-
-def _short(annotation: Any) -> str:
-    args = typing.get_args(annotation)
-    origin = typing.get_origin(annotation)
-    if not args or not isinstance(origin, type) or origin is types.UnionType:
-        return str(annotation).removeprefix("typing.")
-    return f"{origin.__name__}[{', '.join(_title(arg) for arg in args)}]"
+    args, origin = typing.get_args(annotation), typing.get_origin(annotation)
+    if args and isinstance(origin, type) and origin is not types.UnionType:
+        return f"{origin.__name__}[{', '.join(map(_title, args))}]"
+    return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
 
 
 def _unsupported(annotation: Any, where: str) -> SerdeError:

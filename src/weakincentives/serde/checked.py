@@ -52,12 +52,6 @@ def check_tagged(annotation: Any, data: Any, types: Collection[type] | None = No
         _types.reset(token)
 
 
-def check_known(cls: type, types: Collection[type] | None) -> None:
-    """Raise a `Failure` for a class that is neither declared as data nor among the given types, if these are given."""
-    if types is not None and cls not in types and not is_declared(cls):
-        raise Failure(f"{cls.__module__}:{cls.__qualname__} is not declared as data; pass it in types=")
-
-
 def _check_for(annotation: Any) -> Check:
     annotation = bare(annotation)
     while typing.get_origin(annotation) is Annotated:
@@ -91,28 +85,22 @@ def _make_check(annotation: Any) -> Check:
     return partial(_check_instance, origin, annotation)
 
 
-def _check_any(data: Any) -> None:
+def _check_instance(cls: type, annotation: Any, data: Any) -> None:
     found, content = _split(data)
+    if not _is_subclass(found, cls):
+        raise _Mismatch(annotation, data)
     if found in _PAIRS:
         _check_pairs(_check_any, _check_any, content)
     elif found in _ITEMS:
         _check_items(_check_any, content)
     elif isinstance(data, dict):
-        if found not in _PLAIN:
-            check_known(found, _types.get())
-        _check_content(found, found, content)
-
-
-def _check_instance(cls: type, annotation: Any, data: Any) -> None:
-    found, content = _split(data)
-    if not _is_subclass(found, cls):
-        raise _Mismatch(annotation, data)
-    if found in _PAIRS or found in _ITEMS:
-        _check_any(data)
-    elif isinstance(data, dict):
-        if found is not cls and found not in _PLAIN:
-            check_known(found, _types.get())
+        types = _types.get()
+        if not (found is cls or found in _PLAIN or types is None or found in types or is_declared(found)):
+            raise Failure(f"{found.__module__}:{found.__qualname__} is not declared as data; pass it in types=")
         _check_content(found, annotation if found is cls else found, content)
+
+
+_check_any: Check = partial(_check_instance, object, Any)
 
 
 def _check_union(annotation: Any, options: Sequence[Check], data: Any) -> None:

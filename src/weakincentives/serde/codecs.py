@@ -51,8 +51,6 @@ class MalformedJson(SerdeError):
 class Codec(Generic[T]):
     """Reads JSON as one type. `codec(cls)` prepares it once and caches it."""
 
-    __slots__ = ("_fast", "annotation", "node")
-
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self.node = build(annotation)
@@ -88,12 +86,12 @@ class Codec(Generic[T]):
 
     @property
     def is_text(self) -> bool:
-        """Whether the type is plain text."""
+        """True if the type is plain text."""
         return isinstance(self.node, Scalar) and self.node.cls is str
 
     @property
     def is_object(self) -> bool:
-        """Whether JSON of the type is an object with named fields."""
+        """True if JSON of the type is an object with named fields."""
         return self.node.has_fields
 
     @property
@@ -121,7 +119,7 @@ class Codec(Generic[T]):
 
 _Decode = Callable[[str | bytes], Any]
 _Fast = tuple[Any, _Decode | None, _Decode | None]
-"""What reads valid data: a type and its decoder, which reject what the last decoder would accept by mistake.
+"""The readers of valid data: a type and its decoder, which reject what the last decoder would accept by mistake.
 
 They are None if there is nothing to reject, and all is None if only the nodes can read the data.
 """
@@ -161,7 +159,7 @@ def field_descriptions(cls: type) -> dict[str, str]:
 
 
 def confusable_options(cls: Any, *, allow_extra: bool = False) -> tuple[str, str] | None:
-    """Two options of a union where the second would be read as the first; None if all can be told apart."""
+    """Two options of a union where the second would be read as the first; None if all are distinguishable."""
     made = codec(cls)
     if not isinstance(made.node, AnyOf):
         return None
@@ -220,7 +218,7 @@ def _from_json(expected: type, data: Any) -> Any:
 
 
 def _extent(text: str, start: int) -> tuple[int, bool]:
-    """Where the value at `start` ends or stops being JSON, and whether it is complete."""
+    """The place where the value at `start` ends or stops being JSON, and True if it is complete."""
     closing: list[str] = []
     state = "value"
     position = start

@@ -161,7 +161,7 @@ def quote(value: object) -> str:
 
 
 def describe(value: object) -> str:
-    """How messages refer to a value of the wrong type."""
+    """A value of the wrong type, as messages refer to it."""
     match value:
         case None:
             return "null"

@@ -1,8 +1,9 @@
 """JSON Schemas from outside: checked once, sent as they are, and used to validate data.
 
 This is our own validator because tools from outside need one wherever they run, and the core depends on msgspec alone:
-jsonschema would add five packages and 130 ms of import time, jsonschema-rs a 15 MB binary. Formats other than
-`FORMATS`, the `unevaluated...` keywords and `$dynamicRef` are not enforced. Nothing is fetched.
+jsonschema would add five packages and 130 ms of import time, and hostile schemas freeze it; jsonschema-rs is a 15 MB
+binary. Formats other than `FORMATS`, the `unevaluated...` keywords and `$dynamicRef` are not enforced. Nothing is
+fetched.
 
 Neither the schema nor the data is trusted: schemas have a maximum size, patterns are matched in bounded time, and
 reading data takes at most `MAX_STEPS`.
@@ -49,7 +50,7 @@ MAX_VALUES = 50_000
 """The largest schema that is accepted, in JSON values."""
 MAX_DEPTH = 100
 CHECK_STEPS = 10
-"""What applying one schema to one value counts."""
+"""The steps that applying one schema to one value counts."""
 MAX_PROBLEMS = 20
 MAX_CHOICES = 20
 
@@ -98,7 +99,10 @@ class ForeignSchema:
         for option in _options(self.schema, self.schema, set()):
             for name, declared in option.get("properties", {}).items():
                 found.setdefault(name, {}).setdefault(json.dumps(declared, sort_keys=True, default=repr), declared)
-        properties = {name: _union([*options.values()]) for name, options in found.items()}
+        properties = {
+            name: next(iter(options.values())) if len(options) == 1 else {"anyOf": [*options.values()]}
+            for name, options in found.items()
+        }
         kept = {key: value for key, value in self.schema.items() if key not in _NOT_SENT}
         return {**kept, "properties": properties | self.schema.get("properties", {})}
 
@@ -112,10 +116,6 @@ def _options(schema: JsonSchema, root: JsonSchema, seen: set[int]) -> Iterator[J
             seen.add(id(option))
             yield option
             yield from _options(option, root, seen)
-
-
-def _union(options: list[Any]) -> Any:
-    return options[0] if len(options) == 1 else {"anyOf": options}
 
 
 class _SchemaReader:
@@ -176,7 +176,7 @@ class _SchemaReader:
             self._problems.append(FieldProblem(path, f"{reference!r} leads to {describe(target)}, not to a schema"))
 
     def _chain(self, schema: Any, root: JsonSchema) -> int:
-        """How many schemas apply to one value, one within or behind the other; rejects references in a circle."""
+        """The number of schemas that apply to one value, one behind the other; rejects references in a circle."""
         if not isinstance(schema, dict):
             return 0
         if id(schema) not in self._chains:
@@ -281,7 +281,7 @@ class _Check:
         self._referenced: dict[tuple[str, str, int], list[FieldProblem]] = {}
 
     def problems(self, schema: Any, data: Any, path: str) -> Iterator[FieldProblem]:
-        """Where data does not match a schema, with paths."""
+        """The places where data does not match a schema, with paths."""
         self._take(CHECK_STEPS)
         if isinstance(schema, bool) or not schema:
             if schema is False:
@@ -296,8 +296,8 @@ class _Check:
             return
         for choices in (schema.get("enum"), [schema["const"]] if "const" in schema else None):
             if choices is not None:
-                self._take(len(choices))
-                if not any(_same(choice, data) for choice in choices):
+                given = self._hashable(data)
+                if not any(self._hashable(choice) == given for choice in choices):
                     yield FieldProblem(path, f"expected one of {_listed(choices)}, got {describe(data)}")
         kind = kinds_of(data)[-1]
         if kind in ("number", *_LENGTHS):
@@ -414,17 +414,6 @@ class _Check:
 def _listed(choices: Collection[Any], shown: Callable[[Any], str] = quote) -> str:
     more = f" and {len(choices) - MAX_CHOICES} more" if len(choices) > MAX_CHOICES else ""
     return ", ".join(map(shown, islice(choices, MAX_CHOICES))) + more
-
-
-def _same(one: Any, other: Any) -> bool:
-    """Equality as JSON defines it, where true is not 1."""
-    if isinstance(one, bool) or isinstance(other, bool):
-        return one is other
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(_same, one, other))
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(_same(value, other[key]) for key, value in one.items())
-    return bool(one == other)
 
 
 def _has_form(shape: str, read: Callable[[str], object], text: str) -> bool:

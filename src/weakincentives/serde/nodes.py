@@ -16,20 +16,17 @@ from typing import Annotated, Any, ClassVar, ForwardRef, Literal, NamedTuple, Un
 import msgspec
 
 from weakincentives.errors import FieldProblem, SerdeError
-from weakincentives.serde.constraints import LENGTHS, Constraints, describe, field_path, holds, merge, words
+from weakincentives.serde.constraints import Constraints, describe, field_path, holds, merge, words
 from weakincentives.serde.records import Column, dump
 from weakincentives.serde.strict import (
     JSON_VALUE,
     KEYWORDS,
     JsonSchema,
     any_of,
-    default_note,
     described,
-    entries,
     is_entry,
-    json_value,
     object_schema,
-    tuple_schema,
+    to_strict,
 )
 
 MAX_PROBLEMS = 100
@@ -39,24 +36,17 @@ _OTHER_FIELDS = ("missing", "unknown field")
 _TYPES = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 
 
-class _Notation(NamedTuple):
-    """How a type is written as text: its format in JSON Schema, and its wording in descriptions and messages."""
-
-    format: str
-    note: str
-    expected: str
-
-
+# The types that are written as text: their formats in JSON Schema, and their names in messages.
 _NOTATIONS = {
-    "datetime": _Notation("date-time", "ISO 8601 date and time", "an ISO 8601 date and time"),
-    "date": _Notation("date", "ISO 8601 date", "an ISO 8601 date"),
-    "time": _Notation("time", "ISO 8601 time", "an ISO 8601 time"),
-    "timedelta": _Notation("duration", "ISO 8601 duration", "an ISO 8601 duration"),
-    "UUID": _Notation("uuid", "UUID", "a UUID"),
-    "Decimal": _Notation("", "decimal number as text", "a decimal number"),
-    "bytes": _Notation("", "base64", "base64 text"),
+    "datetime": ("date-time", "an ISO 8601 date and time"),
+    "date": ("date", "an ISO 8601 date"),
+    "time": ("time", "an ISO 8601 time"),
+    "timedelta": ("duration", "an ISO 8601 duration"),
+    "UUID": ("uuid", "a UUID"),
+    "Decimal": ("decimal", "a decimal number"),
+    "bytes": ("base64", "base64 text"),
 }
-_PATH = _Notation("", "file path", "a path")
+_PATH = ("path", "a path")
 
 
 def read(node: Node, data: Any, *, allow_extra: bool = False) -> Any:
@@ -76,9 +66,10 @@ def read(node: Node, data: Any, *, allow_extra: bool = False) -> Any:
 
 def schema(node: Node, *, strict: bool = True) -> JsonSchema:
     """A new schema of `node`; a type with fields is written in place at the top, others go under `$defs`."""
-    writer = SchemaWriter(strict)
+    writer = SchemaWriter()
     top = node.top_schema(writer)
-    return {**top, "$defs": writer.definitions} if writer.definitions else top
+    written = {**top, "$defs": writer.definitions} if writer.definitions else top
+    return to_strict(written) if strict else written
 
 
 class Reader:
@@ -98,8 +89,7 @@ class Reader:
 class SchemaWriter:
     """The definitions of one schema, and the reference to each node that has one."""
 
-    def __init__(self, strict: bool) -> None:
-        self.strict = strict
+    def __init__(self) -> None:
         self.definitions: dict[str, JsonSchema] = {}
         self.known: dict[Node, JsonSchema] = {}
 
@@ -135,19 +125,12 @@ class StrictTypes:
 
 
 class Node(msgspec.Struct, eq=False, kw_only=True):
-    """What data must look like; `name` is how messages refer to it."""
+    """A kind of data; `name` is how messages refer to it. If it `has_fields`, its JSON is an object with these."""
 
     shape: ClassVar[tuple[type, ...]] = ()
     name: str = ""
-
-    @property
-    def accepts_null(self) -> bool:
-        return False
-
-    @property
-    def has_fields(self) -> bool:
-        """Whether its JSON is an object with named fields."""
-        return False
+    accepts_null: bool = False
+    has_fields: bool = False
 
     @abstractmethod
     def read(self, reader: Reader, data: Any, path: str) -> Any:
@@ -166,7 +149,7 @@ class Node(msgspec.Struct, eq=False, kw_only=True):
         """A type with which msgspec accepts what `read` does, or less; raises `TypeError` if there is none."""
 
     def resembles(self, data: Any) -> bool:
-        """Whether the data may be meant for this option of a union, judging by its outer shape."""
+        """True if the data may be meant for this option of a union, judging by its outer shape."""
         if self.shape:
             return isinstance(data, self.shape)
         return not self.accepts_null and not isinstance(data, abc.Mapping | list | tuple)
@@ -176,19 +159,13 @@ class AnyValue(Node):
     """Any JSON value, unchanged."""
 
     name: str = "any value"
-
-    @property
-    def accepts_null(self) -> bool:
-        return True
+    accepts_null: bool = True
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         return data
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        if not writer.strict:
-            return {}
-        writer.definitions.setdefault(JSON_VALUE, json_value())
-        return {"$ref": f"#/$defs/{JSON_VALUE}"}
+        return {}
 
     def strict_type(self, types: StrictTypes) -> Any:
         return Any
@@ -229,11 +206,8 @@ class Scalar(Constrained):
     cls: type
 
     def __post_init__(self) -> None:
-        self.name = self.plain_name = "null" if self.cls is type(None) else self.cls.__name__
-
-    @property
-    def accepts_null(self) -> bool:
-        return self.cls is type(None)
+        self.accepts_null = self.cls is type(None)
+        self.name = self.plain_name = "null" if self.accepts_null else self.cls.__name__
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         value: Any = data
@@ -255,26 +229,21 @@ class Scalar(Constrained):
         if expected.__module__.startswith("pathlib"):
             if isinstance(data, str | expected) and "\0" not in str(data):
                 return expected(data)
-            wanted = _PATH.expected
+            wanted = _PATH[1]
         elif expected is float or expected not in _TYPES:
             try:
                 return msgspec.convert(data, expected)
             except (msgspec.ValidationError, ValueError, OverflowError, ArithmeticError):
                 if (notation := _NOTATIONS.get(self.plain_name)) is not None:
-                    wanted = f"{self.name} ({notation.expected})"
+                    wanted = f"{self.name} ({notation[1]})"
         return reader.problem(path, f"expected {wanted}, got {describe(data)}")
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        if (known := _TYPES.get(self.cls)) is not None:
-            bounds = {KEYWORDS[name]: limit for name, limit in self.constraints.items() if name in KEYWORDS}
-            lengths = {name: limit for name, limit in self.constraints.items() if name in LENGTHS}
-            if lengths and writer.strict:
-                return {"type": known, **bounds, "description": words(lengths, self.unit)}
-            return {"type": known, **bounds, **self.lengths("Length")}
-        notation = _NOTATIONS.get(self.plain_name, _PATH)
-        if writer.strict:
-            return {"type": "string", "description": notation.note}
-        return {"type": "string", "format": notation.format} if notation.format else {"type": "string"}
+        kind = _TYPES.get(self.cls)
+        if kind is None:
+            return {"type": "string", "format": _NOTATIONS.get(self.plain_name, _PATH)[0]}
+        bounds = {KEYWORDS[name]: limit for name, limit in self.constraints.items() if name in KEYWORDS}
+        return {"type": kind, **bounds, **self.lengths("Length")}
 
     def plain_type(self, types: StrictTypes) -> Any:
         return None if self.cls is type(None) else self.cls
@@ -288,10 +257,7 @@ class Enumeration(Node):
 
     def __post_init__(self) -> None:
         self.name = "one of " + ", ".join(repr(value) for value, _ in self.members)
-
-    @property
-    def accepts_null(self) -> bool:
-        return any(value is None for value, _ in self.members)
+        self.accepts_null = any(value is None for value, _ in self.members)
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         for value, member in self.members:
@@ -339,7 +305,7 @@ class Array(Constrained):
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
         array: JsonSchema = {"type": "array", "items": self.item.schema(writer)}
-        if self.build in (set, frozenset) and not writer.strict:
+        if self.build in (set, frozenset):
             array["uniqueItems"] = True
         return array | self.lengths("Items")
 
@@ -370,16 +336,14 @@ class FixedTuple(Node):
     def schema(self, writer: SchemaWriter) -> JsonSchema:
         items = [item.schema(writer) for item in self.items]
         size = len(items)
-        if not writer.strict:
-            return {"type": "array", "prefixItems": items, "items": False, "minItems": size, "maxItems": size}
-        return tuple_schema(items, [item.name for item in self.items])
+        return {"type": "array", "prefixItems": items, "items": False, "minItems": size, "maxItems": size}
 
     def strict_type(self, types: StrictTypes) -> Any:
         return tuple[tuple(item.strict_type(types) for item in self.items)]  # type: ignore[misc]
 
 
 class Map(Constrained):
-    """A mapping; strict schemas, which cannot express arbitrary keys, use a list of entries instead."""
+    """A mapping, or the list of entries that strict schemas use instead."""
 
     unit: ClassVar[str] = "entry"
     shape: ClassVar[tuple[type, ...]] = (abc.Mapping,)
@@ -409,10 +373,12 @@ class Map(Constrained):
         return result
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        value = self.value.schema(writer)
-        if not writer.strict:
-            return {"type": "object", "additionalProperties": value, **self.lengths("Properties")}
-        return entries(self.key.schema(writer), value, **self.lengths("Items"))
+        names = self.key.schema(writer)
+        kind = names.pop("type", None)
+        if kind != "string":
+            names = {"pattern": "^-?[0-9]+$"} if kind == "integer" else {}
+        written: JsonSchema = {"type": "object", "additionalProperties": self.value.schema(writer)}
+        return written | ({"propertyNames": names} if names else {}) | self.lengths("Properties")
 
     def plain_type(self, types: StrictTypes) -> Any:
         return dict[self.key.strict_type(types), self.value.strict_type(types)]  # type: ignore[misc]
@@ -447,10 +413,7 @@ class AnyOf(Node):
 
     def __post_init__(self) -> None:
         self.name = " | ".join(option.name for option in self.options)
-
-    @property
-    def accepts_null(self) -> bool:
-        return any(option.accepts_null for option in self.options)
+        self.accepts_null = any(option.accepts_null for option in self.options)
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         options = self.options
@@ -508,25 +471,15 @@ class RecordField(NamedTuple):
     step: str
     description: str | None = None
 
-    @property
-    def may_be_omitted(self) -> bool:
-        """True if null is a valid value but not the default: then only omitting the field gives the default."""
-        return not self.column.required and self.node.accepts_null and self.column.default is not None
-
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        written = self.node.schema(writer)
-        notes = []
-        if writer.strict and not self.column.required:
-            computed = self.column.default_factory not in (list, dict, tuple, set, frozenset)
-            default = default_note(self.column.default if computed else self.column.default_factory())
-            if not self.node.accepts_null:
-                written = any_of([written, {"type": "null"}])
-                notes.append(f"null for the default{default}")
-            elif self.may_be_omitted:
-                notes.append(f"leave out for the default{default}")
-        elif self.column.default is not MISSING:
-            written = {**written, "default": dump(self.column.default)}
-        return described(written, self.description, notes)
+        written = described(self.node.schema(writer), self.description, [])
+        default, factory = self.column.default, self.column.default_factory
+        if factory in (list, dict, tuple, set, frozenset):
+            default = factory()
+        if default is not MISSING:
+            with suppress(SerdeError):
+                written = {**written, "default": dump(default)}
+        return written
 
 
 class Record(Node):
@@ -541,10 +494,6 @@ class Record(Node):
     fields: dict[str, RecordField] = {}
     settable: bool = True
     closed: bool = False
-
-    @property
-    def has_fields(self) -> bool:
-        return True
 
     def read(self, reader: Reader, data: Any, path: str) -> Any:
         if type(data) is not dict and not isinstance(data, abc.Mapping):
@@ -588,16 +537,11 @@ class Record(Node):
 
     def top_schema(self, writer: SchemaWriter) -> JsonSchema:
         properties = {name: field.schema(writer) for name, field in self.fields.items()}
-        required = [
-            name
-            for name, field in self.fields.items()
-            if field.column.required or (writer.strict and not field.may_be_omitted)
-        ]
-        return object_schema(properties, required)
+        return object_schema(properties, [name for name, field in self.fields.items() if field.column.required])
 
     def strict_type(self, types: StrictTypes) -> Any:
         if any(not field.column.name for field in self.fields.values()):
-            raise TypeError("msgspec asks for a tag only in unions")
+            raise TypeError("msgspec requires a tag only in unions")
         return self.struct(types)
 
     def struct(self, types: StrictTypes) -> Any:

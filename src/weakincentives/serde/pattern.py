@@ -13,7 +13,7 @@ from re import _compiler, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 MAX_STEPS = 1_000_000
-"""How much work may go into reading the arguments of one call: about half a second."""
+"""The most work that may go into reading the arguments of one call: about half a second."""
 MAX_PATTERN_LENGTH = 5_000
 # A state has a counter for each, so more of them make every step slower.
 MAX_NESTED_COUNTS = 8
@@ -41,8 +41,6 @@ class TooManyStepsError(Exception):
 class Steps:
     """A number of steps that may be taken."""
 
-    __slots__ = ("_left",)
-
     def __init__(self, limit: int) -> None:
         self._left = limit
 
@@ -61,8 +59,6 @@ class BoundedPattern:
 
     A state of the matcher is an instruction and the counters of the repetitions it is in, the innermost first.
     """
-
-    __slots__ = ("_anchored", "_nested_counts", "_program", "_start", "_tests", "classes")
 
     def __init__(self, pattern: str) -> None:
         if len(pattern) > MAX_PATTERN_LENGTH:
@@ -84,7 +80,7 @@ class BoundedPattern:
         return any(self._ends(self._start, text, 0, take_steps, anchored=self._anchored))
 
     def find(self, text: str, take_steps: Callable[[int], None]) -> tuple[int, int] | None:
-        """Where the first match begins and ends; of several there, the longest."""
+        """The beginning and end of the first match; of several there, the longest."""
         for begin in range(1 if self._anchored else len(text) + 1):
             ends = list(self._ends(self._start, text, begin, take_steps, anchored=True))
             if ends:
@@ -196,7 +192,7 @@ class BoundedPattern:
         return len(self._program) - 1
 
     def _test(self, item: tuple[Any, Any], flags: int) -> Any:
-        """A function that says whether one character, or a position such as the start, is as the item demands."""
+        """A function that is true if one character, or a position such as the start, is as the item demands."""
         key = (repr(item), flags)
         if key not in self._tests:
             kind, given = item

@@ -58,7 +58,7 @@ def field_value(record: Any, name: str) -> Any:
 
 
 def is_instance(value: object, cls: type) -> bool:
-    """Whether a value is an instance of a class; for a TypedDict, whether it is a dict with its keys."""
+    """True if a value is an instance of a class; for a TypedDict, if it is a dict with its keys."""
     if not is_typed_dict(cls):
         return isinstance(value, cls)
     known = columns(cls)
@@ -115,12 +115,7 @@ def bare(annotation: Any) -> Any:
 
 def dump(value: Any) -> Any:
     """The value as dicts, lists and plain scalars, including computed fields (`init=False`)."""
-    try:
-        return _lists(msgspec.to_builtins(_with_objects(value), str_keys=True, enc_hook=_to_json))
-    except RecursionError:
-        raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
-    except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise SerdeError((FieldProblem("$", f"cannot be written as JSON: {error}"),)) from None
+    return _lists(_written(msgspec.to_builtins, value, str_keys=True, enc_hook=_to_json))
 
 
 def encode(value: Any, *, as_input: bool = False) -> bytes:
@@ -128,8 +123,13 @@ def encode(value: Any, *, as_input: bool = False) -> bytes:
 
     A Pydantic model is written as it is shown, or `as_input`: under the names it is read by, without computed fields.
     """
+    text: bytes = _written(msgspec.json.encode, value, enc_hook=_to_input if as_input else _to_json)
+    return text
+
+
+def _written(write: Callable[..., Any], value: Any, **options: Any) -> Any:
     try:
-        return msgspec.json.encode(_with_objects(value), enc_hook=_to_input if as_input else _to_json)
+        return write(_with_objects(value), **options)
     except RecursionError:
         raise SerdeError((FieldProblem("$", "value is nested too deeply or contains itself"),)) from None
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
@@ -182,7 +182,7 @@ def _struct_columns(cls: Any) -> Iterator[Column]:
 
 
 def _is_required(cls: Any, name: str) -> bool:
-    """Whether a TypedDict must have a key. Under `from __future__ import annotations` only the text says so."""
+    """True if a TypedDict must have a key. Under `from __future__ import annotations` only the text shows it."""
     hint = cls.__annotations__[name]
     text = _QUALIFIER.match(getattr(hint, "__forward_arg__", ""))
     if text is not None:
@@ -254,7 +254,7 @@ def _substitute(hint: Any, filled: dict[TypeVar, Any]) -> Any:
 
 def _to_json(value: Any) -> Any:
     if type(value) in (list, tuple, frozenset):
-        # msgspec only asks about these if they are keys.
+        # msgspec passes these to the hook only if they are keys.
         raise TypeError(f"the keys of a mapping must be text in JSON, got a {type(value).__name__}")
     if isinstance(value, abc.Mapping):
         return dict(value)

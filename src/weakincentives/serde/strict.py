@@ -1,4 +1,4 @@
-"""What providers' strict modes require of a JSON Schema, and conversion of other schemas to that form.
+"""The form of JSON Schema that providers' strict modes require, and conversion of other schemas to it.
 
 Strict means that every property is required, none may be added, and keywords that providers reject are left out. The
 substitutes are undone when the data comes back: null for a property with a default, a list of entries for a mapping
@@ -57,27 +57,9 @@ def any_of(options: list[JsonSchema]) -> JsonSchema:
     return {"anyOf": distinct}
 
 
-def entries(key: JsonSchema, value: JsonSchema, **lengths: int) -> JsonSchema:
-    """A mapping in strict form, which cannot express arbitrary keys."""
-    entry = object_schema({"key": key, "value": value}, ["key", "value"])
-    return {"type": "array", "items": entry, **lengths, "description": "one entry for each key"}
-
-
-def tuple_schema(items: list[JsonSchema], names: list[str]) -> JsonSchema:
-    """An array of fixed length in strict form, which has one type for all items."""
-    note = f"exactly {len(items)} items: {', '.join(names)}"
-    return {"type": "array", "items": any_of(items) if items else {"type": "null"}, "description": note}
-
-
 def is_entry(item: object) -> bool:
     """True for one entry of a mapping in strict form."""
     return isinstance(item, dict) and item.keys() == {"key", "value"}
-
-
-def json_value() -> JsonSchema:
-    """The definition of `JSON_VALUE`: any JSON except objects, whose keys strict modes require to be declared."""
-    plain = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
-    return {"anyOf": [*plain, {"type": "array", "items": {"$ref": f"#/$defs/{JSON_VALUE}"}}]}
 
 
 def described(schema: JsonSchema, description: str | None, notes: list[str]) -> JsonSchema:
@@ -176,7 +158,7 @@ def _alternatives(schema: Any, root: JsonSchema, take_steps: TakeSteps) -> Itera
 
 
 def is_covered_by(schema: JsonSchema, other: JsonSchema, *, allow_extra: bool) -> bool:
-    """Whether another schema can also read all objects of a schema, with all of their properties."""
+    """True if another schema can also read all objects of a schema, with all of their properties."""
     mine, theirs = resolved(schema, schema), resolved(other, other)
     if "properties" not in mine or "properties" not in theirs:
         return False
@@ -189,7 +171,7 @@ def is_covered_by(schema: JsonSchema, other: JsonSchema, *, allow_extra: bool) -
 
 
 def _disjoint(one: JsonSchema, other: JsonSchema) -> bool:
-    """Whether no value fits both, as far as their outer shapes tell."""
+    """True if no value fits both, judging by their outer shapes."""
     choices = [set(map(encode, each["enum"])) for each in (one, other) if "enum" in each]
     choices += [{encode(each["const"])} for each in (one, other) if "const" in each]
     if len(choices) == 2:
@@ -210,7 +192,7 @@ def resolved(schema: Any, root: JsonSchema) -> JsonSchema:
 
 
 def look_up(root: JsonSchema, reference: str) -> Any:
-    """What a reference such as `#/$defs/Name` points to; raises `LookupError` if there is nothing."""
+    """The schema that a reference such as `#/$defs/Name` points to; raises `LookupError` if there is none."""
     found: Any = root
     if reference != "#" and not reference.startswith("#/"):
         raise LookupError(f"{reference!r} is not a path in the schema, and nothing is fetched")
@@ -242,12 +224,14 @@ def to_strict(schema: JsonSchema) -> JsonSchema:
     definitions = {name: writer.write(inner) for name, inner in schema.get("$defs", {}).items()}
     written = writer.write({key: value for key, value in schema.items() if key != "$defs"})
     if writer.uses_json_value:
-        definitions[JSON_VALUE] = json_value()
+        # Any JSON except objects, whose keys strict modes require to be declared.
+        plain = [{"type": kind} for kind in ("string", "number", "boolean", "null")]
+        definitions[JSON_VALUE] = {"anyOf": [*plain, {"type": "array", "items": {"$ref": f"#/$defs/{JSON_VALUE}"}}]}
     return {**written, "$defs": definitions} if definitions else written
 
 
 def _tags(schema: Any) -> set[str]:
-    """The names of the properties by which unions in a schema tell their options apart."""
+    """The names of the properties that distinguish the options of unions in a schema."""
     if isinstance(schema, list):
         return set[str]().union(*map(_tags, schema))
     if not isinstance(schema, dict):
@@ -311,7 +295,10 @@ class _StrictWriter:
         if "prefixItems" in schema:
             items = schema["prefixItems"]
             kinds = [str(resolved(item, self.root).get("type", "any value")) for item in items]
-            return tuple_schema([self.write(item) for item in items], kinds)
+            # An array in strict form has one type for all items.
+            written = any_of([self.write(item) for item in items]) if items else {"type": "null"}
+            note = f"exactly {len(items)} items: {', '.join(kinds)}"
+            return {"type": "array", "items": written, "description": note}
         lengths: dict[str, int] = {key: schema[key] for key in ("minItems", "maxItems") if key in schema}
         return {"type": "array", "items": self.write(schema.get("items", {})), **lengths}
 
@@ -320,7 +307,8 @@ class _StrictWriter:
         if properties is None and further is not False:
             key = {"type": "string", **schema.get("propertyNames", {})}
             lengths = {f"{end}Items": schema[f"{end}Properties"] for end in _ENDS if f"{end}Properties" in schema}
-            return entries(self.write(key), self.write(further), **lengths)
+            entry = object_schema({"key": self.write(key), "value": self.write(further)}, ["key", "value"])
+            return {"type": "array", "items": entry, **lengths, "description": "one entry for each key"}
         if schema.get("additionalProperties") or schema.keys() & {"patternProperties", "propertyNames"}:
             return None
         required = schema.get("required", ())
@@ -372,7 +360,7 @@ def from_strict(schema: Any, data: Any, root: JsonSchema, take_steps: TakeSteps 
 
 
 def _fits(option: Any, data: Any, root: JsonSchema, take_steps: TakeSteps) -> bool:
-    """Whether the data may be meant for this option of a union, judging by its outer shape."""
+    """True if the data may be meant for this option of a union, judging by its outer shape."""
     found = _alternatives(option, root, take_steps)
     return any(not options_of(schema) and _has_shape(schema, data, root) for schema in found)
 
@@ -397,7 +385,7 @@ def _has_shape(schema: JsonSchema, data: Any, root: JsonSchema) -> bool:
 
 
 def _size(schema: JsonSchema) -> int:
-    """How much work it is to compare a value with a schema, without the schemas within."""
+    """The work of comparing a value with a schema, without the schemas within."""
     return 1 + len(schema) + sum(len(schema.get(key, ())) for key in ("enum", "required", "prefixItems"))
 
 

@@ -252,6 +252,10 @@ def _tagger(tag: str, convert: Convert) -> Convert:
     return lambda value: {"$": tag, "v": convert(value)}
 
 
+def _by_attributes(cls: type, *names: str) -> tuple[type, Convert, Convert]:
+    return cls, lambda value: _dump_items(getattr(value, name) for name in names), lambda data: cls(*_load_items(data))
+
+
 def _dumper_for(cls: type) -> Convert:
     if issubclass(cls, type):
         return _tagger("type", _remember)
@@ -275,7 +279,7 @@ def _loader_for(tag: str) -> Convert:
 
 
 def _converters(cls: Any) -> tuple[Convert, Convert] | None:
-    """How values of a class are written and read under its tag; None if only `register_type` can say."""
+    """Functions that write and read values of a class under its tag; None if `register_type` must supply them."""
     if issubclass(cls, enum.Enum):
         known = cls.__members__
         return (
@@ -291,7 +295,7 @@ def _converters(cls: Any) -> tuple[Convert, Convert] | None:
     if is_named_tuple(cls):
         return _dump_items, lambda data: cls(*_load_items(data))
     if _is_pydantic_value(cls):
-        return str, lambda data: read(pydantic_model(cls), data)
+        return str, partial(read, pydantic_model(cls))
     if cls.__module__ == "ipaddress":
         return str, cls
     plain = next((plain for plain in (str, int, float, bytes) if issubclass(cls, plain)), None)
@@ -310,7 +314,7 @@ def _dump_record(names: tuple[str, ...], value: Any) -> Any:
 
 
 def _is_pydantic_value(cls: type) -> bool:
-    """Whether Pydantic creates such values from text, such as URLs; false for types that hide their value."""
+    """True if Pydantic creates such values from text, such as URLs; false for types that hide their value."""
     own = cls.__module__.partition(".")[0] == "pydantic" and not issubclass(cls, str | int | float | bytes)
     return own and is_pydantic(cls) and not hasattr(cls, "get_secret_value")
 
@@ -447,11 +451,7 @@ _TAGS: dict[str, tuple[type, Convert | None, Convert]] = {
     "OrderedDict": (OrderedDict, _dump_pairs, lambda data: OrderedDict(_load_items(data))),
     "mappingproxy": (MappingProxyType, _dump_pairs, lambda data: MappingProxyType(dict(_load_items(data)))),
     "date": (date, date.isoformat, date.fromisoformat),
-    "timedelta": (
-        timedelta,
-        lambda value: [value.days, value.seconds, value.microseconds],
-        lambda data: timedelta(*data),
-    ),
+    "timedelta": _by_attributes(timedelta, "days", "seconds", "microseconds"),
     "UUID": (UUID, str, UUID),
     "Decimal": (Decimal, str, Decimal),
     "Path": (Path, str, Path),
@@ -461,11 +461,7 @@ _TAGS: dict[str, tuple[type, Convert | None, Convert]] = {
     "blob": (Blob, _dump_blob, _load_blob),
     "bytearray": (bytearray, _dump_bytes, lambda data: bytearray(b64decode(data, validate=True))),
     "unset": (msgspec.UnsetType, lambda value: None, lambda data: msgspec.UNSET),
-    "complex": (
-        complex,
-        lambda value: [_dump_float(value.real), _dump_float(value.imag)],
-        lambda data: complex(*_load_items(data)),
-    ),
+    "complex": _by_attributes(complex, "real", "imag"),
     "type": (type, _remember, find_class),
 }
 TAG_TYPES = {tag: cls for tag, (cls, _, _) in _TAGS.items()}

@@ -15,7 +15,7 @@ from weakincentives._display import Displayed, Shown, Table, shortened
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
 from weakincentives.filesystem import InMemoryFilesystem
-from weakincentives.session.slices import Operation, SliceView
+from weakincentives.session.slices import Append, Clear, InvalidResult, Operation, Replace, SliceView
 from weakincentives.session.snapshot import Snapshot
 from weakincentives.session.store import SliceStore
 
@@ -65,28 +65,20 @@ class Slice(Generic[T]):
 
     def append(self, item: T) -> None:
         """Add an item without running reducers or observers; use `dispatch` for those."""
-        self._check(item)
-        with self._store.lock:
-            self._store.writable(self._type).append(item)
+        self._change(Append(item))
 
     def seed(self, items: T | Iterable[T]) -> None:
         """Replace the slice's contents with these items, or with this one item."""
-        seeds: tuple[Any, ...] = (items,) if isinstance(items, self._type) else tuple(items)  # type: ignore[arg-type]
-        for item in seeds:
-            self._check(item)
-        with self._store.lock:
-            self._store.writable(self._type).replace(seeds)
+        self._change(Replace(items))
 
     def update(self, function: Callable[[SliceView[T]], Iterable[T]]) -> None:
         """Replace the slice's contents with what `function` makes of them; no other thread writes in between."""
         with self._store.lock:
-            column = self._store.writable(self._type)
-            column.replace(tuple(function(column.view())))
+            self._change(Replace(function(self._store.writable(self._type).view())))
 
     def clear(self, predicate: Callable[[T], bool] | None = None) -> None:
         """Remove every item, or those matching `predicate`. An installed slice then holds its initial value again."""
-        with self._store.lock:
-            self._store.writable(self._type).clear(predicate)
+        self._change(Clear(predicate))
 
     def apply(self, event: object) -> None:
         """Apply an event to this slice only."""
@@ -105,9 +97,13 @@ class Slice(Generic[T]):
             raise SessionError(f"register(...) must be given an event class, got {event_type!r}")
         self._store.register(self._type, event_type, reducer)
 
-    def _check(self, item: object) -> None:
-        if not isinstance(item, self._type):
-            raise SessionError(f"Items of slice '{self._type.__qualname__}' must be of that type, got {item!r}")
+    def _change(self, operation: Operation) -> None:
+        with self._store.lock:
+            try:
+                self._store.writable(self._type).apply_result(operation)
+            except InvalidResult as error:
+                name = self._type.__qualname__
+                raise SessionError(f"Items of slice '{name}' must be of that type, got {error.got!r}") from None
 
 
 class Session(Displayed):
@@ -120,19 +116,6 @@ class Session(Displayed):
         session[Incremented].all()  # every event of that type
         session[Counter].latest()  # the state that a @reducer made of them
     """
-
-    __slots__ = (
-        "__weakref__",
-        "_claim_lock",
-        "_last_time",
-        "_observers",
-        "_owner",
-        "_store",
-        "_workspace",
-        "clock",
-        "session_id",
-        "silent",
-    )
 
     def __init__(self, *, session_id: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
         self.session_id = session_id or os.urandom(16).hex()

@@ -1,4 +1,4 @@
-"""What a slice holds: its items, the operations and reducers that change them, and views of them.
+"""The contents of a slice: its items, the operations and reducers that change them, and views of them.
 
 Items live in a list that only grows, so a snapshot copies nothing: a mark is that list and a length. Going back to a
 mark truncates the list if no other mark, view or session needs the items past it; otherwise the list is left alone and
@@ -110,7 +110,7 @@ class SliceView(Sequence[T]):
 
 
 def extends(items: Sequence[object], earlier: Sequence[object]) -> bool:
-    """Whether items begin with all the earlier ones; two views of a slice that was only added to take no time."""
+    """True if items begin with all the earlier ones; two views of a slice that was only added to take no time."""
     if isinstance(items, SliceView) and isinstance(earlier, SliceView) and items._items is earlier._items:
         return len(earlier) <= len(items)
     return tuple(items[: len(earlier)]) == tuple(earlier)
@@ -217,24 +217,15 @@ FunctionReducer: TypeAlias = Callable[[SliceView[Any], Any], object]
 
 
 class InvalidResult(Exception):
-    """A reducer returned something its slice cannot hold."""
+    """A reducer returned something, `got`, that its slice cannot hold."""
+
+    def __init__(self, expected: str, got: object) -> None:
+        super().__init__(f"must return {expected}, got {got!r}")
+        self.got = got
 
 
 class Column:
     """The items, initial value and reducers of one slice. The owner holds the lock."""
-
-    __slots__ = (
-        "_items",
-        "_length",
-        "_pinned",
-        "_pristine",
-        "_shared",
-        "functions",
-        "initial",
-        "is_log",
-        "methods",
-        "type",
-    )
 
     def __init__(self, slice_type: type) -> None:
         self.type = slice_type
@@ -246,7 +237,6 @@ class Column:
         self._length = 0
         self._shared = False
         self._pinned = 0
-        self._pristine: list[Any] = self._items
 
     @property
     def length(self) -> int:
@@ -262,23 +252,19 @@ class Column:
             self._own(self._items[: self._length])
         self._items.extend(items)
 
-    def replace(self, items: Iterable[object]) -> None:
-        self._own(list(items))
-
     def clear(self, predicate: Callable[[Any], bool] | None = None) -> None:
         kept = () if predicate is None else [item for item in self.all() if not predicate(item)]
         self._own(list(kept or self.initial))
 
     def install(self, initial: object) -> None:
         """Set the initial value, which also becomes the current one unless the slice was already written to."""
-        untouched = self._items is self._pristine and self.length == len(self.initial)
+        untouched = self.length == len(self.initial) and self.latest() is (self.initial or (None,))[0]
         self.initial = (initial,)
         if untouched or not self.length:
             self._own([initial])
-            self._pristine = self._items
 
     def all(self) -> tuple[Any, ...]:
-        return tuple(self._items[: self._length] if self._shared else self._items)
+        return tuple(self._items[: self.length])
 
     def latest(self) -> Any:
         if self._shared:
@@ -312,7 +298,6 @@ class Column:
     def clone(self) -> Column:
         column = Column(self.type)
         column.initial, column.functions = self.initial, self.functions
-        column._pristine = self._pristine
         column.reset(self.mark())
         return column
 
@@ -338,35 +323,26 @@ class Column:
         if isinstance(result, self.type):
             self._own([result])
         elif isinstance(result, Append):
-            if not isinstance(result.item, self.type):
-                raise self._wrong_type(result.item)
-            self.append(result.item)
+            self.extend(self._checked((result.item,)))
         elif isinstance(result, Extend):
             self.extend(self._checked(result.items))
         elif isinstance(result, Replace):
             single = isinstance(result.items, self.type)
-            self.replace(self._checked((result.items,) if single else result.items))
+            self._own(self._checked((result.items,) if single else result.items))
         elif isinstance(result, Clear):
             self.clear(result.predicate)
         elif isinstance(result, (tuple, list)):
-            self.replace(self._checked(result))
+            self._own(self._checked(result))
         elif result is not UNCHANGED:
-            raise InvalidResult(
-                f"must return a {self.type.__qualname__}, a tuple of them, or Append, Extend, Replace or Clear, "
-                f"got {result!r}"
-            )
+            kinds = f"a {self.type.__qualname__}, a tuple of them, or Append, Extend, Replace or Clear"
+            raise InvalidResult(kinds, result)
 
-    def _checked(self, items: Any) -> tuple[Any, ...]:
-        if not isinstance(items, Iterable):
-            raise self._wrong_type(items)
-        checked = tuple(items)
+    def _checked(self, items: Any) -> list[Any]:
+        checked = list(items) if isinstance(items, Iterable) else [items]
         for item in checked:
             if not isinstance(item, self.type):
-                raise self._wrong_type(item)
+                raise InvalidResult(f"items of type {self.type.__qualname__}", item)
         return checked
-
-    def _wrong_type(self, item: object) -> InvalidResult:
-        return InvalidResult(f"must return items of type {self.type.__qualname__}, got {item!r}")
 
     def _own(self, items: list[Any]) -> None:
         self._items, self._shared, self._pinned = items, False, 0
@@ -384,7 +360,4 @@ def _method_reducer(column: Column, method: Callable[[Any, Any], object]) -> Cal
 
 
 def _function_reducer(column: Column, function: FunctionReducer) -> Callable[[Any], object]:
-    def reduce(event: Any) -> object:
-        return function(column.view(), event)
-
-    return reduce
+    return lambda event: function(column.view(), event)

@@ -16,7 +16,7 @@ from weakincentives.session.slices import Mark
 
 T = TypeVar("T")
 
-FORMAT = "weakincentives.session/2"
+FORMAT = "weakincentives.session/3"
 # A part of an item that takes more bytes than this is written once, however many items have it.
 LONG = 200
 

@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class DispatchPlan(NamedTuple):
-    """How to handle events of one type: the slice that stores them, the reducers to run, the slices that may change."""
+    """The slice that stores events of one type, the reducers to run, and the slices that may change."""
 
     own: Column | None
     steps: tuple[tuple[Column, Callable[[Any], object]], ...]
@@ -32,8 +32,6 @@ class DispatchPlan(NamedTuple):
 
 class SliceStore:
     """Slices by type. Each change happens under the lock, completely or not at all."""
-
-    __slots__ = ("_columns", "_declared", "_plans", "_reducing", "lock")
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

@@ -21,7 +21,7 @@ from itertools import pairwise
 from statistics import fmean, median
 
 from weakincentives.limits import Prices
-from weakincentives.prompt import SectionVisibility, Tokenizer
+from weakincentives.prompt import SectionVisibility, Tokenizer, inside
 from weakincentives.runtime import HistoryTurn, RunHistory, SectionState, request_tokens
 from weakincentives.telemetry.runfile import prices_for
 from weakincentives.telemetry.store import RunStore
@@ -234,7 +234,7 @@ class PriceModel:
 
 
 def _is_inside(state: SectionState, other: SectionState | None) -> bool:
-    return other is not None and state.path[: len(other.path)] == other.path
+    return other is not None and inside(state.path, other.path)
 
 
 def _share(pairs: Iterable[tuple[int, int]]) -> float:

@@ -21,18 +21,15 @@ from typing import TYPE_CHECKING, Any
 from weakincentives._imports import import_extra
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
-    EvaluationFailed,
-    EvaluationStopped,
-    EvaluationSuspended,
     Message,
     ModelCalled,
-    PromptExecuted,
     PromptRendered,
     Run,
-    RunRestarted,
+    RunEnded,
     SectionsExposed,
     ToolInvoked,
     ToolsInjected,
+    adapter_spec,
 )
 from weakincentives.session import Session, observing
 
@@ -41,8 +38,6 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, TracerProvider
 
 SCOPE = "weakincentives"
-# Adapters whose provider has a well-known name; for others, the adapter's name is used.
-_PROVIDERS = {"claude_agent_sdk": "anthropic"}
 _FINISH_REASONS = {"end": "stop"}
 _CAPTURING_VALUES = frozenset({"true", "1", "span_only", "span_and_event"})
 _MAX_LEFT = 10_000
@@ -136,7 +131,7 @@ class Instrumentation:
         source = session[PromptRendered].latest() if isinstance(event, ToolInvoked) else event
         if source is None or source.run_id != event.run_id:
             return None
-        provider = _PROVIDERS.get(source.adapter, source.adapter)
+        provider = _provider(source.adapter)
         bound = session[Run].latest()
         started = event.timestamp - getattr(event, "latency", getattr(event, "duration", 0.0))
         earlier = self._left.pop(event.run_id, None)
@@ -261,7 +256,22 @@ class Instrumentation:
             "wink.tools.injected", {**attributes, "wink.sections": event.tool_names}, _nanoseconds(event.timestamp)
         )
 
-    def _restart(self, session: Session, run: _Run, event: RunRestarted) -> None:
+    def _finish(self, session: Session, run: _Run, event: RunEnded) -> None:
+        """End the span of a run, unless it goes on: after a halt, it may until the next run or the end of the block."""
+        run.ends = event.timestamp
+        match event.status:
+            case "completed":
+                self._close(session, run, {})
+            case "stopped":
+                self._close(session, run, {"error.type": "cancelled"})
+            case "restarted":
+                self._restart(run, event)
+            case "suspended":
+                self._suspend(session, run, event)
+            case "failed" | "recovered":
+                self._fail(session, run, event)
+
+    def _restart(self, run: _Run, event: RunEnded) -> None:
         run.ends = None
         self._restarts.add(1)
         attributes: dict[str, Any] = {"wink.sections": event.section_keys}
@@ -269,35 +279,24 @@ class Instrumentation:
             attributes["wink.reason"] = event.reason
         run.span.add_event("wink.disclosure.restarts", attributes, _nanoseconds(event.timestamp))
 
-    def _execute(self, session: Session, run: _Run, event: PromptExecuted) -> None:
-        run.ends = event.timestamp
-        # A halted evaluation may continue with more sections open; else the next run or the end of the block ends it.
-        if not event.halted:
-            self._finish(session, run, {})
-
-    def _fail(self, session: Session, run: _Run, event: EvaluationFailed) -> None:
+    def _fail(self, session: Session, run: _Run, event: RunEnded) -> None:
         failed = {"error.type": event.error}
         attributes = _chat(run, event) | failed
-        status = (self._trace.StatusCode.ERROR, event.message if self._capture else event.error)
+        status = (self._trace.StatusCode.ERROR, event.reason if self._capture else event.error)
         if event.phase == "request" or (event.phase == "response" and not run.replied):
             chat = self._start_chat(session, run, run.since, attributes)
             chat.set_status(*status)
             chat.end(_nanoseconds(event.timestamp))
             self._duration.record(event.timestamp - run.since, attributes)
         run.since = event.timestamp
-        if event.recovered:
+        if event.status == "recovered":
             # The next adapter has a model of its own.
-            run.moved = True
+            run.moved, run.ends = True, None
             return
-        run.ends = event.timestamp
         run.span.set_status(*status)
-        self._finish(session, run, failed)
+        self._close(session, run, failed)
 
-    def _stop(self, session: Session, run: _Run, event: EvaluationStopped) -> None:
-        run.ends = event.timestamp
-        self._finish(session, run, {"error.type": "cancelled"})
-
-    def _suspend(self, session: Session, run: _Run, event: EvaluationSuspended) -> None:
+    def _suspend(self, session: Session, run: _Run, event: RunEnded) -> None:
         with self._lock:
             self._runs.pop(session, None)
             self._left[run.run_id] = run.span.get_span_context()
@@ -306,7 +305,7 @@ class Instrumentation:
         run.span.add_event("wink.run.suspended", {"wink.reason": event.reason}, _nanoseconds(event.timestamp))
         _end(run, event.timestamp)
 
-    def _finish(self, session: Session, run: _Run, extra: dict[str, str]) -> None:
+    def _close(self, session: Session, run: _Run, extra: dict[str, str]) -> None:
         with self._lock:
             self._runs.pop(session, None)
         common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
@@ -342,11 +341,7 @@ _HANDLERS: dict[type, Any] = {
     ToolInvoked: Instrumentation._invoke,
     SectionsExposed: Instrumentation._expose,
     ToolsInjected: Instrumentation._inject,
-    RunRestarted: Instrumentation._restart,
-    PromptExecuted: Instrumentation._execute,
-    EvaluationFailed: Instrumentation._fail,
-    EvaluationStopped: Instrumentation._stop,
-    EvaluationSuspended: Instrumentation._suspend,
+    RunEnded: Instrumentation._finish,
 }
 
 
@@ -361,13 +356,18 @@ def _end(run: _Run, at: float | None) -> None:
     run.chat = None
 
 
-def _chat(run: _Run, event: ModelCalled | EvaluationFailed) -> dict[str, Any]:
+def _chat(run: _Run, event: ModelCalled | RunEnded) -> dict[str, Any]:
     """The attributes of a model call. The first call of an adapter that took over says which model it is."""
     if run.moved or not run.model:
         run.moved = False
-        run.provider, run.model = _PROVIDERS.get(event.adapter, event.adapter), event.model
+        run.provider, run.model = _provider(event.adapter), event.model
     common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
     return {"gen_ai.operation.name": "chat", **common}
+
+
+def _provider(adapter: str) -> str:
+    spec = adapter_spec(adapter)
+    return (spec.vendor if spec else "") or adapter
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -1,8 +1,8 @@
 """Events as JSON that includes their types, with long texts stored separately under their hash.
 
 Four tags extend those of `serde.tagged`: `{"$": "text", "v": hash}` is a long text, `texts` one cut into pieces (a
-rendered prompt, section by section), `rows` a table of sections or spans, and `json` a part of the event that is itself
-stored as a text because other events repeat it.
+rendered prompt, section by section), `rows` a table of spans, of sections or of what the model has of them, and `json`
+a part of the event that is itself stored as a text because other events repeat it.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
-from weakincentives.prompt import SectionVisibility, Span
+from weakincentives.prompt import SectionPath, SectionVisibility, Span
 from weakincentives.redaction import REDACTED
-from weakincentives.runtime import ModelCalled, PromptRendered
+from weakincentives.runtime import ModelCalled, PromptRendered, SectionsExposed
 from weakincentives.serde import load_tagged
 from weakincentives.telemetry.redaction import Redactor, is_secret_name
 from weakincentives.telemetry.values import EVENTS, MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
@@ -56,6 +56,9 @@ class Packer:
                 data = self._rendered(event)
             elif isinstance(event, ModelCalled):
                 data = self._called(event)
+            elif isinstance(event, SectionsExposed):
+                data = self._walk(dump(replace(event, changes={})))
+                data["v"]["changes"] = self._keep_rows(event.changes)
             else:
                 data = self._walk(event.data if isinstance(event, FrozenEvent) else dump(event, media))
             self.blobs = {digest: self._clean_bytes(blob.data) for digest, blob in media.items()}
@@ -78,12 +81,13 @@ class Packer:
         spans = event.spans
         if position != len(event.text):
             spans = tuple(_moved(span, starts, pieces, moved) for span in spans)
-        elsewhere = ("text", "spans", "sections", "definitions")
-        data = self._walk(dump(replace(event, text="", spans=(), sections=(), definitions=())))
+        elsewhere = ("text", "spans", "sections", "definitions", "exposed")
+        data = self._walk(dump(replace(event, text="", spans=(), sections=(), definitions=(), exposed={})))
         data["v"] = {name: item for name, item in data["v"].items() if name not in elsewhere} | {
             "text": self._keep_pieces(event.text, pieces),
             "spans": self._keep_rows(spans),
             "sections": self._keep_rows(event.sections),
+            "exposed": self._keep_rows(event.exposed),
             "definitions": self._keep_json(self._walk(dump(event.definitions)), self.texts),
         }
         return data
@@ -103,9 +107,9 @@ class Packer:
         reference = self._keep_json({"$": "texts", "v": [_hash(piece) for piece in pieces]}, kept)
         return self._remember(text, reference, kept)
 
-    def _keep_rows(self, items: Sequence[Any]) -> Any:
+    def _keep_rows(self, items: Sequence[Any] | Mapping[SectionPath, Any]) -> Any:
         if not items:
-            return dump(())
+            return dump({} if isinstance(items, Mapping) else ())
         return self._keep_json({"$": "rows", "v": pack_rows(items, self._cell)}, self.texts)
 
     def _cell(self, name: str, value: Any) -> Any:
@@ -211,38 +215,46 @@ class Packer:
             return data
 
 
-def pack_rows(items: Sequence[Any], dump: Callable[[str, Any], Any]) -> Any:
+def pack_rows(items: Sequence[Any] | Mapping[SectionPath, Any], dump: Callable[[str, Any], Any]) -> Any:
     """Instances of one dataclass as a table: field names once, each distinct value once, then indexes.
 
-    `dump` turns a field, given its name, into data.
+    Fields that all instances have in common are in `same`. Paths are lists: `paths` has those of a field, `keys` those
+    of a mapping. `dump` turns a field, given its name, into data.
     """
-    cls = type(items[0])
+    by_path = isinstance(items, Mapping)
+    rows = list(items.values()) if isinstance(items, Mapping) else items
+    cls = type(rows[0])
     names = [field.name for field in fields(cls)]
-    values: list[Any] = []
-    known: dict[bytes, int] = {}
-
-    def number(name: str, value: Any) -> int:
-        data = dump(name, value)
-        key = msgspec.json.encode(data)
-        if key not in known:
-            known[key] = len(values)
-            values.append(data)
-        return known[key]
-
-    rows = [[number(name, getattr(item, name)) for name in names] for item in items]
-    return {"class": f"{cls.__module__}:{cls.__qualname__}", "names": names, "values": values, "rows": rows}
+    table: dict[str, Any] = {"class": f"{cls.__module__}:{cls.__qualname__}", "same": {}}
+    if by_path or "path" in names:
+        paths = items if by_path else [row.path for row in rows]
+        table["keys" if by_path else "paths"] = [dump("path", path)["v"] for path in paths]
+    values: dict[bytes, tuple[int, Any]] = {}
+    columns: dict[str, list[int]] = {}
+    for name in names if by_path else [name for name in names if name != "path"]:
+        column = [dump(name, getattr(row, name)) for row in rows]
+        encoded = list(map(msgspec.json.encode, column))
+        if len(set(encoded)) == 1:
+            table["same"][name] = column[0]
+        else:
+            found = zip(encoded, column, strict=True)
+            columns[name] = [values.setdefault(key, (len(values), value))[0] for key, value in found]
+    places = list(zip(*columns.values(), strict=True)) if columns else [()] * len(rows)
+    return {**table, "names": list(columns), "values": [value for _, value in values.values()], "rows": places}
 
 
 def unpack_rows(table: Any) -> Any:
-    """What `tagged.dump` returns for a tuple of the values."""
-    values = table["values"]
-    return {
-        "$": "tuple",
-        "v": [
-            {"$": table["class"], "v": {name: values[at] for name, at in zip(table["names"], row, strict=True)}}
-            for row in table["rows"]
-        ],
-    }
+    """What `tagged.dump` returns for a tuple of the values, or for a dict of them by path."""
+    values, same = table["values"], table.get("same", {})
+    paths = [{"$": "tuple", "v": path} for path in table.get("paths", table.get("keys", ()))]
+    rows = []
+    for at, row in enumerate(table["rows"]):
+        found = {name: values[place] for name, place in zip(table["names"], row, strict=True)}
+        own = {"path": paths[at]} if "paths" in table else {}
+        rows.append({"$": table["class"], "v": {**same, **own, **found}})
+    if "keys" not in table:
+        return {"$": "tuple", "v": rows}
+    return {"$": "dict", "v": [[key, row] for key, row in zip(paths, rows, strict=True)]}
 
 
 def references(payload: str) -> tuple[set[str], set[str]]:

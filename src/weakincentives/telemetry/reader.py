@@ -21,7 +21,7 @@ from weakincentives.errors import WinkError
 from weakincentives.telemetry.payload import blob_digests, checked, is_packed, load, references, unpack
 from weakincentives.telemetry.values import Unreadable
 
-VERSION = 4
+VERSION = 5
 APPLICATION_ID = 0x57494E4B
 BUSY_SECONDS = 5.0
 # How often a recorder writes a heartbeat, and how long it may be silent before it counts as gone.
@@ -82,7 +82,8 @@ CREATE VIEW disclosure AS
            payload ->> '$.v.route', payload -> '$.v.tool_names.v' FROM events WHERE kind = 'ToolsWithdrawn'
     UNION ALL
     SELECT run_id, seq, turn, time, 'restart', key.value, coalesce(payload ->> '$.v.reason', ''), 1, 'restart', '[]'
-      FROM events, json_each(payload, '$.v.section_keys.v') AS key WHERE kind = 'RunRestarted'
+      FROM events, json_each(payload, '$.v.section_keys.v') AS key
+      WHERE kind = 'RunEnded' AND payload ->> '$.v.status' = 'restarted'
     UNION ALL
     SELECT run_id, seq, turn, time, 'collapsed',
            (SELECT group_concat(part.value, '.') FROM json_each(payload, '$.v.path.v') AS part),
@@ -104,9 +105,9 @@ CREATE VIEW errors AS
      WHERE kind = 'ToolInvoked' AND payload ->> '$.v.result.v.success' = 0
     UNION ALL
     SELECT events.run_id, seq, turn, time, 'run', payload ->> '$.v.error',
-           coalesce(long.text, payload ->> '$.v.message')
-      FROM events LEFT JOIN texts AS long ON long.hash = payload ->> '$.v.message.v'
-     WHERE kind = 'EvaluationFailed';
+           coalesce(long.text, payload ->> '$.v.reason')
+      FROM events LEFT JOIN texts AS long ON long.hash = payload ->> '$.v.reason.v'
+     WHERE kind = 'RunEnded' AND payload ->> '$.v.error' <> '';
 """
 
 

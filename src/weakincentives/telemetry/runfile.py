@@ -21,16 +21,13 @@ from weakincentives._display import shortened
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
     INSTRUCTIONS,
-    PROMPT_TURN,
-    EvaluationFailed,
-    EvaluationStopped,
-    EvaluationSuspended,
+    PROMPT_TEXT,
     HistoryBuilder,
     Message,
     ModelCalled,
-    PromptExecuted,
     PromptRendered,
-    RunRestarted,
+    RunEnded,
+    RunStatus,
     ToolInvoked,
     adapter_specs,
     ledger_of,
@@ -64,17 +61,16 @@ class Packed:
     blobs: Mapping[str, bytes]
 
 
-@dataclass(slots=True)
-class OpenRun:
-    """A run that has not ended; `asked` is True if its last tool call asked to open or close sections."""
-
-    session_id: str
-    asked: bool = False
-
-    @property
-    def status(self) -> str:
-        """Its status if no further event follows: halted by a request to open sections, or else interrupted."""
-        return "halted" if self.asked else "interrupted"
+# The status of a run in the file, by that of its last end.
+_STATUSES: Mapping[RunStatus, str] = {
+    "completed": "ok",
+    "halted": "halted",
+    "restarted": "running",
+    "failed": "failed",
+    "recovered": "running",
+    "stopped": "interrupted",
+    "suspended": "interrupted",
+}
 
 
 @dataclass(slots=True)
@@ -92,9 +88,7 @@ class Tally:
     sums: dict[str, float] = field(default_factory=dict)
     texts: set[str] = field(default_factory=set)
 
-    def count(
-        self, event: object, at: float, open_runs: dict[str, OpenRun], prices: Mapping[str, Prices] | None
-    ) -> None:
+    def count(self, event: object, at: float, open_runs: set[str], prices: Mapping[str, Prices] | None) -> None:
         """Count one event, and keep track of which runs are open."""
         self.events += 1
         self.updated = at
@@ -118,39 +112,37 @@ class Tally:
                 self._mark_running(at, open_runs)
             case ToolInvoked():
                 self._add(tool_calls=1, tool_failures=not event.success, disclosures=event.disclosure is not None)
-                if self.run_id in open_runs:
-                    open_runs[self.run_id].asked = event.disclosure is not None
-            case RunRestarted():
-                self._add(restarts=1)
-                self._mark_running(at, open_runs)
-            case EvaluationFailed():
-                self.end("failed", at, open_runs)
-                self.columns.update(error=f"{event.error}: {event.message}", prompt_name=event.prompt_name)
-                if event.adapter:
-                    self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}")
-                    self.columns.update(adapter=event.adapter, model=event.model)
-            case EvaluationSuspended() if self.continued and self.run_id not in open_runs:
+            case RunEnded(status="suspended") if self.continued and self.run_id not in open_runs:
                 # The run goes on in the process that took it over, or has ended there.
                 pass
-            case EvaluationStopped() | EvaluationSuspended():
-                self.end("interrupted", at, open_runs)
-            case PromptExecuted():
-                self.columns["answer"] = shortened(event.text, MAX_LINE)
-                self.end("halted" if event.halted else "ok", at, open_runs)
+            case RunEnded():
+                self._end(event, at, open_runs)
 
     @property
     def ended(self) -> bool:
         return self.columns.get("ended") is not None
 
-    def end(self, status: str, at: float, open_runs: dict[str, OpenRun]) -> None:
+    def _end(self, event: RunEnded, at: float, open_runs: set[str]) -> None:
+        self._add(restarts=event.status == "restarted")
+        if event.adapter:
+            self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}", prompt_name=event.prompt_name)
+            self.columns.update(adapter=event.adapter, model=event.model)
+        status = _STATUSES[event.status]
+        if status == "running":
+            self._mark_running(at, open_runs)
+            return
         self.columns.update(status=status, ended=at)
-        open_runs.pop(self.run_id, None)
+        if event.error:
+            self.columns["error"] = f"{event.error}: {event.reason}"
+        if event.status == "completed":
+            self.columns["answer"] = shortened(event.text, MAX_LINE)
+        open_runs.discard(self.run_id)
 
-    def _mark_running(self, at: float, open_runs: dict[str, OpenRun]) -> None:
+    def _mark_running(self, at: float, open_runs: set[str]) -> None:
         if at < self.continued:
             return
         self.columns.update(status="running", ended=None, error="")
-        open_runs.setdefault(self.run_id, OpenRun(self.session_id))
+        open_runs.add(self.run_id)
 
     def _spend(self, usage: TokenUsage, prices: Prices | None) -> None:
         self._add(
@@ -172,7 +164,7 @@ class RunFile:
 
     def __init__(self, path: Path, clean: Callable[[str], str], prices: Mapping[str, Prices] | None) -> None:
         self.recorder_id = os.urandom(8).hex()
-        self.open_runs: dict[str, OpenRun] = {}
+        self.open_runs: set[str] = set()
         # The histories of runs that have not ended, with the number of their last event.
         self._histories: dict[str, tuple[int, HistoryBuilder]] = {}
         self._path = path
@@ -212,8 +204,6 @@ class RunFile:
             tally = tallies.get(packed.run_id)
             if tally is None:
                 tally = tallies[packed.run_id] = self._tally(packed)
-            if isinstance(packed.event, PromptRendered):
-                self._end_earlier_runs(packed, tallies)
             tally.count(packed.event, packed.time, self.open_runs, self._prices)
             self._fold(packed, tally.events)
             tally.texts.update(packed.texts, packed.blobs)
@@ -243,8 +233,9 @@ class RunFile:
     def leave(self, dropped: int) -> None:
         """Write the status of runs that did not end, and that this recorder is done."""
         self._connection.executemany(
-            "UPDATE runs SET status = ?, ended = updated WHERE run_id = ? AND recorder_id = ? AND status = 'running'",
-            [(run.status, run_id, self.recorder_id) for run_id, run in self.open_runs.items()],
+            "UPDATE runs SET status = 'interrupted', ended = updated "
+            "WHERE run_id = ? AND recorder_id = ? AND status = 'running'",
+            [(run_id, self.recorder_id) for run_id in self.open_runs],
         )
         for run_id in self.open_runs:
             self._sum_up(run_id)
@@ -325,24 +316,9 @@ class RunFile:
                 )
         tally = Tally(packed.run_id, packed.session_id, events=found[0], turns=found[1])
         if found[2:] and found[2] != self.recorder_id:
-            self.open_runs.pop(packed.run_id, None)
+            self.open_runs.discard(packed.run_id)
             tally.continued = inf if found[3] == "ok" else found[4]
         return tally
-
-    def _end_earlier_runs(self, packed: Packed, tallies: dict[str, Tally]) -> None:
-        """A session has one run at a time, so a run has ended when its session begins another."""
-        for run_id, run in list(self.open_runs.items()):
-            if run.session_id == packed.session_id and run_id != packed.run_id:
-                tally = tallies.get(run_id)
-                if tally is not None:
-                    tally.end(run.status, tally.updated, self.open_runs)
-                    continue
-                del self.open_runs[run_id]
-                self._connection.execute(
-                    "UPDATE runs SET status = ?, ended = updated WHERE run_id = ? AND status = 'running'",
-                    (run.status, run_id),
-                )
-                self._sum_up(run_id)
 
     def _update(self, tally: Tally) -> None:
         values = {"events": tally.events, "turns": tally.turns, "updated": tally.updated, **tally.columns}
@@ -380,9 +356,9 @@ def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | 
 
 def question_in(event: object) -> str:
     """What a user's message says; empty for other events."""
-    if not isinstance(event, Message) or event.role != "user" or event.name == INSTRUCTIONS:
+    if not isinstance(event, Message) or event.role != "user" or event.kind == INSTRUCTIONS:
         return ""
-    return (_HEADING.sub("", event.text) if event.name == PROMPT_TURN else event.text).strip()
+    return (_HEADING.sub("", event.text) if event.kind == PROMPT_TEXT else event.text).strip()
 
 
 def _filled_text(event: PromptRendered) -> str:

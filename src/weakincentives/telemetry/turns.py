@@ -20,6 +20,7 @@ from weakincentives.runtime import (
     Message,
     ModelCalled,
     PromptRendered,
+    RunEnded,
     RunHistory,
     RunState,
     ToolInvoked,
@@ -42,8 +43,6 @@ _CHANGES = (
     "ClearAllVisibilityOverrides",
     "CollapseSection",
 )
-# Events that end a run without an answer.
-_ENDS = ("EvaluationFailed", "EvaluationStopped")
 # Events read for a history.
 _KINDS = tuple(cls.__name__ for cls in EVENTS if cls not in (Message, HostedToolInvoked))
 # Tool calls that request sections, and a few others; in a long run, only the index finds them quickly.
@@ -238,15 +237,15 @@ def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[i
     )
     if start is None:
         return None
-    fresh = reader.of_kinds(run_id, ["Message", "ToolInvoked", *_ENDS], max(called, start))
+    fresh = reader.of_kinds(run_id, ["Message", "ToolInvoked", "RunEnded"], max(called, start))
     messages = [recorded for recorded in fresh if isinstance(recorded.event, Message)]
-    ends = [recorded for recorded in fresh if recorded.kind in _ENDS]
+    ends = [recorded for recorded in fresh if isinstance(recorded.event, RunEnded)]
     replies = sum(recorded.event.role == "assistant" and not recorded.event.rebased for recorded in messages)
     cut_off = messages[-1:] if messages and messages[-1].event.role == "assistant" else []
     # The first reply is the one to the last call.
     if not messages or _unanswered(messages) or (cut_off and replies <= (called > start)):
         return None
-    if called > start and messages[-1].event.role == "tool" and ends and ends[-1].kind == "EvaluationStopped":
+    if called > start and messages[-1].event.role == "tool" and ends and ends[-1].event.status == "stopped":
         invoked = {recorded.event.call_id for recorded in fresh if isinstance(recorded.event, ToolInvoked)}
         if messages[-1].event.call_id not in invoked:
             return None  # It was stopped before the call was made, so there was no further request.
@@ -291,7 +290,7 @@ def _evaluation(reader: EventReader, run_id: str, until: float) -> tuple[Recorde
         (run_id, run_id, until),
     )
     start = rendered[0].seq if rendered else 0
-    restarts = reader.of_kinds(run_id, ["RunRestarted"], 0, start)
+    restarts = reader.of_kinds(run_id, ["RunEnded"], 0, start)
     changes = reader.of_kinds(run_id, _CHANGES, start, until)
     asked = reader.numbered(run_id, [seq for (seq,) in reader.query(_DISCLOSING, (run_id, start, until))])
     since = sorted([*changes, *asked], key=attrgetter("seq"))
@@ -338,12 +337,13 @@ def requests(
     for number, run, seq, kind, session_id, fact in reader.salvage(
         "SELECT id, run_id, seq, kind, session_id, CASE WHEN kind = 'Message' OR NOT json_valid(payload) THEN NULL "
         "WHEN kind = 'ModelCalled' THEN payload ->> '$.v.messages' "
-        "WHEN kind = 'PromptRendered' THEN payload ->> '$.v.continues' END FROM events "
+        "WHEN kind = 'PromptRendered' THEN payload ->> '$.v.continues' "
+        "WHEN kind = 'RunEnded' THEN payload ->> '$.v.error' END FROM events "
         f"WHERE run_id IN ({marks(runs)}) AND (run_id <> ? OR seq <= ?) "
-        "AND kind IN ('Message', 'ModelCalled', 'EvaluationFailed', 'PromptRendered') ORDER BY id",
+        "AND kind IN ('Message', 'ModelCalled', 'RunEnded', 'PromptRendered') ORDER BY id",
         (*runs, run_id, stop),
     ):
-        if session_id != session or kind == "EvaluationFailed":
+        if session_id != session or (kind == "RunEnded" and fact):
             session = session_id
             kept += fresh
             fresh = []

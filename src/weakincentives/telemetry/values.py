@@ -22,7 +22,7 @@ from uuid import UUID
 from weakincentives._display import shortened
 from weakincentives.content import Blob
 from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
-from weakincentives.runtime import RUN_EVENTS, HostedToolInvoked, Message, PromptExecuted, ToolInvoked
+from weakincentives.runtime import RUN_EVENTS, HostedToolInvoked, Message, RunEnded, ToolInvoked
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
 # The events of runs; they are validated when read.
@@ -194,7 +194,7 @@ class _Parts:
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
 # The loop builds every other event from immutable parts.
-_UNCHANGING = frozenset(EVENTS) - {HostedToolInvoked, PromptExecuted, ToolInvoked}
+_UNCHANGING = frozenset(EVENTS) - {HostedToolInvoked, RunEnded, ToolInvoked}
 # A disclosure contains mappings, but nothing changes them after the view has created them.
 _DISCLOSURE = {DisclosureRequest, OpenSectionsResult, ReadSectionResult}
 _ATOMS: frozenset[type] = frozenset(

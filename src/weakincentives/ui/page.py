@@ -148,7 +148,7 @@ def exchanges(chat: Conversation[Any], show: Show | None = None) -> list[PastExc
     """The exchanges so far, as a page would have received them, but for data that tools emitted."""
     messages, output = chat.messages, typed_output(chat)
     calls = {event.call_id: event for event in chat.session[ToolInvoked].view()}
-    starts = [at for at, message in enumerate(messages) if from_user(message)]
+    starts = [at for at, message in enumerate(messages) if message.by_user]
     return [
         PastExchange(
             message_id(chat, number, messages[start]),
@@ -157,11 +157,6 @@ def exchanges(chat: Conversation[Any], show: Show | None = None) -> list[PastExc
         )
         for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(messages)], strict=True))
     ]
-
-
-def from_user(message: Message) -> bool:
-    """True for what the user has sent; messages of the prompt and corrections have names."""
-    return message.role == "user" and not message.name
 
 
 def message_id(chat: Conversation[Any], number: int, message: Message) -> str:
@@ -183,7 +178,7 @@ def _answer_events(
             ended = ToolEnded(message.call_id, message.name, message.success, message.text)
             yield CallEnded(ended.call_id, ended.name, ended.success, shown(ended, show))
             yield from _openings(calls.get(message.call_id), answer[at + 1 :])
-        elif (message.role, message.name) == ("user", CORRECTION):
+        elif message.kind == CORRECTION:
             yield WrittenAgain()
     if last >= 0:
         yield Finished()

@@ -18,7 +18,7 @@ from starlette.requests import Request
 
 from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of, text_of
 from weakincentives.runtime import CORRECTION, Conversation, Message, Run
-from weakincentives.ui.page import from_user, message_id
+from weakincentives.ui.page import message_id
 
 MAX_ID = 128
 MAX_PARTS = 100
@@ -77,7 +77,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 def received(chat: Conversation[Any], asked: Asked) -> Message | None:
     """The message to send; None if the conversation has it already and is to answer it again."""
-    sent = [message for message in chat.messages if from_user(message)]
+    sent = [message for message in chat.messages if message.by_user]
     keys = {message_id(chat, number, message): number for number, message in enumerate(sent)}
     newest = max((number for number, message in enumerate(sent) if message.key), default=len(sent) - 1)
     at = keys.get(asked.key) if asked.key else _last_with(text_of(asked.content), sent) if asked.again else None
@@ -113,7 +113,7 @@ def take_back_answer(chat: Conversation[Any]) -> None:
     """Remove the last answer, but no tool call: what tools did stays done, and the model reads their results again."""
     messages = list(chat.messages)
     while messages and not messages[-1].tool_calls:
-        if messages[-1].role != "assistant" and (messages[-1].role, messages[-1].name) != ("user", CORRECTION):
+        if messages[-1].role != "assistant" and messages[-1].kind != CORRECTION:
             break
         messages.pop()
     chat.session[Message].seed(messages)

@@ -22,6 +22,7 @@ from weakincentives.runtime import (
     LedgerTurn,
     Message,
     PromptRendered,
+    RunEnded,
     RunHistory,
     RunState,
     Step,
@@ -108,8 +109,7 @@ class Documents:
         request = self.request(turn.run_id, called)
         document = self._turn(turn, called, request, turn.called.messages if turn.called else 0)
         if pending is not None:
-            # The run ended with the request after this turn.
-            document["ended"] = [event for event in document["ended"] if not event["kind"].startswith("Evaluation")]
+            leave_to_pending(document)
         return document
 
     def request(self, run_id: str, called: int) -> Ranges:
@@ -137,17 +137,10 @@ class Documents:
         return known
 
     def _turn(self, turn: Turn, seq: int, request: Ranges, messages: int) -> dict[str, Any]:
-        return {
-            "run_id": turn.run_id,
-            "n": turn.n,
-            "attempt": turn.attempt,
-            "time": turn.time,
-            "prompt": self._prompt_before(turn.run_id, seq),
-            "called": plain(turn.called),
-            **state_parts(turn, turn.rendered),
-            **request_facts(request, messages),
-            **turn_parts((recorded, plain(recorded.event)) for recorded in turn.events),
-        }
+        events = [(recorded, plain(recorded.event)) for recorded in turn.events]
+        facts = {"attempt": turn.attempt, "time": turn.time, "prompt": self._prompt_before(turn.run_id, seq)}
+        state = state_parts(turn, turn.rendered)
+        return turn_document(turn.run_id, turn.n, facts | state, plain(turn.called), request, messages, events)
 
     def prompt(self, run_id: str, seq: int) -> dict[str, Any]:
         """A rendered prompt in pieces, each with its section; other text from before the first turn comes last."""
@@ -272,7 +265,6 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
     """What is shown of a run before any of its turns is opened."""
     history = store.history(run.run_id)
     ledger = ledger_of(history)
-    outcome = history.outcome
     calls = {turn.number: turn.seq for turn in history.turns}
     return {
         "run": summary(run),
@@ -282,7 +274,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "lanes": _lanes(history),
         "ledger": _ledger(ledger),
         "story": story(history, ledger),
-        "answer": None if outcome is None else {"kind": type(outcome).__name__, **plain(outcome)},
+        "outcome": plain(history.outcome),
         "pending": store.pending_turn(run.run_id) is not None,
     }
 
@@ -426,19 +418,28 @@ def pieces_of(text: str, spans: Iterable[Span]) -> list[dict[str, Any]]:
     return pieces
 
 
-def request_facts(request: Ranges, messages: int) -> dict[str, Any]:
-    """Which messages a request contains, and whether all of them were recorded."""
+def turn_document(
+    run_id: str,
+    n: int,
+    facts: Mapping[str, Any],
+    called: Any,
+    request: Ranges,
+    messages: int,
+    events: Iterable[tuple[RecordedEvent, Any]],
+) -> dict[str, Any]:
+    """A turn: the messages of its request, and whether all of them were recorded; the reply, and what followed."""
     complete = sum(stop - start for start, stop in request) == messages
-    return {"request": request, "messages": messages, "complete": complete}
+    sent = {"request": request, "messages": messages, "complete": complete}
+    return {"run_id": run_id, "n": n, **facts, "called": called, **sent, **_turn_parts(events)}
 
 
-def turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
+def _turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
     """The outcome of a turn, from its events and their plain forms.
 
     Each call includes its result as the model read it, and what it changed in the session before any rollback.
     """
     reply: Any = None
-    calls: dict[str, dict[str, Any]] = {}
+    calls: list[dict[str, Any]] = []
     hosted: list[Any] = []
     ended: list[Any] = []
     during: list[str] = []
@@ -448,17 +449,20 @@ def turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
         if recorded.kind == "Message" and isinstance(recorded.event, Message):
             if recorded.event.role == "assistant":
                 reply = reply or fields
-            elif recorded.event.role == "tool" and recorded.event.call_id in calls:
-                calls[recorded.event.call_id]["read"] = recorded.event.text
         elif recorded.kind == "ToolInvoked" and "call_id" in fields:
             undone = during if fields["rolled_back"] else []
-            calls[fields["call_id"]] = {"seq": recorded.seq, "read": None, "undone": undone, **fields}
+            calls.append({"seq": recorded.seq, "undone": undone, **fields})
             during = []
         elif recorded.kind == "HostedToolInvoked":
             hosted.append({"seq": recorded.seq, **fields})
-        elif recorded.kind in ("RunRestarted", "PromptExecuted", "EvaluationFailed", "EvaluationStopped"):
-            ended.append({"kind": recorded.kind, **fields})
-    return {"reply": reply, "calls": list(calls.values()), "hosted": hosted, "ended": ended}
+        elif isinstance(recorded.event, RunEnded):
+            ended.append(fields)
+    return {"reply": reply, "calls": calls, "hosted": hosted, "ended": ended}
+
+
+def leave_to_pending(turn: dict[str, Any]) -> None:
+    """Show how the run ended only with the request after its last answered turn, if there was one."""
+    turn["ended"] = [event for event in turn["ended"] if event["status"] == "restarted"]
 
 
 def state_parts(state: Turn | RunState, rendered: PromptRendered | None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from typing import Any
 
 from weakincentives.runtime import HistoryTurn
 from weakincentives.telemetry import RecordedEvent, RunFileError, RunNotFoundError, RunStore, plain
-from weakincentives.viewer.documents import Documents, line, request_facts, state_parts, turn_parts
+from weakincentives.viewer.documents import Documents, leave_to_pending, line, state_parts, turn_document
 
 STATIC = Path(__file__).parent / "static"
 STYLE = "style.css"
@@ -111,7 +111,7 @@ class _Export:
             last = whole["run"]["turns"] + 1
             turns[last] = self._documents.turn(self._run_id, last)
             if last - 1 in turns:
-                turns[last - 1]["ended"] = []
+                leave_to_pending(turns[last - 1])
         return {
             "file": self._store.path.name,
             "run": whole,
@@ -128,18 +128,11 @@ class _Export:
         turn = self._calls.get(here[0][0].seq) if here else None
         if turn is None:
             return
-        called = turn.called
-        turns[turn.number] = {
-            "run_id": self._run_id,
-            "n": turn.number,
-            "attempt": turn.attempt,
-            "time": turn.time,
-            "prompt": prompt,
-            "called": here[0][1],
-            "state": self._state(turn),
-            **request_facts(self._documents.request(self._run_id, turn.seq), called.messages),
-            **turn_parts(here),
-        }
+        facts = {"attempt": turn.attempt, "time": turn.time, "prompt": prompt, "state": self._state(turn)}
+        request = self._documents.request(self._run_id, turn.seq)
+        turns[turn.number] = turn_document(
+            self._run_id, turn.number, facts, here[0][1], request, turn.called.messages, here
+        )
 
     def _state(self, turn: HistoryTurn) -> int:
         """The index of the model's sections and tools, which most turns share with the turn before."""

@@ -21,6 +21,7 @@ from weakincentives.prompt import (
     RenderedPrompt,
     SectionPath,
     SectionVisibility,
+    inside,
 )
 from weakincentives.runtime import (
     Conversation,
@@ -31,6 +32,7 @@ from weakincentives.runtime import (
     Restarted,
     TextDelta,
     ToolStarted,
+    adapter_spec,
     first_difference,
 )
 from weakincentives.serde import decode, dump, parse
@@ -221,8 +223,8 @@ class Playground:
     def _states(self, wanted: Wanted) -> tuple[dict[SectionPath, SectionVisibility], list[SectionPath]]:
         states = {self._path(key): state for key, state in wanted.states.items()}
         hidden = [path for path, state in states.items() if state == "hidden"]
-        inside = [path for path in states if any(path[: len(up)] == up for up in hidden)]
-        return {path: SectionVisibility(state) for path, state in states.items() if path not in inside}, hidden
+        within = [path for path in states if any(inside(path, up) for up in hidden)]
+        return {path: SectionVisibility(state) for path, state in states.items() if path not in within}, hidden
 
     def _path(self, key: str) -> SectionPath:
         node = self._template.outline.by_key.get(key)
@@ -250,7 +252,8 @@ class Playground:
         name = wanted.adapter or self._adapters[0].name
         with self._lock:
             known = self._known.get(name)
-            if known is None or (afresh and known.name != "local"):
+            spec = adapter_spec(known.name) if known and afresh else None
+            if known is None or (afresh and not (spec and spec.in_process)):
                 known = self._known[name] = self._make_adapter(name)
         return known
 
@@ -276,7 +279,7 @@ class Playground:
                 "state": found.state.visibility.value if found else "absent",
                 "declared": declared[node.path].visibility.value if node.path in declared else "absent",
                 "choices": ["hidden", *(["summary"] if node.summary is not None else []), "full"],
-                "is_hidden": any(node.path[: len(up)] == up for up in hidden),
+                "is_hidden": any(inside(node.path, up) for up in hidden),
                 "shown_tokens": found.state.shown_tokens if found else 0,
                 "full_tokens": state.full_tokens if state else 0,
                 "tools": [tool.name for tool in node.all_tools],
@@ -387,7 +390,6 @@ def _costs(prices: Prices, total: int, full: int) -> dict[str, float]:
 
 
 def _tools(rendered: RenderedPrompt[Any], define: Callable[[AnyTool], str]) -> list[dict[str, Any]]:
-    assert rendered.view is not None
     return [
         {
             "name": tool.name,

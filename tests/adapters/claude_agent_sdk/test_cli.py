@@ -148,5 +148,5 @@ def test_hosted_tools_are_refused_and_no_codec_is_asked_for() -> None:
         ClaudeAgentSDKAdapter().evaluate(prompt(WebSearchSection()), session=Session())
     assert str(caught.value) == (
         "Unsupported hosted tool kind 'web_search' for claude_agent_sdk adapter (supported: none); "
-        "openai and anthropic and litellm can."
+        "anthropic and litellm and openai can."
     )

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip install 'weakincentives[claude]'")
 
 from tests.adapters.claude_agent_sdk.cli_runs import Notes, adapter, prompt, section, tool
+from tests.helpers.endings import endings
 from tests.servers.claude_cli import CliServer, call, say
 from tests.servers.turn import Call, Turn
 from weakincentives.prompt import (
@@ -17,7 +18,7 @@ from weakincentives.prompt import (
     VisibilityOverrides,
     portable_name,
 )
-from weakincentives.runtime import MainLoop, PromptRendered, RunRestarted, ToolInvoked, ToolsInjected
+from weakincentives.runtime import MainLoop, PromptRendered, ToolInvoked, ToolsInjected
 from weakincentives.session import Session
 
 READ, KEEP = "read_section", "keep"
@@ -114,7 +115,7 @@ def test_the_main_loop_starts_again_with_the_section_open() -> None:
         response = MainLoop().execute(prompt(summarized), session=session, adapter=run)
     assert response.text == "kept"
     assert api.offers == [{READ}, {KEEP}, {KEEP}]
-    assert len(session[RunRestarted].all()) == 1
+    assert len(endings(session, "restarted")) == 1
 
 
 def test_a_tool_of_others_keeps_its_name_description_and_schema() -> None:

@@ -16,6 +16,7 @@ from tests.adapters.claude_agent_sdk.cli_runs import (
     section,
     tool,
 )
+from tests.helpers.endings import endings
 from tests.servers.claude_cli import CliServer, call, refuse, say
 from tests.servers.turn import Call, Turn
 from weakincentives.adapters.claude_agent_sdk import CliRunEnded
@@ -25,7 +26,6 @@ from weakincentives.runtime import (
     ArgumentsDelta,
     Completed,
     ModelCalled,
-    PromptExecuted,
     TextDelta,
     ToolEnded,
     ToolInvoked,
@@ -55,7 +55,7 @@ def test_every_model_call_and_tool_call_is_an_event() -> None:
         response = adapter(api).evaluate(prompt(section("task", tools=(tool("keep"),))), session=session)
     assert [event.stop_reason for event in session[ModelCalled].all()] == ["tool_calls", "end"]
     assert [(event.name, event.call_id) for event in session[ToolInvoked].all()] == [("keep", "toolu_1_0")]
-    assert session[PromptExecuted].latest().usage == response.usage == TokenUsage(input_tokens=20, output_tokens=10)
+    assert endings(session, "completed")[-1].usage == response.usage == TokenUsage(input_tokens=20, output_tokens=10)
 
 
 def test_several_calls_of_one_turn_are_answered_each() -> None:

@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from scripts.hosted_docs import all_settings, table
 from tests.helpers.hosted_tools import CASES, FIXTURES, OracleConfig, stored
-from weakincentives.adapters.hosted import HONOURED, Rule, SettingsCodec, all_settings, capabilities, used_settings
+from weakincentives.adapters.hosted import HONOURED, Rule, SettingsCodec, codecs_by_kind, used_settings
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
 from weakincentives.runtime import adapter_spec, adapter_specs
@@ -20,7 +21,8 @@ from weakincentives.tools.file_search import Comparison, FileSearchConfig
 from weakincentives.tools.web_fetch import WebFetchConfig
 from weakincentives.tools.web_search import DomainFilter, GeoHint, WebSearchConfig, web_search_tool
 
-KINDS = {capability.kind: capability for capability in capabilities()}
+KINDS = codecs_by_kind()
+SETTINGS = {kind: all_settings(next(iter(codecs.values())).config_type) for kind, codecs in KINDS.items()}
 
 
 def codec(adapter: str, kind: str) -> Any:
@@ -49,8 +51,8 @@ def test_only_settings_that_differ_from_their_defaults_are_used() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_codecs_honour_only_settings_that_exist(kind: str) -> None:
-    for rules in KINDS[kind].adapters.values():
-        assert set(rules) <= set(KINDS[kind].settings)
+    for rules in [codec.honours for codec in KINDS[kind].values()]:
+        assert set(rules) <= set(SETTINGS[kind])
         assert {other for rule in rules.values() for other in rule.without} <= set(rules)
 
 
@@ -60,30 +62,30 @@ UNSUPPORTED = {"code_interpreter": {"timeout_seconds"}}
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_other_setting_is_honoured_by_some_adapter(kind: str) -> None:
-    honoured = {setting for rules in KINDS[kind].adapters.values() for setting in rules}
-    assert honoured == set(KINDS[kind].settings) - UNSUPPORTED.get(kind, set())
+    honoured = {setting for codec in KINDS[kind].values() for setting in codec.honours}
+    assert honoured == set(SETTINGS[kind]) - UNSUPPORTED.get(kind, set())
 
 
 def test_the_adapters_have_these_kinds() -> None:
-    assert {kind: tuple(capability.adapters) for kind, capability in KINDS.items()} == {
-        "web_search": ("openai", "anthropic", "litellm"),
-        "code_interpreter": ("openai", "anthropic"),
+    assert {kind: tuple(codecs) for kind, codecs in KINDS.items()} == {
+        "web_search": ("anthropic", "litellm", "openai"),
+        "code_interpreter": ("anthropic", "openai"),
         "file_search": ("openai",),
         "web_fetch": ("anthropic",),
     }
 
 
 def test_a_table_says_who_honours_what_and_how_far() -> None:
-    assert KINDS["code_interpreter"].table().splitlines() == [
-        "| setting | openai | anthropic | litellm |",
+    assert table(KINDS["code_interpreter"]).splitlines() == [
+        "| setting | anthropic | litellm | openai |",
         "| --- | --- | --- | --- |",
-        "| (the tool itself) | yes | yes | no |",
-        "| `allowed_languages` | ('python',) | no | no |",
+        "| (the tool itself) | yes | no | yes |",
+        "| `allowed_languages` | no | no | ('python',) |",
         "| `timeout_seconds` | no | no | no |",
-        "| `container_id` | yes | no | no |",
-        "| `file_ids` | yes | no | no |",
-        "| `memory_gb` | 1, 4, 16, 64 | no | no |",
-        "| `allowed_domains` | yes | no | no |",
+        "| `container_id` | no | no | yes |",
+        "| `file_ids` | no | no | yes |",
+        "| `memory_gb` | no | no | 1, 4, 16, 64 |",
+        "| `allowed_domains` | no | no | yes |",
     ]
 
 
@@ -178,14 +180,14 @@ def test_making_an_adapter_loads_no_codec() -> None:
 
 
 def test_there_is_a_stored_answer_for_every_kind_adapter_and_case() -> None:
-    wanted = {f"{adapter}/{kind}/{case}" for kind in KINDS for adapter in KINDS[kind].adapters for case in CASES}
+    wanted = {f"{adapter}/{kind}/{case}" for kind in KINDS for adapter in KINDS[kind] for case in CASES}
     assert {str(path.relative_to(FIXTURES).with_suffix("")) for path in FIXTURES.rglob("*.json")} == wanted
 
 
 VALID = [
     (adapter, kind, case)
     for kind in KINDS
-    for adapter in KINDS[kind].adapters
+    for adapter in KINDS[kind]
     if adapter != "litellm"
     for case in ("normal", "many_calls", "error_inside", "no_call")
 ]
@@ -230,7 +232,7 @@ def form_of(adapter: str, kind: str) -> Any:
     }[kind]
 
 
-@pytest.mark.parametrize(("adapter", "kind"), [(a, k) for k in KINDS for a in KINDS[k].adapters if a != "litellm"])
+@pytest.mark.parametrize(("adapter", "kind"), [(a, k) for k in KINDS for a in KINDS[k] if a != "litellm"])
 def test_declarations_have_the_fields_that_the_sdk_knows(adapter: str, kind: str) -> None:
     config = FULL[kind]
     if adapter == "anthropic" and kind == "web_search":

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 from tests.helpers.hosted_tools import CASES, OracleConfig, reply
-from weakincentives.adapters.hosted import capabilities
+from weakincentives.adapters.hosted import codecs_by_kind
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
 from weakincentives.runtime import adapter_spec
 from weakincentives.serde import dump_tagged, load_tagged
 
-PAIRS = [(adapter, capability.kind) for capability in capabilities() for adapter in capability.adapters]
+PAIRS = [(adapter, kind) for kind, codecs in codecs_by_kind().items() for adapter in codecs]
 ODD: Any = st.sampled_from([None, True, -1, 3.5, 2**70, "", "é", "web_search", [], [None], {}, {"type": "text"}, [[]]])
 
 

@@ -37,8 +37,8 @@ def test_a_web_search_is_an_option_of_the_request() -> None:
 @pytest.mark.parametrize(
     ("config", "named", "can"),
     [
-        (WebSearchConfig(DomainFilter(("who.int",))), "domain_filter.allowed", "openai and anthropic can"),
-        (WebSearchConfig(DomainFilter(blocked=("who.int",))), "domain_filter.blocked", "openai and anthropic can"),
+        (WebSearchConfig(DomainFilter(("who.int",))), "domain_filter.allowed", "anthropic and openai can"),
+        (WebSearchConfig(DomainFilter(blocked=("who.int",))), "domain_filter.blocked", "anthropic and openai can"),
         (WebSearchConfig(allow_live_access=False), "allow_live_access=False", "openai can"),
     ],
 )
@@ -55,7 +55,7 @@ def test_other_settings_are_refused_with_the_adapters_that_have_them(
 def test_a_place_is_refused_where_litellm_would_drop_it(model: str) -> None:
     codec = LiteLLMWebSearchCodec(model)
     assert codec.serialize(SEARCH)["web_search_options"] == {}
-    with pytest.raises(PromptEvaluationError, match=r"geo_hint.country_code: LiteLLM drops it for \w+; openai and"):
+    with pytest.raises(PromptEvaluationError, match=r"geo_hint.country_code: LiteLLM drops it for \w+; anthropic and"):
         codec.serialize(LONDON)
 
 

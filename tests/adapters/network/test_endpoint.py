@@ -26,7 +26,9 @@ def test_the_sdk_still_has_the_attributes_we_read(kind: Any) -> None:
 def test_a_client_that_only_carries_settings_has_an_endpoint(kind: Any) -> None:
     found = endpoint(kind(api_key=KEY, base_url="https://gateway.example/api"), (kind,), "/v1/x")
     assert found is not None
-    assert (found.url, found.headers["authorization"]) == ("https://gateway.example:443/api/v1/x", f"Bearer {KEY}")
+    assert (found.host, found.port, found.tls is None) == ("gateway.example", 443, False)
+    assert found.head.startswith(b"POST /api/v1/x HTTP/1.1\r\nhost: gateway.example\r\n")
+    assert f"authorization: Bearer {KEY}\r\n".encode() in found.head
 
 
 def test_the_sdk_still_keeps_a_key_provider_where_we_look() -> None:

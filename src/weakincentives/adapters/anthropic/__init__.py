@@ -13,6 +13,7 @@ __all__ = ["SPEC", "AnthropicAdapter"]
 
 SPEC = AdapterSpec(
     name="anthropic",
+    package=__name__,
     adapter="AnthropicAdapter",
     provider="anthropic",
     package_needed="anthropic",
@@ -21,6 +22,7 @@ SPEC = AdapterSpec(
     cache_safe_routes=frozenset({"tool_addition", "tool_search"}),
     prefix_keys=("model", "tools", "system", "output_config"),
     conversation_key="messages",
+    cache_marker="cache_control",
     prices={name: model.prices for name, model in MODELS.items() if model.prices},
 )
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
 
 from weakincentives.adapters.anthropic.models import facts, media_support
 from weakincentives.adapters.anthropic.reply import found_tools
 from weakincentives.adapters.anthropic.wire import PROVIDER, SEARCH_TOOL, MessagesWire, has_thinking
 from weakincentives.adapters.network import ClientAdapter, ClientOptions, Wire
-from weakincentives.runtime import MediaSupport, Message
+from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
 
 
 class AnthropicAdapter(ClientAdapter):
@@ -65,6 +65,11 @@ class AnthropicAdapter(ClientAdapter):
 
     def binds_reasoning(self, message: Message) -> bool:
         return facts(self.model).binds_thinking and has_thinking(message)
+
+    def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        from weakincentives.adapters.anthropic.codecs import CODECS
+
+        return CODECS
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import Any, ClassVar, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from weakincentives.adapters.hosted import (
     SettingsCodec,
     domain_fields,
     location_fields,
+    string_of,
     type_of,
 )
 from weakincentives.prompt import HostedTool
@@ -30,8 +31,6 @@ from weakincentives.tools.code_interpreter import (
 )
 from weakincentives.tools.web_fetch import DocumentCitation, FetchedDocument, WebFetchConfig, WebFetchResult
 from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
-
-ResultT = TypeVar("ResultT", bound="_ToolResult")
 
 _DOMAINS = {
     "domain_filter.allowed": Rule(without=("domain_filter.blocked",)),
@@ -83,28 +82,46 @@ class _Error(msgspec.Struct):
     error_message: str | None = None
 
 
-def _name_of(item: Any) -> str:
-    """The tool that a `server_tool_use` block calls."""
-    name = item.get("name") if isinstance(item, dict) else getattr(item, "name", None)
-    return name if isinstance(name, str) else ""
+@dataclass(slots=True)
+class _Answer:
+    """The result of a call that succeeded."""
+
+    tool: str
+    call_id: str
+    content: Any
 
 
-def _result(reader: ItemReader, item: Any, shape: type[ResultT]) -> ResultT | None:
-    """The result of a call, or None if it failed (which is recorded as an error) or cannot be read."""
-    result = reader.call(item, _ToolResult)
-    if result is None:
-        return None
-    if not type_of(result.content).endswith("_error"):
-        return reader.part(item, shape)
+def _read(reader: ItemReader, items: Iterable[Any], tools: Mapping[str, Any]) -> Iterator[_ToolUse | _Answer | _Text]:
+    """The calls of these server tools, their answers as these types, and the text; failures are recorded as errors."""
+    for item in items:
+        kind = type_of(item)
+        name = kind.removesuffix("_tool_result")
+        if kind == "server_tool_use" and string_of(item, "name") in tools:
+            use = reader.call(item, _ToolUse)
+            if use is not None:
+                yield use
+        elif name != kind and name in tools:
+            result = reader.call(item, _ToolResult)
+            if result is None:
+                continue
+            if type_of(result.content).endswith("_error"):
+                _fail(reader, result)
+                continue
+            content = reader.part(result.content, tools[name], kind)
+            if content is not None:
+                yield _Answer(name, result.tool_use_id, content)
+        elif kind == "text":
+            block = reader.part(item, _Text)
+            if block is not None:
+                reader.add_text(block.text)
+                yield block
+
+
+def _fail(reader: ItemReader, result: _ToolResult) -> None:
     error = reader.part(result.content, _Error)
     if error is not None:
-        reader.fail(
-            _CODES.get(error.error_code, "failed"),
-            error.error_code,
-            message=error.error_message or "",
-            call_id=result.tool_use_id,
-        )
-    return None
+        code, message = error.error_code, error.error_message or ""
+        reader.fail(_CODES.get(code, "failed"), code, message=message, call_id=result.tool_use_id)
 
 
 class _FoundPage(msgspec.Struct):
@@ -114,10 +131,6 @@ class _FoundPage(msgspec.Struct):
 class _PageCitation(msgspec.Struct):
     url: str
     title: str | None = None
-
-
-class _FoundPages(_ToolResult):
-    content: list[Any]
 
 
 class AnthropicWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
@@ -138,35 +151,26 @@ class AnthropicWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
         return declared
 
     def read(self, reader: ItemReader, items: Sequence[Any]) -> WebSearchResult:
-        citations: list[Citation] = []
-        sources: dict[str, None] = {}
-        for item in items:
-            match type_of(item):
-                case "server_tool_use" if _name_of(item) == "web_search":
-                    reader.call(item, _ToolUse)
-                case "web_search_tool_result":
-                    sources.update(dict.fromkeys(pages(reader, item)))
-                case "text":
-                    block = reader.part(item, _Text)
-                    if block is not None:
-                        reader.add_text(block.text)
-                        citations += cited_pages(reader, block.citations or ())
+        citations, sources = searched_pages(reader, items)
         return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
 
 
-def pages(reader: ItemReader, item: Any) -> list[str]:
-    """The pages a search found; a failed search is recorded as an error."""
-    answered = _result(reader, item, _FoundPages)
-    return [page.url for page in reader.parts(answered.content if answered else (), _FoundPage)]
+def searched_pages(reader: ItemReader, items: Iterable[Any]) -> tuple[list[Citation], dict[str, None]]:
+    """The pages that an answer cites, and those that its searches found."""
+    citations: list[Citation] = []
+    sources: dict[str, None] = {}
+    for seen in _read(reader, items, {"web_search": list[Any]}):
+        if isinstance(seen, _Answer):
+            sources.update(dict.fromkeys(page.url for page in reader.parts(seen.content, _FoundPage)))
+        elif isinstance(seen, _Text):
+            citations += cited_pages(reader, seen.citations or ())
+    return citations, sources
 
 
 def cited_pages(reader: ItemReader, notes: Sequence[Any]) -> list[Citation]:
     """The pages that a part of the answer cites."""
     places = reader.parts(notes, _PageCitation, "web_search_result_location")
     return [Citation(place.url, place.title or "") for place in places]
-
-
-_LANGUAGES = {"code_execution": "python", "bash_code_execution": "bash", "text_editor_code_execution": "editor"}
 
 
 class _File(msgspec.Struct):
@@ -180,17 +184,13 @@ class _Run(msgspec.Struct):
     content: list[_File] | None = None
 
 
-class _RunResult(_ToolResult):
-    content: _Run
-
-
 class _Edit(msgspec.Struct):
     content: str | None = None
     lines: list[str] | None = None
 
 
-class _EditResult(_ToolResult):
-    content: _Edit
+_LANGUAGES = {"code_execution": "python", "bash_code_execution": "bash", "text_editor_code_execution": "editor"}
+_CODE_TOOLS = {name: _Edit if language == "editor" else _Run for name, language in _LANGUAGES.items()}
 
 
 class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterpreterResult]):
@@ -208,40 +208,25 @@ class AnthropicCodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInt
     def read(self, reader: ItemReader, items: Sequence[Any]) -> CodeInterpreterResult:
         uses: dict[str, _ToolUse] = {}
         results: dict[str, CodeExecution] = {}
-        for item in items:
-            kind = type_of(item)
-            if kind == "server_tool_use" and _name_of(item) in _LANGUAGES:
-                use = reader.call(item, _ToolUse)
-                if use is not None:
-                    uses[use.id] = use
-            elif kind.endswith("_tool_result") and kind.removesuffix("_tool_result") in _LANGUAGES:
-                result = _code_result(reader, item)
-                if result is not None:
-                    results[result.call_id] = result
-            elif kind == "text":
-                block = reader.part(item, _Text)
-                reader.add_text(block.text if block else "")
+        for seen in _read(reader, items, _CODE_TOOLS):
+            if isinstance(seen, _ToolUse):
+                uses[seen.id] = seen
+            elif isinstance(seen, _Answer):
+                results[seen.call_id] = _code_result(seen)
         executions = [_code_execution(use, results.pop(use.id, None)) for use in uses.values()]
         executions += results.values()
         files = [file for execution in executions for file in execution.files]
         return CodeInterpreterResult.of(executions, text=reader.text, files=files, errors=reader.errors)
 
 
-def _code_result(reader: ItemReader, item: Any) -> CodeExecution | None:
+def _code_result(answer: _Answer) -> CodeExecution:
     """The outcome of a call; its code is filled in later."""
-    language = _LANGUAGES[type_of(item).removesuffix("_tool_result")]
-    if language == "editor":
-        edited = _result(reader, item, _EditResult)
-        if edited is None:
-            return None
-        shown = edited.content.content or "\n".join(edited.content.lines or ())
-        return CodeExecution("", stdout=shown, language=language, call_id=edited.tool_use_id)
-    ran = _result(reader, item, _RunResult)
-    if ran is None:
-        return None
-    run = ran.content
-    files = tuple(CodeFile(file.file_id) for file in run.content or () if file.file_id)
-    return CodeExecution("", run.stdout, run.stderr, run.return_code, language, files, ran.tool_use_id)
+    language, found = _LANGUAGES[answer.tool], answer.content
+    if isinstance(found, _Edit):
+        shown = found.content or "\n".join(found.lines or ())
+        return CodeExecution("", stdout=shown, language=language, call_id=answer.call_id)
+    files = tuple(CodeFile(file.file_id) for file in found.content or () if file.file_id)
+    return CodeExecution("", found.stdout, found.stderr, found.return_code, language, files, answer.call_id)
 
 
 def _code_execution(use: _ToolUse, result: CodeExecution | None) -> CodeExecution:
@@ -270,10 +255,6 @@ class _FetchedPage(msgspec.Struct):
     url: str
     content: _Document
     retrieved_at: str | None = None
-
-
-class _FetchResult(_ToolResult):
-    content: _FetchedPage
 
 
 class _DocumentLocation(msgspec.Struct):
@@ -315,50 +296,37 @@ class AnthropicWebFetchCodec(SettingsCodec[WebFetchConfig, WebFetchResult]):
     def read(self, reader: ItemReader, items: Sequence[Any]) -> WebFetchResult:
         documents: list[FetchedDocument] = []
         citations: list[DocumentCitation] = []
-        for item in items:
-            match type_of(item):
-                case "server_tool_use" if _name_of(item) == "web_fetch":
-                    reader.call(item, _ToolUse)
-                case "web_fetch_tool_result":
-                    documents += _documents(reader, item)
-                case "text":
-                    citations += _document_citations(reader, item, documents)
+        for seen in _read(reader, items, {"web_fetch": _FetchedPage}):
+            if isinstance(seen, _Answer):
+                documents.append(_document(reader, seen))
+            elif isinstance(seen, _Text):
+                places = reader.parts(seen.citations or (), _DocumentLocation, *_LOCATIONS)
+                citations += [_citation(place, documents) for place in places]
         return WebFetchResult(reader.text, tuple(documents), tuple(citations), tuple(reader.errors))
 
 
-def _documents(reader: ItemReader, item: Any) -> list[FetchedDocument]:
-    fetched = _result(reader, item, _FetchResult)
-    if fetched is None:
-        return []
-    page, source = fetched.content, fetched.content.content.source
+def _document(reader: ItemReader, answer: _Answer) -> FetchedDocument:
+    page: _FetchedPage = answer.content
+    source = page.content.source
     text, data = source.data, None
     if source.type == "base64":
+        text = ""
         try:
-            text, data = "", b64decode(source.data, validate=True)
+            data = b64decode(source.data, validate=True)
         except ValueError as error:
-            reader.fail("malformed", message=f"web_fetch_tool_result: {error}", call_id=fetched.tool_use_id)
-            text = ""
-    return [FetchedDocument(page.url, page.content.title or "", text, source.media_type, data, page.retrieved_at)]
+            reader.fail("malformed", message=f"web_fetch_tool_result: {error}", call_id=answer.call_id)
+    return FetchedDocument(page.url, page.content.title or "", text, source.media_type, data, page.retrieved_at)
 
 
-def _document_citations(reader: ItemReader, item: Any, documents: list[FetchedDocument]) -> list[DocumentCitation]:
-    block = reader.part(item, _Text)
-    if block is None:
-        return []
-    reader.add_text(block.text)
-    found = []
-    for place in reader.parts(block.citations or (), _DocumentLocation, *_LOCATIONS):
-        known = 0 <= place.document_index < len(documents)
-        start, end = place.start_char_index, place.end_char_index
-        found.append(
-            DocumentCitation(
-                url=documents[place.document_index].url if known else "",
-                title=place.document_title or "",
-                cited_text=place.cited_text,
-                document_span=None if start is None or end is None else (start, end),
-            )
-        )
-    return found
+def _citation(place: _DocumentLocation, documents: Sequence[FetchedDocument]) -> DocumentCitation:
+    known = 0 <= place.document_index < len(documents)
+    start, end = place.start_char_index, place.end_char_index
+    return DocumentCitation(
+        url=documents[place.document_index].url if known else "",
+        title=place.document_title or "",
+        cited_text=place.cited_text,
+        document_span=None if start is None or end is None else (start, end),
+    )
 
 
 CODECS: dict[str, HostedToolCodec[Any, Any]] = {

@@ -17,7 +17,7 @@ EFFORTS = ("low", "medium", "high", "max", "xhigh")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model accepts; the defaults are those of the newest generation.
+    """The capabilities and prices of a model; the defaults are those of the newest generation.
 
     With `system_messages`, the model accepts them mid-conversation, with text or tool changes. With `binds_thinking`,
     it accepts its earlier thinking only after the exact text it followed. `thinking` is how it takes an effort, and
@@ -36,7 +36,7 @@ class ModelFacts:
     max_side: int = 2000
 
     def image_tokens(self, image: Image) -> int:
-        """What an image costs: one token per 28-pixel square, after scaling down to the size the model sees."""
+        """The tokens of an image: one for each 28-pixel square, after scaling down to the size the model sees."""
         width, height = image.dimensions or (1024, 1024)
         scale = min(1.0, self.max_side / max(width, height))
         tokens = math.ceil(width * scale / 28) * math.ceil(height * scale / 28)

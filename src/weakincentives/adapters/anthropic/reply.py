@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -162,7 +162,7 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
 
 
 def is_thinking(item: str) -> bool:
-    """Whether a message item holds thinking, readable or redacted."""
+    """True if a message item holds thinking, readable or redacted."""
     return _decode_kind(item).type in ("thinking", "redacted_thinking")
 
 
@@ -228,13 +228,13 @@ class MessageEventParser:
         self._message = StreamedMessage()
         self._more = more
 
-    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+    def feed(self, event: bytes) -> Sequence[ModelDelta | ModelReply]:
         data = msgspec.json.decode(event, type=dict[str, Any])
         kind = data.get("type")
         if kind == "error":
             error = data.get("error") or {}
-            told = f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}"
-            raise TransportError.unusable(told, data, retryable=error.get("type") in _RETRYABLE)
+            message = f"anthropic reported an error in the stream: {error.get('message') or 'no explanation'}"
+            raise TransportError.unusable(message, data, retryable=error.get("type") in _RETRYABLE)
         delta = self._message.feed(data)
         if kind == "message_stop":
             blocks = [{**block, "input": _input(text)} if text else block for block, text in self._message.blocks()]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,6 @@ from weakincentives.adapters.anthropic.reply import (
 )
 from weakincentives.adapters.network import (
     FIRST_USER_TURN,
-    EncodedRequest,
     ToolCache,
     Wire,
     base64_text,
@@ -29,7 +28,7 @@ from weakincentives.adapters.network import (
     select_tools,
 )
 from weakincentives.content import Image, Media, Part
-from weakincentives.prompt import HostedTool, Tool, portable_name
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import TEXT_TYPES, Message, ModelReply, ModelRequest
 from weakincentives.serde import describe_bounds
 
@@ -86,16 +85,16 @@ class MessagesWire(Wire):
     search_tool = f'{{"type":"tool_search_tool_bm25_20251119","name":"{SEARCH_TOOL}"}}'.encode()
 
     def __init__(self, model: str, *, max_tokens: int, parameters: Mapping[str, Any], **options: Any) -> None:
+        self._listed = b""
         plain = {name: value for name, value in parameters.items() if name != "cache_control"}
         super().__init__(model, parameters=plain, **options)
         self._facts = facts(model)
         self._cached: Mapping[str, Any] | None = parameters.get("cache_control", CACHED)
         self._max_tokens = max_tokens
-        self._listed = b""
-        self._forget()
 
-    def _forget(self) -> None:
-        self._system: list[bytes] = []
+    def _restart(self) -> None:
+        super()._restart()
+        self._system = []
         self._begin_turn()
         self._betas: dict[str, None] = {}
         self._declared: set[str] = set()
@@ -110,16 +109,12 @@ class MessagesWire(Wire):
         self._words: list[bytes] = []
         self._operator: list[bytes] = []
 
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        self._extend(request)
+    def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
         turn = self._turn()
         if turn and self._buffer:
             turn = b"," + turn
-        end = (b'],"cache_control":' + encode(self._cached) if self._cached else b"]") + self._container
-        if stream:
-            end += b',"stream":true'
-        start = self._begin(request, *self._system)
-        return EncodedRequest((start, self._buffer, turn, end, b"}"), self._headers(request))
+        marked = b'],"cache_control":' + encode(self._cached) if self._cached else b"]"
+        return turn, marked + self._container
 
     def _extend(self, request: ModelRequest) -> None:
         """Extend the conversation, without thinking that is bound to tools other than those of the request.
@@ -146,16 +141,10 @@ class MessagesWire(Wire):
             betas += self._codec_values("betas", request)
         return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
-    def _encode_start(
-        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
-    ) -> bytes:
-        encoded = self._encode_tools(tools, hosted, request)
+    def _fields(self, request: ModelRequest) -> dict[str, Any]:
         limit = request.settings.max_output_tokens or self._max_tokens
         fields = {"model": self._model, "max_tokens": limit, **self._parameters}
-        head = encode(fields | self._settings(request, limit))
-        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
-        told = b',"system":[' + b",".join(self._system) + b"]" if self._system else b""
-        return head[:-1] + listed + told + b',"messages":['
+        return fields | self._settings(request, limit)
 
     def _settings(self, request: ModelRequest, limit: int) -> dict[str, Any]:
         """Settings and output as request fields; raises for a setting the model does not accept, before any request."""
@@ -198,10 +187,6 @@ class MessagesWire(Wire):
             raise refused(request, f"effort='{effort}'", self._model, f"it needs max_output_tokens of at least {least}")
         return {"type": "enabled", "budget_tokens": _BUDGETS[effort]}
 
-    def _restart(self) -> None:
-        super()._restart()
-        self._forget()
-
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
         if role == "tool":
@@ -241,14 +226,14 @@ class MessagesWire(Wire):
 
         Only the model may follow an operator message, so it is written only when the turn is over.
         """
-        said = [*self._results, *self._words]
+        blocks = [*self._results, *self._words]
         messages = []
-        if not said and not self._buffer:
+        if not blocks and not self._buffer:
             messages.append(encode({"role": "user", "content": FIRST_USER_TURN}))
-        elif len(said) == 1 and said[0].startswith(_TEXT):
-            messages.append(b'{"role":"user","content":' + said[0][len(_TEXT) :])
-        elif said:
-            messages.append(b'{"role":"user","content":[' + b",".join(said) + b"]}")
+        elif len(blocks) == 1 and blocks[0].startswith(_TEXT):
+            messages.append(b'{"role":"user","content":' + blocks[0][len(_TEXT) :])
+        elif blocks:
+            messages.append(b'{"role":"user","content":[' + b",".join(blocks) + b"]}")
         if self._operator:
             messages.append(b'{"role":"system","content":[' + b",".join(self._operator) + b"]}")
         return b",".join(messages)

@@ -13,11 +13,13 @@ __all__ = ["SPEC", "ClaudeAgentSDKAdapter", "CliRunEnded"]
 
 SPEC = AdapterSpec(
     name="claude_agent_sdk",
+    package=__name__,
     adapter="ClaudeAgentSDKAdapter",
     provider="claude",
     package_needed="claude_agent_sdk",
     key_variables=("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN", "CLAUDE_CODE_OAUTH_TOKEN", "ANTHROPIC_BASE_URL"),
     requires_model=False,
+    vendor="anthropic",
     accepts_codecs=False,
 )
 

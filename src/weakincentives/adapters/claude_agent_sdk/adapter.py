@@ -97,7 +97,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
     @property
     def supports_dynamic_tools(self) -> bool:
-        """Whether the installed CLI picks up new tools while it runs; unless given, measured once per process."""
+        """True if the installed CLI picks up new tools while it runs; unless given, measured once per process."""
         if self._dynamic_tools is not None:
             return self._dynamic_tools
         try:
@@ -245,7 +245,7 @@ _follows: dict[Cli, bool] = {}
 
 
 def follows_list_changes(cli: Cli) -> bool:
-    """Whether the CLI lists the tools again when told that they changed; measured once per process."""
+    """True if the CLI lists the tools again when notified of a change; measured once per process."""
     if cli not in _follows:
         _follows.setdefault(cli, cli.version == MIN_VERSION or _probe(cli))
     return _follows[cli]

@@ -94,7 +94,7 @@ class ClaudeChannel:
 
     @property
     def idle(self) -> bool:
-        """Whether the CLI has answered and is waiting for the user."""
+        """True if the CLI has answered and is waiting for the user."""
         return self._conversation.idle
 
     @property
@@ -135,7 +135,7 @@ class ClaudeChannel:
         yield await asyncio.wrap_future(reply)
 
     def follows_list_changes(self) -> bool:
-        """Whether this CLI picks up new tools while it runs; calls no model."""
+        """True if this CLI picks up new tools while it runs; calls no model."""
         return self._thread.submit(self._conversation.probe()).result()
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class Conversation:
         self.cost_usd: float | None = None
 
     def continues(self, request: ModelRequest) -> bool:
-        """Whether the request continues this conversation and its CLI is still running."""
+        """True if the request continues this conversation and its CLI is still running."""
         first, known = self._begun_with, self._known
         return first is None or (
             (self._pump is not None and not self._pump.done())
@@ -256,7 +256,7 @@ class Conversation:
             raise self._failure(request, str(error)) from None
 
     async def probe(self) -> bool:
-        """Whether the CLI lists the tools again when told that they changed; calls no model."""
+        """True if the CLI lists the tools again when notified of a change; calls no model."""
         server, _ = await self._connect(ModelRequest("probe", ()), "")
         return await server.add((), RELIST_SECONDS)
 

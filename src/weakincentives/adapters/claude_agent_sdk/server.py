@@ -18,7 +18,7 @@ import uvicorn
 
 from weakincentives.adapters.claude_agent_sdk.wire import SERVER_NAME, declare_tool, shown_in_result
 from weakincentives.content import Part
-from weakincentives.mcp.server import CALL_ID, AnnouncingServer, Context, Listener, content_block
+from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block
 from weakincentives.prompt import Tool, portable_name
 
 
@@ -111,7 +111,8 @@ class ToolServer:
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> types.ListToolsResult:
         self._listener.listed(context)
         self._listed.set()
-        return types.ListToolsResult(tools=[types.Tool.model_validate(tool) for tool in self._tools.values()])
+        tools = [types.Tool.model_validate({**tool, "_meta": TOOL_META}) for tool in self._tools.values()]
+        return types.ListToolsResult(tools=tools)
 
     async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
         answer = await self._slot(str((params.meta or {}).get(CALL_ID, "")))

@@ -50,12 +50,11 @@ class CliRunEnded(LogEntry):
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
-    """A tool as MCP lists it; `_meta` asks the CLI to show it at once and to pass on large results whole."""
+    """A tool as MCP lists it."""
     return {
         "name": portable_name(tool.name),
         "description": tool.description,
         "input_schema": tool.schema,
-        "_meta": {"anthropic/alwaysLoad": True, "anthropic/maxResultSizeChars": 500_000},
     }
 
 
@@ -63,13 +62,13 @@ TOOLS = ToolCache(declare_tool)
 
 
 def system_text(messages: Sequence[Message]) -> str:
-    """What the operator said before the conversation began."""
-    told = takewhile(lambda message: message.role == "system", messages)
-    return "\n\n".join(message.text for message in told)
+    """The system text before the conversation."""
+    first = takewhile(lambda message: message.role == "system", messages)
+    return "\n\n".join(message.text for message in first)
 
 
 def words(message: Message) -> tuple[Part, ...]:
-    """What a user or an operator says mid-conversation."""
+    """The content of a user or system message in mid-conversation."""
     if message.role == "system":
         return (Text(f"<system-reminder>\n{message.text}\n</system-reminder>"),)
     return message.parts or (Text(message.text),)
@@ -131,7 +130,7 @@ def transcript(spoken: Sequence[Mapping[str, Any]], model: str) -> str:
 
 
 def _spoken(message: Message, answered: Set[str], shown: Set[str]) -> Iterator[dict[str, Any]]:
-    """What the model said in a message, and the results its CLI tools returned before."""
+    """The blocks of an assistant message, after the results of its CLI's own tools."""
     blocks = [block for block in _items(message) if block["type"] in shown]
     if not blocks:
         calls = [(call.id, PREFIX + portable_name(call.name), _object(call.arguments)) for call in message.tool_calls]
@@ -178,7 +177,7 @@ class Turn(StreamedMessage):
 
     @property
     def uses_cli_tools(self) -> bool:
-        """Whether the CLI will run its own tools before it calls the model again."""
+        """True if the CLI will run its own tools before it calls the model again."""
         return any(_runs_in_cli(block) for block, _ in self.blocks())
 
     @property

@@ -12,12 +12,14 @@ __all__ = ["SPEC", "LiteLLMAdapter"]
 
 SPEC = AdapterSpec(
     name="litellm",
+    package=__name__,
     adapter="LiteLLMAdapter",
     provider="litellm",
     package_needed="litellm",
     hosted_tools=("web_search",),
     prefix_keys=("model", "tools", "response_format"),
     conversation_key="messages",
+    tool_key="function",
 )
 
 __getattr__ = lazy_front(__name__, {"adapter": ["LiteLLMAdapter"]})

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Unpack
@@ -12,11 +11,11 @@ from typing import Any, Unpack
 import msgspec
 
 from weakincentives._imports import import_extra
-from weakincentives.adapters.anthropic.models import facts
-from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire, vendor_of
+from weakincentives.adapters.litellm.models import VENDORS, VendorFacts, claude_facts, vendor_of
+from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire
 from weakincentives.adapters.network import (
-    AsyncStream,
     ClientOptions,
+    ClientStream,
     EncodedRequest,
     NetworkAdapter,
     Response,
@@ -25,7 +24,6 @@ from weakincentives.adapters.network import (
     encode,
     within,
 )
-from weakincentives.adapters.network.transport import AsyncIteratedStream, IteratedStream
 from weakincentives.adapters.openai.wire import MAX_DESCRIPTION
 from weakincentives.content import Audio, Image
 from weakincentives.prompt import Prompt
@@ -34,7 +32,6 @@ from weakincentives.session import Session
 
 END = b"[DONE]"
 
-_NEEDS_NO_USER_TURN = frozenset({"openai", "azure"})
 # LiteLLM reads these on import: do not fetch price lists, do not load a stray .env file.
 _SETTINGS = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
@@ -62,34 +59,31 @@ class LiteLLMAdapter(NetworkAdapter):
 
     @property
     def supports_operator_text(self) -> bool:
-        vendor, _, name = self.model.rpartition("/")
-        return vendor_of(self.model) in _NEEDS_NO_USER_TURN or (
-            vendor in ("", "anthropic") and facts(name).system_messages
-        )
+        vendor = vendor_of(self.model)
+        return vendor.operator_text or (vendor.name == "anthropic" and claude_facts(self.model).system_messages)
 
     @cached_property
     def media(self) -> MediaSupport:
-        """What LiteLLM's table says about the model; an unknown model is assumed to accept everything."""
+        """The media in LiteLLM's table of models; an unknown model is assumed to accept everything."""
         known: Mapping[str, Any] = {}
         with suppress(Exception):
             known = litellm().get_model_info(self.model)
         # A Router registers its model names in the table without any details.
         if not known.get("mode"):
             known = dict.fromkeys(("supports_vision", "supports_pdf_input", "supports_audio_input"), True)
-        vendor = vendor_of(self.model)
-        hears = known.get("supports_audio_input") or vendor in ("gemini", "vertex_ai")
+        audio = vendor_of(self.model).audio
+        hears = known.get("supports_audio_input") if audio is None else audio
         return MediaSupport(
             images=tuple(dict.fromkeys(Image.types.values())) if known.get("supports_vision") else (),
             documents=("application/pdf",) if known.get("supports_pdf_input") else (),
-            # LiteLLM silently drops audio sent to Anthropic.
-            audio=tuple(Audio.types.values()) if hears and vendor != "anthropic" else (),
+            audio=tuple(Audio.types.values()) if hears else (),
             document_urls=False,
         )
 
     def binds_reasoning(self, message: Message) -> bool:
         return (
             message.provider == PROVIDER
-            and facts(self.model.rpartition("/")[2]).binds_thinking
+            and claude_facts(self.model).binds_thinking
             and any('"thinking_blocks"' in item for item in message.items)
         )
 
@@ -121,7 +115,7 @@ class LiteLLMAdapter(NetworkAdapter):
         except Exception:
             # LiteLLM does not know the provider; an extra user turn does no harm.
             return True
-        return provider not in _NEEDS_NO_USER_TURN
+        return VENDORS.get(provider, VendorFacts()).first_user_turn
 
     def _keys(self) -> Iterable[str | None]:
         yield self._parameters.get("api_key")
@@ -146,28 +140,20 @@ class LiteLLMTransport:
         self._client = client
         self._options = {**options, "num_retries": 0, "max_retries": 0}
 
-    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
-        try:
+    async def open(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool
+    ) -> Response | Stream:
+        async def complete() -> Any:
             arguments = self._arguments(request, timeout)
-            answer = within(timeout, lambda: self._client.completion(**arguments))
-            if whole:
-                return Response(200, {}, _json(answer))
-            chunks = iter(answer)
-            return IteratedStream(_batches(chunks), getattr(chunks, "close", lambda: None), _failure)
-        except Exception as error:
-            return _answer(error)
+            return await self._client.acompletion(**arguments) if awaits else self._client.completion(**arguments)
 
-    async def open_async(
-        self, request: EncodedRequest, timeout: float | None, *, whole: bool
-    ) -> Response | AsyncStream:
         try:
-            # LiteLLM's own timeout limits only single steps of a request, such as one read.
-            async with asyncio.timeout(timeout):
-                answer = await self._client.acompletion(**self._arguments(request, timeout))
+            answer = await within(timeout, complete, blocks=not awaits, awaits=awaits)
             if whole:
                 return Response(200, {}, _json(answer))
-            chunks = aiter(answer)
-            return AsyncIteratedStream(_batches_async(chunks), getattr(chunks, "aclose", _nothing), _failure)
+            chunks: Any = aiter(answer) if awaits else iter(answer)
+            end = getattr(chunks, "aclose", _nothing) if awaits else getattr(chunks, "close", lambda: None)
+            return ClientStream(_batches(chunks, awaits=awaits), end, _failure, blocks=not awaits, awaits=awaits)
         except Exception as error:
             return _answer(error)
 
@@ -179,15 +165,13 @@ class LiteLLMTransport:
         return arguments
 
 
-def _batches(chunks: Iterator[Any]) -> Iterator[list[bytes]]:
-    for chunk in chunks:
-        yield [_json(chunk)]
-    yield [END]
-
-
-async def _batches_async(chunks: AsyncIterator[Any]) -> AsyncGenerator[list[bytes], None]:
-    async for chunk in chunks:
-        yield [_json(chunk)]
+async def _batches(chunks: Any, *, awaits: bool) -> AsyncGenerator[list[bytes], None]:
+    if awaits:
+        async for chunk in chunks:
+            yield [_json(chunk)]
+    else:
+        for chunk in chunks:
+            yield [_json(chunk)]
     yield [END]
 
 

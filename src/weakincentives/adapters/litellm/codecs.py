@@ -7,17 +7,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from weakincentives.adapters.anthropic.codecs import cited_pages, pages
+from weakincentives.adapters.anthropic.codecs import cited_pages, searched_pages
 from weakincentives.adapters.hosted import LOCATION, ItemReader, Rule, SettingsCodec, location_fields, type_of
+from weakincentives.adapters.litellm.models import vendor_of
 from weakincentives.prompt import HostedTool
 from weakincentives.runtime import HostedToolCodec
 from weakincentives.tools.web_search import Citation, WebSearchConfig, WebSearchResult
-
-# Providers for which LiteLLM drops the search, or its location.
-_NO_SEARCH = frozenset({"xai"})
-_NO_LOCATION = frozenset({"bedrock", "gemini", "groq", "vertex_ai"})
-# Providers for which LiteLLM drops the search if there are function tools, unless told to keep both.
-_KEEPS_BOTH = frozenset({"gemini", "vertex_ai"})
 
 
 class _Message(msgspec.Struct):
@@ -54,22 +49,23 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     honours: ClassVar[Mapping[str, Rule]] = LOCATION
 
     def __init__(self, model: str = "") -> None:
-        self._provider = model.partition("/")[0] if "/" in model else ""
+        self._vendor = vendor_of(model)
         self.sent_names = ("web_search",) if "claude" in model else ()
 
     def objection(self, setting: str, settings: Mapping[str, object]) -> str | None:
-        if setting.startswith("geo_hint.") and self._provider in _NO_LOCATION:
-            return f"the litellm adapter cannot honour {setting}: LiteLLM drops it for {self._provider}"
+        if setting.startswith("geo_hint.") and not self._vendor.location:
+            return f"the litellm adapter cannot honour {setting}: LiteLLM drops it for {self._vendor.name}"
         return super().objection(setting, settings)
 
     def declare(self, tool: HostedTool[WebSearchConfig]) -> dict[str, Any]:
-        if self._provider in _NO_SEARCH:
-            raise self._refusal(tool, f"LiteLLM drops a web search for {self._provider}; openai and anthropic have one")
+        if not self._vendor.search:
+            name = self._vendor.name
+            raise self._refusal(tool, f"LiteLLM drops a web search for {name}; openai and anthropic have one")
         options: dict[str, Any] = {}
         if tool.config.geo_hint is not None:
             place = location_fields(tool.config.geo_hint)
             options["user_location"] = {"type": "approximate", "approximate": place}
-        beside = {"include_server_side_tool_invocations": True} if self._provider in _KEEPS_BOTH else {}
+        beside = {"include_server_side_tool_invocations": True} if self._vendor.asks_for_both else {}
         return {"web_search_options": options, **beside}
 
     def read(self, reader: ItemReader, items: Sequence[Any]) -> WebSearchResult:
@@ -81,7 +77,7 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
                 found = reader.call(item, _Grounding) or _Grounding()
                 citations += _citations(reader, found.annotations or (), length)
                 citations += [place for group in found.citations or () for place in cited_pages(reader, group)]
-                sources.update(dict.fromkeys(url for result in found.results or () for url in pages(reader, result)))
+                sources.update(searched_pages(reader, found.results or ())[1])
             else:
                 message = reader.part(item, _Message)
                 text = (message.content if message else None) or ""

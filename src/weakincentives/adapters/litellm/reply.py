@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -129,7 +129,7 @@ def _echo(raw: msgspec.Raw) -> str:
 
 
 def _bound(message: _Message) -> bool:
-    """Whether only the vendor that wrote the message understands all of it."""
+    """True if only the vendor that wrote the message understands all of it."""
     reasoning = message.thinking_blocks or message.reasoning_items or message.reasoning_content
     return bool(reasoning or message.provider_specific_fields)
 
@@ -202,7 +202,7 @@ class ChunkParser:
         self._last = _Chunk()
         self._usage: _Usage | None = None
 
-    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+    def feed(self, event: bytes) -> Sequence[ModelDelta | ModelReply]:
         if event == b"[DONE]":
             return (self._reply(),)
         chunk = _decode_chunk(event)

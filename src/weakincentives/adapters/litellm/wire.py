@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from weakincentives.adapters.anthropic.models import facts
+from weakincentives.adapters.litellm.models import claude_facts, gpt_facts, vendor_of
 from weakincentives.adapters.litellm.reply import ORIGIN, ChunkParser, parse_reply
 from weakincentives.adapters.network import (
     FIRST_USER_TURN,
-    EncodedRequest,
     ToolCache,
     Wire,
     base64_text,
@@ -17,19 +16,11 @@ from weakincentives.adapters.network import (
     encode,
 )
 from weakincentives.adapters.openai import wire as openai
-from weakincentives.adapters.openai.models import facts as openai_facts
 from weakincentives.content import Audio, Image, Media, Part
 from weakincentives.prompt import HostedTool, Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 
 PROVIDER = "litellm"
-
-
-def vendor_of(model: str) -> str:
-    """The vendor of a model, derived from its LiteLLM name."""
-    vendor, slash, _ = model.partition("/")
-    known = "anthropic" if model.startswith("claude-") else "openai" if openai_facts(model).efforts is not None else ""
-    return vendor if slash else known or model
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -43,18 +34,17 @@ class ChatWire(Wire):
 
     provider = PROVIDER
     tools = ToolCache(declare_tool)
+    stream_fields = b',"stream":true,"stream_options":{"include_usage":true}}'
+    _opened: bool
 
     def __init__(self, model: str, *, first_user_turn: bool, **options: Any) -> None:
-        super().__init__(model, **options)
         self._first_user_turn = first_user_turn
-        self._opened = not first_user_turn
-        self._origin = encode({"type": "origin", "vendor": vendor_of(model)}).decode()
+        super().__init__(model, **options)
+        self._origin = encode({"type": "origin", "vendor": vendor_of(model).name}).decode()
 
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        self._extend(request)
+    def _extend(self, request: ModelRequest) -> None:
+        super()._extend(request)
         self._open()
-        end = b'],"stream":true,"stream_options":{"include_usage":true}}' if stream else b"]}"
-        return EncodedRequest((self._begin(request), self._buffer, end), {})
 
     def _open(self) -> None:
         """Add a user turn after the system text, unless the conversation has one."""
@@ -66,23 +56,22 @@ class ChatWire(Wire):
         super()._restart()
         self._opened = not self._first_user_turn
 
-    def _encode_start(
-        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
-    ) -> bytes:
-        head: dict[str, Any] = {"model": self._model, **self._settings(request)}
-        encoded = [self.tools.encoded(tool) for tool in tools]
-        for tool in hosted:
+    def _fields(self, request: ModelRequest) -> dict[str, Any]:
+        fields: dict[str, Any] = {"model": self._model, **self._settings(request)}
+        for tool in self._listed_tools(request)[1]:
             declared = self._codec(tool, request).serialize(tool)
             # A codec for this format returns a tool or, without a type, fields of the request itself.
-            if "type" in declared:
-                encoded.append(encode(declared))
-            else:
-                head.update(declared)
+            fields |= {} if "type" in declared else declared
         if request.output is not None:
             form = {"name": "output", "strict": request.output.is_strict, "schema": request.output.wire_schema}
-            head["response_format"] = {"type": "json_schema", "json_schema": form}
-        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
-        return encode(head)[:-1] + listed + b',"messages":['
+            fields["response_format"] = {"type": "json_schema", "json_schema": form}
+        return fields
+
+    def _encode_tools(
+        self, tools: Sequence[Tool[Any, Any]], hosted: Iterable[HostedTool[Any]], request: ModelRequest
+    ) -> list[bytes]:
+        typed = [tool for tool in hosted if "type" in self._codec(tool, request).serialize(tool)]
+        return super()._encode_tools(tools, typed, request)
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as LiteLLM's arguments; LiteLLM itself rejects those a model does not accept."""
@@ -93,10 +82,10 @@ class ChatWire(Wire):
             "max_tokens": settings.max_output_tokens,
             "parallel_tool_calls": settings.parallel_tool_calls if request.tools else None,
         }
-        if settings.effort == "none" and vendor_of(self._model) == "anthropic":
+        if settings.effort == "none" and vendor_of(self._model).name == "anthropic":
             # LiteLLM would send nothing, and the model would think by default.
             fields |= {"reasoning_effort": None, "thinking": {"type": "disabled"}}
-        elif settings.effort and openai_facts(self._model.rpartition("/")[2]).efforts is not None:
+        elif settings.effort and gpt_facts(self._model).efforts is not None:
             # For these models, LiteLLM sends requests with tools to another API, which would store the conversation.
             fields["store"] = False
         return {name: value for name, value in fields.items() if value is not None}
@@ -141,11 +130,11 @@ class ChatWire(Wire):
 
     @property
     def binds_reasoning(self) -> bool:
-        return facts(self._model.rpartition("/")[2]).binds_thinking
+        return claude_facts(self._model).binds_thinking
 
     def rejects_reasoning(self, payload: object) -> bool:
-        told = str(payload)
-        return "in thinking block" in told or "invalid_encrypted_content" in told
+        shown = str(payload)
+        return "in thinking block" in shown or "invalid_encrypted_content" in shown
 
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:
         return parse_reply(body, self._origin)

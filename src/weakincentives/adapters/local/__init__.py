@@ -13,10 +13,12 @@ __all__ = ["SPEC", "LocalAdapter", "LocalRanker"]
 
 SPEC = AdapterSpec(
     name="local",
+    package=__name__,
     adapter="LocalAdapter",
     provider="local",
     model="FILE.gguf",
     requires_model=False,
+    in_process=True,
     package_needed="xllamacpp",
 )
 

@@ -100,7 +100,7 @@ class LocalAdapter(ProviderAdapter):
 
     @cached_property
     def relevance(self) -> Relevance:
-        """What ranks sections and sentences for a small model."""
+        """The ranker of sections and sentences for a small model."""
         file = ranker_file(self._ranker)
         if file is None:
             return WordRelevance()
@@ -113,7 +113,7 @@ class LocalAdapter(ProviderAdapter):
 
     @property
     def composes(self) -> bool:
-        """Whether the model writes the answers, rather than quoting."""
+        """True if the model writes the answers, rather than quoting."""
         return self._replies == "compose" or (self._replies == "auto" and self.engine.parameters >= SMALL)
 
     def channel(self) -> Channel:
@@ -126,7 +126,7 @@ class LocalAdapter(ProviderAdapter):
             rendered, invoked = session[PromptRendered].latest(), session[ToolInvoked].view()
             exposure = session[Exposure].latest() or Exposure()
             closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
-            opened = [node for node in view.layout.full if view.decided_by(node) != "declared"]
+            opened = [node for node in view.shown if view.is_open(node.path) and view.decided_by(node) != "declared"]
             read = [node for node in (*closed, *opened) if exposure[node.path].source in ("prompt", "conversation")]
             searches = (each.result.value for each in invoked if isinstance(each.result.value, SearchSectionsResult))
             openings = [each for each in invoked if each.disclosure is not None]

@@ -28,7 +28,7 @@ class Stopped(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What a run sets for decoding: when to stop, the model settings, and a progress callback."""
+    """A run's options for decoding: when to stop, the model settings, and a progress callback."""
 
     prompt_name: str
     deadline: Deadline | None = None
@@ -49,7 +49,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What a model wrote, its token usage, and whether it finished."""
+    """The text of a model, its token usage, and whether it finished."""
 
     text: str
     usage: TokenUsage

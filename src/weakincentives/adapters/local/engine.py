@@ -30,7 +30,7 @@ Listener = Callable[[Mapping[str, Any]], bool]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What identifies a loaded model; equal settings share one engine."""
+    """The identity of a loaded model; equal settings share one engine."""
 
     path: Path
     context: int

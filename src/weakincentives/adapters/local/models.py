@@ -289,7 +289,7 @@ def _stamp(file: Path) -> Path:
 
 
 def _facts(file: Path, sha256: str) -> str:
-    """What must be unchanged for the file to count as verified, since hashing a gigabyte takes seconds."""
+    """The state in which a file counts as verified, since hashing a gigabyte takes seconds."""
     facts = file.stat()
     return f"{sha256} {facts.st_size} {facts.st_mtime_ns}"
 

@@ -80,7 +80,7 @@ def outlook(request: ModelRequest, sections: Sections) -> Outlook:
             question = _body(part) or question
             instructions.append(part.strip())
     for message in request.messages:
-        if message.role == "user" and message.name != INSTRUCTIONS:
+        if message.role == "user" and message.kind != INSTRUCTIONS:
             question, results, calls = _body(message.text), [], []
             said.insert(0, question)
         if message.role in ("user", "assistant") and message.text:

@@ -23,7 +23,7 @@ from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
-from weakincentives.runtime import INSTRUCTIONS, LOOP_NAMES, PROMPT_TURN, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime import INSTRUCTIONS, PROMPT_TEXT, ModelReply, ModelRequest, ToolCall
 
 # The most sections opened for one question, and the share of the best score that the others must reach. A model copes
 # with three; a quotation gets worse with the third.
@@ -121,12 +121,12 @@ class Replier:
         The language model rarely reads all of it; what was read in an earlier turn can still be quoted.
         """
         said, room = request.messages, self._engine.settings.context
-        asked = (at for at, each in enumerate(said) if each.role == "user" and each.name not in LOOP_NAMES)
+        asked = (at for at, each in enumerate(said) if each.asks)
         starts = list(asked) or [len(said)]
 
         def since(turn: int) -> tuple[ModelRequest, int]:
             left_out = said[starts[0] : starts[turn]]
-            kept = (each for each in left_out if each.role == "system" or each.name in (PROMPT_TURN, INSTRUCTIONS))
+            kept = (each for each in left_out if each.role == "system" or each.kind in (PROMPT_TEXT, INSTRUCTIONS))
             later = replace(request, messages=[*said[: starts[0]], *kept, *said[starts[turn] :]])
             return later, self._engine.count_chat(chat(later))
 
@@ -221,7 +221,7 @@ class Replier:
         return own >= self._relevance.enough
 
     def _confirmed(self, tool: Tool[Any, Any], arguments: str, outlook: Outlook, watch: Watch) -> bool:
-        """Whether the model agrees that the user is asking for this change."""
+        """True if the model agrees that the user wants this change."""
         task = _CONFIRM.format(said=outlook.said, name=tool.name, description=tool.description, arguments=arguments)
         schema = {"type": "string", "enum": ["yes", "no"]}
         return write_json(self._engine, [_user(task)], watch, schema, max_tokens=8).text == '"yes"'
@@ -278,7 +278,7 @@ def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
 
 
 def _made_of(answer: str, read: str, question: str) -> bool:
-    """Whether an answer says more than the question, and adds no numbers and few words that were not read.
+    """True if an answer adds to the question, and has no numbers and few words that were not read.
 
     Small models repeat the question, repeat examples, and make things up.
     """
@@ -289,7 +289,7 @@ def _made_of(answer: str, read: str, question: str) -> bool:
 
 
 def _quotation(outlook: Outlook, found: Sequence[Sentence], *, besides: str = "") -> str:
-    """What tools returned or, if none was called, the best-matching sentences; omits those in `besides`."""
+    """The results of tools or, if none was called, the best-matching sentences; omits those in `besides`."""
     quotes = outlook.results or [sentence.text for sentence in _quoted(found)]
     return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes if quote not in besides)
 

@@ -5,8 +5,8 @@ client; `NetworkChannel` adds retries and deadlines to any `Transport`.
 """
 
 from weakincentives.adapters.network.adapter import ClientAdapter, ClientOptions, NetworkAdapter
-from weakincentives.adapters.network.channel import KeyRedactor, NetworkChannel, Retries
-from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError, within
+from weakincentives.adapters.network.channel import NetworkChannel
+from weakincentives.adapters.network.transport import ClientStream, Response, Stream, Transport, TransportError, within
 from weakincentives.adapters.network.wire import (
     FIRST_USER_TURN,
     EncodedRequest,
@@ -15,7 +15,6 @@ from weakincentives.adapters.network.wire import (
     Wire,
     base64_text,
     data_url,
-    define_hosted_tool,
     encode,
     refused,
     select_tools,
@@ -23,16 +22,14 @@ from weakincentives.adapters.network.wire import (
 
 __all__ = [
     "FIRST_USER_TURN",
-    "AsyncStream",
     "ClientAdapter",
     "ClientOptions",
+    "ClientStream",
     "EncodedRequest",
     "EventParser",
-    "KeyRedactor",
     "NetworkAdapter",
     "NetworkChannel",
     "Response",
-    "Retries",
     "Stream",
     "ToolCache",
     "Transport",
@@ -40,7 +37,6 @@ __all__ = [
     "Wire",
     "base64_text",
     "data_url",
-    "define_hosted_tool",
     "encode",
     "refused",
     "select_tools",

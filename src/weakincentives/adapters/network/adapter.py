@@ -1,31 +1,27 @@
-"""What adapters built on a vendor's client share."""
+"""The base classes of adapters that reach a vendor through its SDK or with the settings of its client."""
 
 from __future__ import annotations
 
-import inspect
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
-from typing import Any, ClassVar, TypedDict, TypeVar
+from typing import Any, ClassVar, TypedDict
 from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
-from weakincentives.adapters.network.awaited import AwaitedTransport
-from weakincentives.adapters.network.blocking import BlockingTransport
-from weakincentives.adapters.network.channel import KeyRedactor, NetworkChannel, Retries
+from weakincentives.adapters.network.channel import NetworkChannel
+from weakincentives.adapters.network.direct import DirectTransport
 from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys
 from weakincentives.adapters.network.sdk import SdkTransport
-from weakincentives.adapters.network.transport import AsyncStream, Response, Stream, Transport, TransportError
-from weakincentives.adapters.network.wire import CountingWire, EncodedRequest, Format, Wire, define_hosted_tool
+from weakincentives.adapters.network.transport import Response, Stream, Transport, TransportError
+from weakincentives.adapters.network.wire import EncodedRequest, Wire, encode
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import AnyTool, HostedTool, Prompt, Tokenizer
 from weakincentives.runtime import HostedToolCodec, InnerLoop, ProviderAdapter, Settings
 from weakincentives.session import Session
-
-OpenedT = TypeVar("OpenedT")
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 
@@ -67,9 +63,8 @@ class NetworkAdapter(ProviderAdapter):
             require_extra(self.package, self.package, type(self).__name__)
         self._client = client
         self._parameters = dict(parameters or {})
-        self._retries = Retries(limit=max_retries)
+        self._max_retries = max_retries
         self._clock = clock
-        self._redactor = KeyRedactor(self._keys)
         self._wires: WeakKeyDictionary[Session, Wire] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
@@ -78,9 +73,12 @@ class NetworkAdapter(ProviderAdapter):
         return True
 
     def define_tool(self, tool: AnyTool) -> str:
-        if isinstance(tool, HostedTool):
-            return define_hosted_tool(tool, self.hosted_tool_codecs)
-        return self.wire_type.tools.text(tool)
+        if not isinstance(tool, HostedTool):
+            return self.wire_type.tools.text(tool)
+        try:
+            return encode(self.hosted_tool_codecs[tool.kind].serialize(tool)).decode()
+        except (KeyError, PromptEvaluationError):  # The adapter cannot offer it.
+            return tool.definition
 
     def channel(self) -> NetworkChannel:
         return self._channel(self._wire(), self._transport())
@@ -98,8 +96,8 @@ class NetworkAdapter(ProviderAdapter):
             with self._lock:
                 self._wires[loop.session] = wire
 
-    def _channel(self, wire: Format, transport: Transport) -> NetworkChannel:
-        return NetworkChannel(wire, transport, retries=self._retries, redactor=self._redactor, clock=self._clock)
+    def _channel(self, wire: Wire, transport: Transport) -> NetworkChannel:
+        return NetworkChannel(wire, transport, max_retries=self._max_retries, secrets=self._keys, clock=self._clock)
 
     @abstractmethod
     def _wire(self) -> Wire:
@@ -163,16 +161,15 @@ class ClientAdapter(NetworkAdapter):
 
     @property
     def uses_own_connections(self) -> bool:
-        """Whether requests go over our own connections; False if the client carries more than settings."""
-        return self._connected().direct
+        """True if requests go over our own connections; False if the client carries more than settings."""
+        return self._connected().direct is not None
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request, as the vendor counts them."""
         self._connected()
         transport = self._connect(self.count_path)
-        channel = self._channel(CountingWire(self._wire(), self.count_fields), transport)
         try:
-            return channel.call(self.next_request(prompt, session)).usage.input_tokens
+            return self._channel(self._wire(), transport).count(self.next_request(prompt, session), self.count_fields)
         finally:
             transport.close()
 
@@ -238,16 +235,10 @@ class ClientTransport:
         self._extra = sdk.__name__
         self._path = path
         self._plain = plain
-        self._sdk = SdkTransport(client, sdk, path, awaits=inspect.iscoroutinefunction(client.post))
+        self._sdk = SdkTransport(client, sdk, path)
         self._known: tuple[object, ...] | None = None
-        self._blocking: BlockingTransport | None = None
-        self._awaited: AwaitedTransport | None = None
+        self.direct: DirectTransport | None = None
         self.refresh()
-
-    @property
-    def direct(self) -> bool:
-        """Whether requests go over our own connections."""
-        return self._blocking is not None
 
     def refresh(self) -> None:
         """Apply settings the user has changed on the client since the last request."""
@@ -256,38 +247,25 @@ class ClientTransport:
             self._known = current
             self._use(endpoint(self._client, self._plain, self._path))
 
-    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
-        direct = self._blocking
-        if direct is None:
-            return self._sdk.open(request, timeout, whole=whole)
-        return self._checked(direct.open(request, timeout, whole=whole))
-
-    async def open_async(
-        self, request: EncodedRequest, timeout: float | None, *, whole: bool
-    ) -> Response | AsyncStream:
-        direct = self._awaited
-        if direct is None:
-            return await self._sdk.open_async(request, timeout, whole=whole)
-        return self._checked(await direct.open(request, timeout, whole=whole))
-
-    def close(self) -> None:
-        """Close the idle connections; the client itself belongs to whoever created it."""
-        if self._blocking is not None:
-            self._blocking.close()
-        if self._awaited is not None:
-            self._awaited.close()
-
-    def _use(self, found: Endpoint | None) -> None:
-        self.close()
-        self._blocking = None if found is None else BlockingTransport(found, self._extra)
-        self._awaited = None if found is None else AwaitedTransport(found, self._extra)
-
-    def _checked(self, opened: OpenedT) -> OpenedT:
-        """Leave redirects to the client: it follows them, and sends every later request."""
-        if isinstance(opened, Response) and opened.status in _REDIRECTS:
+    async def open(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool
+    ) -> Response | Stream:
+        direct = self.direct
+        opened = await (direct or self._sdk).open(request, timeout, whole=whole, awaits=awaits)
+        if direct is not None and isinstance(opened, Response) and opened.status in _REDIRECTS:
+            # The client follows redirects, and sends every later request.
             self._use(None)
             raise TransportError(
                 f"the server redirects to {opened.headers.get('location', 'nowhere')}; set the client's base_url",
                 wait=0.0,
             )
         return opened
+
+    def close(self) -> None:
+        """Close the idle connections; the client itself belongs to whoever created it."""
+        if self.direct is not None:
+            self.direct.close()
+
+    def _use(self, found: Endpoint | None) -> None:
+        self.close()
+        self.direct = None if found is None else DirectTransport(found, self._extra)

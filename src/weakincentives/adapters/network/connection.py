@@ -1,4 +1,4 @@
-"""HTTP/1.1 without I/O: what blocking and async connections share.
+"""HTTP/1.1 over any kind of connection: the parsing of responses, idle connections, and errors.
 
 A request is sent once: if its connection turns out to be dead, the request fails, and the caller decides whether to
 send it again.
@@ -12,9 +12,10 @@ import select
 import socket
 import ssl
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 from weakincentives.adapters.network.endpoint import Endpoint
@@ -26,31 +27,18 @@ MAX_OVERHEAD = 1 << 20
 """How many bytes of a response may arrive without any of its body: headers, trailers, chunk sizes."""
 
 
-class Connection(Protocol):
-    """A connection that can be kept between two requests."""
-
-    idle_since: float
-
-    def fileno(self) -> int:
-        """The descriptor of its socket, or -1 if that is closed."""
-        ...
-
-    def discard(self) -> None: ...
-
-
-ConnectionT = TypeVar("ConnectionT", bound=Connection)
 # Other threads take idle connections at any time.
 _unless_empty = contextlib.suppress(IndexError)
 
 
-class Pool(Generic[ConnectionT]):
+class Pool:
     """Idle connections to one endpoint."""
 
     def __init__(self) -> None:
-        self._idle: deque[ConnectionT] = deque()
+        self._idle: deque[Connection] = deque()
         self._closed = False
 
-    def take(self) -> ConnectionT | None:
+    def take(self) -> Connection | None:
         """A connection that the server has not closed, if there is one."""
         with _unless_empty:
             while True:
@@ -62,9 +50,9 @@ class Pool(Generic[ConnectionT]):
                 connection.discard()
         return None
 
-    def put(self, connection: ConnectionT, *, reusable: bool) -> None:
+    def put(self, connection: Connection) -> None:
         """Keep a connection whose response was read to its end, if it can be used again."""
-        if not reusable or self._closed or len(self._idle) >= MAX_IDLE:
+        if not connection.reusable() or self._closed or len(self._idle) >= MAX_IDLE:
             connection.discard()
             return
         connection.idle_since = now = time.monotonic()
@@ -154,6 +142,56 @@ class ResponseParser:
         if not self.complete and not ends_with_connection:
             raise ConnectionResetError("the server closed it before the response was complete")
         self.complete = True
+
+
+class Connection(ABC):
+    """A connection whose every operation ends by the request's deadline; idle ones can be kept for the next request."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.ends: float | None = None
+        self.idle_since = 0.0
+        self._read_timeout = endpoint.read_timeout
+        self._response: ResponseParser | None = None
+
+    async def post(self, message: bytes, parser: Any) -> ResponseParser:
+        """Send a request and read the head of the response."""
+        response = self._response = ResponseParser(parser)
+        self._send(message)
+        while not response.status:
+            await self._receive(response)
+        return response
+
+    async def read(self) -> bytes:
+        """The next part of the body, or nothing at its end."""
+        response = self._response
+        assert response is not None
+        while (data := response.read()) is None:
+            await self._receive(response)
+        return data
+
+    def time_left(self) -> float | None:
+        """How long the next step may take."""
+        return time_left(self.ends, self._read_timeout)
+
+    @abstractmethod
+    def reusable(self) -> bool:
+        """True if the connection can be used again; ends its response."""
+
+    @abstractmethod
+    def fileno(self) -> int:
+        """The descriptor of its socket, or -1 if that is closed."""
+
+    @abstractmethod
+    def discard(self) -> None:
+        """Hang up."""
+
+    @abstractmethod
+    def _send(self, message: bytes) -> None:
+        """Send a request."""
+
+    @abstractmethod
+    async def _receive(self, response: ResponseParser) -> None:
+        """Wait until something has arrived for the response."""
 
 
 def network_error(error: BaseException) -> TransportError | None:

@@ -1,4 +1,4 @@
-"""What a vendor's client object says about reaching its server.
+"""The server that a vendor's client object is set to, and how to reach it.
 
 This is the one module that reads private attributes of the SDKs, to find out whether a client carries only settings. A
 client that does more, through a proxy, certificates, a transport, hooks, token providers, middleware or a subclass, has
@@ -32,29 +32,14 @@ _SECRET_HEADERS = ("auth", "key", "token", "cookie")
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An address, with the settings of the vendor's client that apply to it."""
+    """An address, the beginning of each request to it, and the settings of the vendor's client that apply to it."""
 
     host: str
     port: int
-    target: str
-    headers: Mapping[str, str] = field(repr=False)
+    head: bytes = field(repr=False)
     tls: ssl.SSLContext | None = None
     connect_timeout: float | None = None
     read_timeout: float | None = None
-    _head: bytes = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        host = self._authority if self.port != (80 if self.tls is None else 443) else self._authority.rpartition(":")[0]
-        start = f"POST {self.target} HTTP/1.1\r\n".encode("ascii")
-        object.__setattr__(self, "_head", start + _header_lines({"host": host, **self.headers}))
-
-    @property
-    def url(self) -> str:
-        return f"{'http' if self.tls is None else 'https'}://{self._authority}{self.target}"
-
-    @property
-    def _authority(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def message(self, request: EncodedRequest) -> bytes:
         """A request as HTTP/1.1 sends it."""
@@ -63,7 +48,7 @@ class Endpoint:
         except ValueError as error:
             raise TransportError(f"a header of the request cannot be sent: {error}", retryable=False) from None
         length = b"content-length: %d\r\n\r\n" % sum(map(len, request.pieces))
-        return b"".join((self._head, headers, length, *request.pieces))
+        return b"".join((self.head, headers, length, *request.pieces))
 
 
 def endpoint(client: Any, plain: tuple[type, ...], path: str) -> Endpoint | None:
@@ -125,11 +110,13 @@ def _endpoint(client: Any, path: str) -> Endpoint | None:
     query = urlencode({key: str(value) for key, value in client.default_query.items()})
     base = url.raw_path.decode("ascii").rstrip("/")
     secure = url.scheme == "https"
+    host = f"[{url.host}]" if ":" in url.host else url.host
+    named = {"host": f"{host}:{url.port}" if url.port else host, **headers}
+    start = f"POST {base}{path}" + (f"?{query}" if query else "") + " HTTP/1.1\r\n"
     return Endpoint(
         host=url.host,
         port=url.port or (443 if secure else 80),
-        target=f"{base}{path}" + (f"?{query}" if query else ""),
-        headers=headers,
+        head=start.encode("ascii") + _header_lines(named),
         tls=_tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if secure else None,
         connect_timeout=getattr(timeout, "connect", timeout),
         read_timeout=getattr(timeout, "read", timeout),

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
+import inspect
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any, TypeVar
 
 import msgspec
 
 from weakincentives.adapters.network.transport import (
-    AsyncIteratedStream,
-    AsyncStream,
     BodyDecoder,
+    ClientStream,
     EventReader,
-    IteratedStream,
     Response,
-    Stream,
     TransportError,
     end_of,
     within,
@@ -33,59 +30,42 @@ class SdkTransport:
     The client's own retries are off. Bodies are always streamed, so that their size and the time they take are bounded.
     """
 
-    def __init__(self, client: Any, sdk: Any, path: str, *, awaits: bool) -> None:
+    def __init__(self, client: Any, sdk: Any, path: str) -> None:
         self._client = client
         self._sdk = sdk
         self._path = path
-        self._awaits = awaits
+        self._blocks = not inspect.iscoroutinefunction(client.post)
         self._process: int | None = None
 
-    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream:
-        ends = end_of(timeout)
-
-        def opened() -> Response | Stream:
-            response = self._post(request, timeout)
-            if response.status_code == 200 and not whole:
-                return IteratedStream(_body(response, EventReader().feed), response.close, self._errors)
-            return _finish(response, ends, self._errors)
-
-        return within(timeout, opened)
-
-    async def open_async(
-        self, request: EncodedRequest, timeout: float | None, *, whole: bool
-    ) -> Response | AsyncStream:
-        if not self._awaits:
-            opened = await asyncio.to_thread(self.open, request, timeout, whole=whole)
-            return opened if isinstance(opened, Response) else _ThreadedStream(opened)
-        try:
-            async with asyncio.timeout(timeout):
-                response = await self._post_async(request, timeout)
-                if response.status_code == 200 and not whole:
-                    return AsyncIteratedStream(_body_async(response, EventReader().feed), response.aclose, self._errors)
-                return await _finish_async(response)
-        except Exception as error:
-            raise self._errors(error) from None
-
-    def _post(self, request: EncodedRequest, timeout: float | None) -> Any:
-        if self._awaits:
+    async def open(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool
+    ) -> Response | ClientStream:
+        if not self._blocks and not awaits:
             name = type(self._client).__name__
             raise TransportError(
                 f"the client is an {name} with a transport of its own, which only evaluate_async can use; "
                 f"pass {name.removeprefix('Async')}(...) or call evaluate_async",
                 retryable=False,
             )
-        arguments = self._arguments(request, timeout)
+        ends = end_of(timeout)
+
+        async def opened() -> Response | ClientStream:
+            response = await self._post(request, timeout)
+            if response.status_code == 200 and not whole:
+                batches, end = self._body(response, EventReader().feed), self._end(response)
+                return ClientStream(batches, end, self._errors, self._blocks, awaits)
+            return await self._finish(response, ends)
+
         try:
-            return self._client.post(self._path, **arguments, stream_cls=self._sdk.Stream)
+            return await within(timeout, opened, blocks=self._blocks, awaits=awaits)
         except Exception as error:
-            if isinstance(error, self._sdk.APIStatusError):
-                return error.response
             raise self._errors(error) from None
 
-    async def _post_async(self, request: EncodedRequest, timeout: float | None) -> Any:
-        arguments = self._arguments(request, timeout)
+    async def _post(self, request: EncodedRequest, timeout: float | None) -> Any:
+        kind = self._sdk.Stream if self._blocks else self._sdk.AsyncStream
         try:
-            return await self._client.post(self._path, **arguments, stream_cls=self._sdk.AsyncStream)
+            response = self._client.post(self._path, **self._arguments(request, timeout), stream_cls=kind)
+            return response if self._blocks else await response
         except self._sdk.APIStatusError as error:
             return error.response
 
@@ -105,6 +85,37 @@ class SdkTransport:
             options["timeout"] = timeout if own is None else min(timeout, own)
         body = msgspec.json.decode(request.body())
         return {"cast_to": httpx2.Response, "body": body, "options": options, "stream": True}
+
+    def _end(self, response: Any) -> Callable[[], Any]:
+        end: Callable[[], Any] = response.close if self._blocks else response.aclose
+        return end
+
+    async def _finish(self, response: Any, ends: float | None) -> Response:
+        body = bytearray()
+        try:
+            async for data in self._body(response, bytes):
+                body += data
+                if self._blocks and ends is not None and time.monotonic() > ends:
+                    break
+        finally:
+            ended = self._end(response)()
+            if not self._blocks:
+                await ended
+        return Response(response.status_code, _headers(response), body)
+
+    async def _body(self, response: Any, feed: Callable[[bytes], FedT]) -> AsyncGenerator[FedT, None]:
+        """Feed the body, decompressed and bounded; one of the user's hooks may have read it already."""
+        if response.is_stream_consumed:
+            yield feed(response.content)
+            return
+        decoder = BodyDecoder(_headers(response))
+        if self._blocks:
+            for data in response.iter_raw():
+                yield feed(decoder.decode(data))
+        else:
+            async for data in response.aiter_raw():
+                yield feed(decoder.decode(data))
+        decoder.finish()
 
     def _errors(self, error: Exception) -> Exception:
         """The error as a `TransportError` if it comes from the network; an error from the user's code is unchanged."""
@@ -131,60 +142,6 @@ class SdkTransport:
                 f"the {name} client has no key; set {name.upper()}_API_KEY or pass client= with one", retryable=False
             )
         return error
-
-
-class _ThreadedStream:
-    def __init__(self, stream: Stream) -> None:
-        self._stream = stream
-
-    async def read(self, timeout: float | None) -> list[bytes] | None:
-        return await asyncio.to_thread(self._stream.read, timeout)
-
-    async def close(self) -> None:
-        await asyncio.to_thread(self._stream.close)
-
-
-def _finish(response: Any, ends: float | None, errors: Callable[[Exception], Exception]) -> Response:
-    body = bytearray()
-    try:
-        for data in _body(response, bytes):
-            body += data
-            if ends is not None and time.monotonic() > ends:
-                break
-    except Exception as error:
-        raise errors(error) from None
-    finally:
-        response.close()
-    return Response(response.status_code, _headers(response), body)
-
-
-async def _finish_async(response: Any) -> Response:
-    try:
-        body = b"".join([data async for data in _body_async(response, bytes)])
-        return Response(response.status_code, _headers(response), body)
-    finally:
-        await response.aclose()
-
-
-def _body(response: Any, feed: Callable[[bytes], FedT]) -> Iterator[FedT]:
-    """What `feed` returns for the body, decompressed and bounded; one of the user's hooks may have read it already."""
-    if response.is_stream_consumed:
-        yield feed(response.content)
-        return
-    decoder = BodyDecoder(_headers(response))
-    for data in response.iter_raw():
-        yield feed(decoder.decode(data))
-    decoder.finish()
-
-
-async def _body_async(response: Any, feed: Callable[[bytes], FedT]) -> AsyncGenerator[FedT, None]:
-    if response.is_stream_consumed:
-        yield feed(response.content)
-        return
-    decoder = BodyDecoder(_headers(response))
-    async for data in response.aiter_raw():
-        yield feed(decoder.decode(data))
-    decoder.finish()
 
 
 def _headers(response: Any) -> dict[str, str]:

@@ -1,12 +1,17 @@
-"""What carries requests to a vendor: responses, open streams, and the error when none arrives."""
+"""Transports, which carry requests to a vendor: responses, open streams, and the error when none arrives.
+
+Everything that sends or waits is written once, as a coroutine. Without an event loop it blocks where it would otherwise
+wait, so that `finished` can run it to its end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 import zlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
 from weakincentives._threads import until
@@ -30,32 +35,36 @@ class Response:
 class Stream(Protocol):
     """A response that is still arriving."""
 
-    def read(self, timeout: float | None) -> list[bytes] | None:
+    async def read(self, timeout: float | None) -> list[bytes] | None:
         """The data of the next events, or None at the end."""
         ...
 
-    def close(self) -> None: ...
-
-
-class AsyncStream(Protocol):
-    """A response that is still arriving, on an event loop."""
-
-    async def read(self, timeout: float | None) -> list[bytes] | None: ...
-
-    async def close(self) -> None: ...
+    async def aclose(self) -> None:
+        """Close the response; another thread may be reading it."""
+        ...
 
 
 class Transport(Protocol):
     """Sends requests, and raises `TransportError` if no response arrives in time.
 
-    A response is a stream if its status is 200, unless it must be `whole`; any other is read to its end.
+    A response is a stream if its status is 200, unless it must be `whole`; any other is read to its end. Unless it
+    `awaits`, a request and its stream block, and never wait for an event loop.
     """
 
-    def open(self, request: EncodedRequest, timeout: float | None, *, whole: bool) -> Response | Stream: ...
+    async def open(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool
+    ) -> Response | Stream: ...
 
-    async def open_async(
-        self, request: EncodedRequest, timeout: float | None, *, whole: bool
-    ) -> Response | AsyncStream: ...
+
+def finished(steps: Coroutine[Any, Any, ResultT]) -> ResultT:
+    """The result of a coroutine that blocks instead of waiting for an event loop."""
+    try:
+        steps.send(None)
+    except StopIteration as done:
+        result: ResultT = done.value
+        return result
+    steps.close()
+    raise RuntimeError(f"{steps!r} waits for an event loop, although nothing awaits it")
 
 
 class TransportError(Exception):
@@ -170,51 +179,45 @@ class EventReader:
 
 
 @dataclass(slots=True)
-class IteratedStream:
-    """The stream of another library's client: an iterator over batches of events, which may be empty.
+class ClientStream:
+    """The stream of another library's client: batches of events, which may be empty.
 
-    `close` closes the response, and `errors` turns the client's errors into a `TransportError`.
+    `end` closes the response, and `errors` turns the client's errors into a `TransportError`. A client that `blocks`
+    may be used on an event loop too.
     """
 
-    batches: Iterator[list[bytes]]
-    close: Callable[[], None]
-    errors: Callable[[Exception], Exception]
-
-    def read(self, timeout: float | None) -> list[bytes] | None:
-        ends = end_of(timeout)
-        return within(timeout, lambda: self._next(ends))
-
-    def _next(self, ends: float | None) -> list[bytes] | None:
-        try:
-            for batch in self.batches:
-                if batch or (ends is not None and time.monotonic() > ends):
-                    return batch
-        except Exception as error:
-            raise self.errors(error) from None
-        return None
-
-
-@dataclass(slots=True)
-class AsyncIteratedStream:
-    """The stream of another library's client on an event loop."""
-
     batches: AsyncGenerator[list[bytes], None]
-    close_response: Callable[[], Awaitable[object]]
+    end: Callable[[], Any]
     errors: Callable[[Exception], Exception]
+    blocks: bool
+    awaits: bool
 
     async def read(self, timeout: float | None) -> list[bytes] | None:
+        ends = end_of(timeout)
         try:
-            async with asyncio.timeout(timeout):
-                async for batch in self.batches:
-                    if batch:
-                        return batch
+            return await within(timeout, lambda: self._next(ends), blocks=self.blocks, awaits=self.awaits)
         except Exception as error:
             raise self.errors(error) from None
+
+    async def aclose(self) -> None:
+        await within(None, self._end, blocks=self.blocks, awaits=self.awaits)
+
+    def close(self) -> None:
+        """Close a stream that was opened too late (see `until`)."""
+        finished(self._end())
+
+    async def _next(self, ends: float | None) -> list[bytes] | None:
+        async for batch in self.batches:
+            if batch or (ends is not None and time.monotonic() > ends):
+                return batch
         return None
 
-    async def close(self) -> None:
-        await self.batches.aclose()
-        await self.close_response()
+    async def _end(self) -> None:
+        if self.blocks:
+            self.end()
+        else:
+            await self.batches.aclose()
+            await self.end()
 
 
 def end_of(timeout: float | None) -> float | None:
@@ -222,10 +225,17 @@ def end_of(timeout: float | None) -> float | None:
     return None if timeout is None else time.monotonic() + timeout
 
 
-def within(seconds: float | None, work: Callable[[], ResultT]) -> ResultT:
-    """Call another library's client, in a separate thread if there is a deadline.
+async def within(
+    seconds: float | None, work: Callable[[], Coroutine[Any, Any, ResultT]], *, blocks: bool, awaits: bool
+) -> ResultT:
+    """Call another library's client, whose own timeouts limit only single steps of a request, such as one read.
 
-    A client's own timeouts limit only single steps of a request, such as one read. The thread of an abandoned request
-    ends with its next step, and anything it has opened is closed.
+    Work that `blocks` is done in a separate thread if there is a deadline, or an event loop to keep free. The thread of
+    an abandoned request ends with its next step, and anything it has opened is closed.
     """
-    return until(seconds, work, TransportError("the server did not answer in time"))
+    if not blocks:
+        async with asyncio.timeout(seconds):
+            return await work()
+    late = TransportError("the server did not answer in time")
+    blocking = partial(until, seconds, lambda: finished(work()), late)
+    return await asyncio.to_thread(blocking) if awaits else blocking()

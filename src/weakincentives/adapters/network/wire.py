@@ -1,4 +1,4 @@
-"""What all wire formats share: a run's conversation is encoded once and only ever extended."""
+"""The base of wire formats: a run's conversation is encoded once and only ever extended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import msgspec
 from weakincentives._frozen import quick_init
 from weakincentives.content import Media, Part, Text
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.limits import TokenUsage
 from weakincentives.prompt import HostedTool, Tool
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message, ModelDelta, ModelReply, ModelRequest
 from weakincentives.session import extends
@@ -51,7 +50,7 @@ class EncodedRequest:
 class EventParser(Protocol):
     """Parses one streamed response, event by event."""
 
-    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+    def feed(self, event: bytes) -> Sequence[ModelDelta | ModelReply]:
         """The deltas in this event and, at the end of the response, the whole reply."""
         ...
 
@@ -83,46 +82,20 @@ class ToolCache:
             del self._entries[key]
 
 
-class Format(ABC):
-    """How requests are written and replies are read."""
-
-    provider: str
-    reasoning_dropped = False
-    """Whether the last request was the first without reasoning that its vendor would have rejected."""
-
-    @abstractmethod
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        """The request as bytes."""
-
-    @abstractmethod
-    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
-        """The reply in a whole response.
-
-        Raises `msgspec.DecodeError` if the body cannot be read, and `TransportError` if it reports a failure.
-        """
-
-    def event_parser(self) -> EventParser:
-        """A parser for one streamed response."""
-        raise TypeError(f"{type(self).__name__} has no streams")
-
-    def rejects_reasoning(self, payload: object) -> bool:
-        """Whether a failure means that the vendor no longer accepts the reasoning in the request."""
-        return False
-
-    def drop_reasoning(self) -> None:
-        """Omit the reasoning of the conversation so far from later requests."""
-        raise TypeError(f"{type(self).__name__} sends no reasoning")
-
-
-class Wire(Format):
+class Wire(ABC):
     """A session's requests in a vendor's format.
 
     Each message is encoded when it first appears and kept as bytes, so turn 200 costs what turn 10 costs. The parts of
     a body that may change between turns come after the conversation, so that each body extends the one before.
     """
 
+    provider: ClassVar[str]
     tools: ClassVar[ToolCache]
     search_tool: ClassVar[bytes] = b""
+    conversation: ClassVar[bytes] = b',"messages":['
+    stream_fields: ClassVar[bytes] = b',"stream":true}'
+    reasoning_dropped = False
+    """True if the last request was the first without reasoning that its vendor would have rejected."""
 
     def __init__(
         self,
@@ -138,21 +111,40 @@ class Wire(Format):
         self._codecs = codecs
         self._parameters = parameters
         self._media = media
-        self._buffer = bytearray()
-        self._count = 0
         self._known: Sequence[Message] = ()
         # How many messages are sent without their reasoning, because the vendor no longer accepts it.
         self._unreasoned = 0
+        self._system: list[bytes] = []
         self._start = b""
         self._start_of: tuple[object, ...] = ()
         # The tools that were added to the conversation, and their definitions in it by name.
         self._late: Sequence[Tool[Any, Any]] = ()
         self._defined: dict[str, bytes] = {}
-        # Up to which message the descriptions of added tools stand in a tool's result.
-        self._described = 0
+        self._restart()
+
+    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
+        """The request as bytes."""
+        self._extend(request)
+        end = self.stream_fields if stream else b"}"
+        return EncodedRequest((self._begin(request), self._buffer, *self._end(request), end), self._headers(request))
+
+    @abstractmethod
+    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
+        """The reply in a whole response.
+
+        Raises `msgspec.DecodeError` if the body cannot be read, and `TransportError` if it reports a failure.
+        """
+
+    @abstractmethod
+    def event_parser(self) -> EventParser:
+        """A parser for one streamed response."""
+
+    def rejects_reasoning(self, payload: object) -> bool:
+        """True if a failure means that the vendor no longer accepts the reasoning in the request."""
+        return False
 
     def _redefines_tools(self, request: ModelRequest) -> bool:
-        """Whether a tool that was added to the conversation has another definition now."""
+        """True if a tool that was added to the conversation has another definition now."""
         late = () if self._route == "append" else request.tools[request.initial_tools :]
         if late == self._late:
             return False
@@ -172,6 +164,7 @@ class Wire(Format):
     def _restart(self) -> None:
         """Forget what was encoded."""
         self._buffer = bytearray()
+        # How many messages are encoded, and up to which the descriptions of added tools stand in a tool's result.
         self._count = self._described = 0
 
     def _extend(self, request: ModelRequest) -> None:
@@ -188,13 +181,25 @@ class Wire(Format):
             self._count = index + 1
         self._known = messages
 
-    def _begin(self, request: ModelRequest, *more: object) -> bytes:
-        """The body up to the conversation; re-encoded only if tools, output, settings or `more` have changed."""
+    def _begin(self, request: ModelRequest) -> bytes:
+        """The body up to the conversation; re-encoded only if tools, output, settings or system text have changed."""
         tools, hosted = self._listed_tools(request)
-        known = (tools, hosted, request.output, request.settings, *more)
+        known = (tools, hosted, request.output, request.settings, *self._system)
         if self._start_of != known:
-            self._start, self._start_of = self._encode_start(request, tools, hosted), known
+            start = encode(self._fields(request))[:-1]
+            if listed := self._encode_tools(tools, hosted, request):
+                start += b',"tools":[' + b",".join(listed) + b"]"
+            if self._system:
+                start += b',"system":[' + b",".join(self._system) + b"]"
+            self._start, self._start_of = start + self.conversation, known
         return self._start
+
+    def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
+        """The body after the encoded conversation, up to its last brace."""
+        return (b"]",)
+
+    def _headers(self, request: ModelRequest) -> Mapping[str, str]:
+        return {}
 
     def _listed_tools(self, request: ModelRequest) -> tuple[Sequence[Tool[Any, Any]], Sequence[HostedTool[Any]]]:
         """The tools that stand before the conversation."""
@@ -203,17 +208,16 @@ class Wire(Format):
         return request.tools[: request.initial_tools], request.hosted_tools[: request.initial_hosted_tools]
 
     @abstractmethod
-    def _encode_start(
-        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
-    ) -> bytes:
-        """The body up to the conversation, with the tools that are listed there."""
+    def _fields(self, request: ModelRequest) -> dict[str, Any]:
+        """The fields of the body before its tools."""
 
     @property
     def binds_reasoning(self) -> bool:
-        """Whether the vendor accepts reasoning only after the exact text it followed."""
+        """True if the vendor accepts reasoning only after the exact text it followed."""
         return False
 
     def drop_reasoning(self) -> None:
+        """Omit the reasoning of the conversation so far from later requests."""
         self._unreasoned = self._count
         self._known = ()
         self._restart()
@@ -284,28 +288,6 @@ class Wire(Format):
         return list(values)
 
 
-class CountingWire(Format):
-    """A wire that asks how many tokens a request has, sending only the fields the vendor counts."""
-
-    def __init__(self, wire: Wire, fields: Iterable[str]) -> None:
-        self.provider = wire.provider
-        self._wire = wire
-        self._fields = frozenset(fields)
-
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        encoded = self._wire.encode_request(request)
-        body = msgspec.json.decode(encoded.body(), type=dict[str, Any])
-        counted = {name: value for name, value in body.items() if name in self._fields}
-        return EncodedRequest((encode(counted),), encoded.headers)
-
-    def parse_reply(self, body: bytes | bytearray) -> ModelReply:
-        return ModelReply(usage=TokenUsage(msgspec.json.decode(body, type=_Counted).input_tokens))
-
-
-class _Counted(msgspec.Struct):
-    input_tokens: int
-
-
 def refused(request: ModelRequest, setting: str, model: str, why: str) -> PromptEvaluationError:
     """The error for a setting that a model does not accept."""
     return PromptEvaluationError(
@@ -330,17 +312,6 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     return [_without_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def define_hosted_tool(tool: HostedTool[Any], codecs: Mapping[str, HostedToolCodec[Any, Any]]) -> str:
-    """A hosted tool as an adapter sends it, or in neutral form if the adapter cannot offer it."""
-    codec = codecs.get(tool.kind)
-    if codec is None:
-        return tool.definition
-    try:
-        return encode(codec.serialize(tool)).decode()
-    except PromptEvaluationError:
-        return tool.definition
 
 
 def select_tools(

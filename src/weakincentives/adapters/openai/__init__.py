@@ -13,6 +13,7 @@ __all__ = ["SPEC", "OpenAIAdapter"]
 
 SPEC = AdapterSpec(
     name="openai",
+    package=__name__,
     adapter="OpenAIAdapter",
     provider="openai",
     package_needed="openai",

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, Unpack
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Unpack
 
 from weakincentives.adapters.network import ClientAdapter, ClientOptions
 from weakincentives.adapters.openai.models import facts, media_support
 from weakincentives.adapters.openai.reply import found_tools
 from weakincentives.adapters.openai.wire import MAX_DESCRIPTION, PROVIDER, ResponsesWire
-from weakincentives.runtime import MediaSupport
+from weakincentives.runtime import HostedToolCodec, MediaSupport
 
 
 class OpenAIAdapter(ClientAdapter):
@@ -54,6 +54,11 @@ class OpenAIAdapter(ClientAdapter):
     @property
     def media(self) -> MediaSupport:
         return media_support(self.model)
+
+    def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
+        from weakincentives.adapters.openai.codecs import CODECS
+
+        return CODECS
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)

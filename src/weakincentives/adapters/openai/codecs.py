@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
@@ -55,19 +55,12 @@ class _Text(msgspec.Struct):
     annotations: list[Any] | None = None
 
 
-def _calls(
-    reader: ItemReader,
-    items: Sequence[Any],
-    kind: str,
-    shape: type[CallT],
-    annotation: str,
-    note_shape: type[NoteT],
-    cite: Callable[[NoteT, int], None],
-) -> Iterator[CallT]:
-    """The calls of a tool; a failed or incomplete one is also recorded as an error.
+def _read(
+    reader: ItemReader, items: Sequence[Any], kind: str, shape: type[CallT], annotation: str, note: type[NoteT]
+) -> Iterator[CallT | tuple[NoteT, int]]:
+    """The calls of a tool, and the annotations of this type, each with the length of its text, which the reader keeps.
 
-    Also adds the text of messages to the reader, and passes each annotation of this type to `cite` with the length of
-    its text.
+    A failed or incomplete call is also recorded as an error.
     """
     codes: dict[str | None, FailureCode] = {"failed": "failed", "incomplete": "incomplete"}
     for item in items:
@@ -81,8 +74,8 @@ def _calls(
             message = reader.part(item, _Message)
             for part in reader.parts((message.content or ()) if message else (), _Text, "output_text"):
                 reader.add_text(part.text)
-                for note in reader.parts(part.annotations or (), note_shape, annotation):
-                    cite(note, len(part.text))
+                for found in reader.parts(part.annotations or (), note, annotation):
+                    yield found, len(part.text)
 
 
 class _Source(msgspec.Struct):
@@ -130,16 +123,15 @@ class OpenAIWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
     def read(self, reader: ItemReader, items: Sequence[Any]) -> WebSearchResult:
         citations: list[Citation] = []
         sources: dict[str, None] = {}
-
-        def cite(note: _UrlCitation, length: int) -> None:
-            span = reader.span(note.start_index, note.end_index, of=length)
-            citations.append(Citation(note.url, note.title or "", span))
-
-        for call in _calls(reader, items, self.kind, _SearchCall, "url_citation", _UrlCitation, cite):
-            # The pages a search returned, or the page that was opened or searched.
-            action = call.action or _SearchAction()
-            urls = (*(source.url for source in action.sources or ()), action.url)
-            sources.update(dict.fromkeys(url for url in urls if url))
+        for seen in _read(reader, items, self.kind, _SearchCall, "url_citation", _UrlCitation):
+            if isinstance(seen, tuple):
+                note, length = seen
+                span = reader.span(note.start_index, note.end_index, of=length)
+                citations.append(Citation(note.url, note.title or "", span))
+            elif seen.action is not None:
+                # The pages a search returned, or the page that was opened or searched.
+                urls = (*(source.url for source in seen.action.sources or ()), seen.action.url)
+                sources.update(dict.fromkeys(url for url in urls if url))
         return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))
 
 
@@ -181,12 +173,13 @@ class OpenAICodeInterpreterCodec(SettingsCodec[CodeInterpreterConfig, CodeInterp
 
     def read(self, reader: ItemReader, items: Sequence[Any]) -> CodeInterpreterResult:
         files: list[CodeFile] = []
-
-        def cite(note: _ContainerFile, length: int) -> None:
-            files.append(CodeFile(note.file_id, note.filename or "", container_id=note.container_id or ""))
-
-        calls = _calls(reader, items, self.kind, _CodeCall, "container_file_citation", _ContainerFile, cite)
-        executions = [_code_execution(call) for call in calls]
+        executions: list[CodeExecution] = []
+        for seen in _read(reader, items, self.kind, _CodeCall, "container_file_citation", _ContainerFile):
+            if isinstance(seen, tuple):
+                note = seen[0]
+                files.append(CodeFile(note.file_id, note.filename or "", container_id=note.container_id or ""))
+            else:
+                executions.append(_code_execution(seen))
         return CodeInterpreterResult.of(executions, text=reader.text, files=files, errors=reader.errors)
 
 
@@ -262,16 +255,16 @@ class OpenAIFileSearchCodec(SettingsCodec[FileSearchConfig, FileSearchResult]):
         queries: list[str] = []
         passages: list[FilePassage] = []
         citations: list[FileCitation] = []
-
-        def cite(note: _FileCitation, length: int) -> None:
-            span = reader.span(note.index, note.index, of=length)
-            citations.append(FileCitation(note.file_id, note.filename or "", None if span is None else span[0]))
-
-        for call in _calls(reader, items, self.kind, _FileCall, "file_citation", _FileCitation, cite):
-            queries += call.queries or ()
+        for seen in _read(reader, items, self.kind, _FileCall, "file_citation", _FileCitation):
+            if isinstance(seen, tuple):
+                note, length = seen
+                span = reader.span(note.index, note.index, of=length)
+                citations.append(FileCitation(note.file_id, note.filename or "", None if span is None else span[0]))
+                continue
+            queries += seen.queries or ()
             passages += [
                 FilePassage(one.file_id or "", one.filename or "", one.text or "", one.score, one.attributes or {})
-                for one in call.results or ()
+                for one in seen.results or ()
             ]
         return FileSearchResult(reader.text, tuple(queries), tuple(passages), tuple(citations), tuple(reader.errors))
 

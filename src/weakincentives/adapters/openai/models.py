@@ -17,7 +17,7 @@ EFFORTS = ("none", "low", "medium", "high", "xhigh", "max")
 
 @dataclass(frozen=True, slots=True)
 class ModelFacts:
-    """What a model accepts; the defaults are those of the newest generation.
+    """The capabilities and prices of a model; the defaults are those of the newest generation.
 
     `efforts` ascend: empty if the model does not reason, None if unknown. If `chooses_added`, `tool_choice` may name a
     tool that an `additional_tools` item declared. An image costs so much per square of 32 pixels, up to a number of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -36,7 +36,7 @@ class ResponseEventParser:
         self._calls: dict[str, _Call] = {}
         self._summary: tuple[str | None, int] | None = None
 
-    def feed(self, event: bytes) -> Iterable[ModelDelta | ModelReply]:
+    def feed(self, event: bytes) -> Sequence[ModelDelta | ModelReply]:
         if event == b"[DONE]":
             return ()
         seen = _decode_event(event)
@@ -56,9 +56,9 @@ class ResponseEventParser:
         if kind == "error":
             # The error is flat in the SDK's types but nested in practice.
             error = seen.error or seen
-            told = f"openai reported an error in the stream: {error.message or error.code or 'no explanation'}"
+            message = f"openai reported an error in the stream: {error.message or error.code or 'no explanation'}"
             raise TransportError.unusable(
-                told, msgspec.json.decode(event), retryable=bool({error.code, error.type} & _RETRYABLE)
+                message, msgspec.json.decode(event), retryable=bool({error.code, error.type} & _RETRYABLE)
             )
         return ()
 
@@ -116,10 +116,6 @@ class _Call(msgspec.Struct):
     arguments: str = ""
 
 
-class _Message(msgspec.Struct):
-    content: list[_Part] = []
-
-
 class _Error(msgspec.Struct):
     type: str | None = None
     code: str | None = None
@@ -142,16 +138,15 @@ _decode_response = msgspec.json.Decoder(_Response).decode
 _decode_kind = msgspec.json.Decoder(_Kind).decode
 _decode_item = msgspec.json.Decoder(_Item).decode
 _decode_call = msgspec.json.Decoder(_Call).decode
-_decode_message = msgspec.json.Decoder(_Message).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
 def _reply(response: _Response) -> ModelReply:
     if response.error or response.status not in ("completed", "incomplete", None):
         error = response.error or {}
-        told = f"openai could not answer: {error.get('message') or response.status}"
+        message = f"openai could not answer: {error.get('message') or response.status}"
         raise TransportError.unusable(
-            told, error or {"status": response.status}, retryable=error.get("code") in _RETRYABLE
+            message, error or {"status": response.status}, retryable=error.get("code") in _RETRYABLE
         )
     texts: list[str] = []
     refusals: list[str] = []
@@ -166,7 +161,7 @@ def _reply(response: _Response) -> ModelReply:
             call = _decode_call(raw)
             calls.append(ToolCall(call.call_id, call.name, call.arguments))
         elif kind == "message":
-            for part in _decode_message(raw).content:
+            for part in _decode_item(raw).content or ():
                 if part.text:
                     texts.append(part.text)
                 elif part.refusal:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, data_url, encode, refused, select_tools
+from weakincentives.adapters.network import ToolCache, Wire, data_url, encode, refused, select_tools
 from weakincentives.adapters.openai.models import facts
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
 from weakincentives.content import Document, Image, Media, Part
-from weakincentives.prompt import HostedTool, Tool, portable_name
+from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.serde import is_strict
 
@@ -34,30 +34,17 @@ class ResponsesWire(Wire):
     provider = PROVIDER
     tools = ToolCache(declare_tool)
     search_tool = b'{"type":"tool_search"}'
+    conversation = b',"input":['
 
     def __init__(self, model: str, **options: Any) -> None:
         super().__init__(model, **options)
-        self._declared: set[str] = set()
         self._facts = facts(model)
         reasoning = ("reasoning.encrypted_content",) if self._facts.efforts else ()
         self._include = (*self._parameters.get("include", ()), *reasoning)
 
-    def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
-        self._extend(request)
-        end = self._end(request)
-        if stream:
-            end += b',"stream":true'
-        return EncodedRequest((self._begin(request), self._buffer, b"]", end, b"}"), {})
-
-    def _encode_start(
-        self, request: ModelRequest, tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
-    ) -> bytes:
-        encoded = self._encode_tools(tools, hosted, request)
+    def _fields(self, request: ModelRequest) -> dict[str, Any]:
         further = {name: value for name, value in self._parameters.items() if name != "include"}
-        further |= self._settings(request)
-        head = encode({"model": self._model, "store": False, **further, **self._text(request)})
-        listed = b',"tools":[' + b",".join(encoded) + b"]" if encoded else b""
-        return head[:-1] + listed + b',"input":['
+        return {"model": self._model, "store": False, **further, **self._settings(request), **self._text(request)}
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as request fields; raises for one the model does not accept, before any request."""
@@ -92,13 +79,13 @@ class ResponsesWire(Wire):
         form = {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
         return {"text": {**self._parameters.get("text", {}), "format": form}}
 
-    def _end(self, request: ModelRequest) -> bytes:
-        end = b""
+    def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
+        end = b"]"
         if include := (*self._include, *self._codec_values("include", request)):
             end += b',"include":' + encode(list(dict.fromkeys(include)))
         if request.revoked and (choice := self._allowed(request)) is not None:
             end += b',"tool_choice":' + encode(choice)
-        return end
+        return (end,)
 
     def _allowed(self, request: ModelRequest) -> dict[str, Any] | str | None:
         """The tools that may still be called, as a `tool_choice`; None if it cannot name all of them."""
@@ -119,7 +106,7 @@ class ResponsesWire(Wire):
 
     def _restart(self) -> None:
         super()._restart()
-        self._declared = set()
+        self._declared: set[str] = set()
 
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role

@@ -9,12 +9,11 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from weakincentives._display import shortened
-from weakincentives.prompt.outline import ABSENT, Node, Outline
-from weakincentives.prompt.ranking.lexical import Index, LexicalRanker, Ranker, SectionText
-from weakincentives.prompt.ranking.text import bm25
+from weakincentives.prompt.outline import Node, Outline
+from weakincentives.prompt.ranking.lexical import Index, LexicalRanker, Ranker, SectionText, bm25
 from weakincentives.prompt.section import TemplateText
 from weakincentives.prompt.view import View
-from weakincentives.prompt.visibility import SectionVisibility
+from weakincentives.prompt.visibility import ABSENT, FULL, SectionVisibility
 
 MAX_SENTENCE = 240
 # A score is clear if it is this many times the next.
@@ -50,9 +49,8 @@ class SectionFinder:
 
     def closed(self, view: View, text: str, limit: int) -> list[Found]:
         """The best closed sections."""
-        shown = len(view.layout.marks) - len(view.layout.listed)
-        absent = len(view.outline.nodes) if ABSENT in view.state.packed else 0
-        closed = (found for found in self._found(view, text, limit + shown + absent, view.outline) if found.closed)
+        wanted = limit + view.state.seen.count(FULL) + view.state.seen.count(ABSENT)
+        closed = (found for found in self._found(view, text, wanted, view.outline) if found.closed)
         return [found for found, _ in zip(closed, range(limit), strict=False)]
 
     def _found(self, view: View, text: str, limit: int, outline: Outline) -> Iterator[Found]:

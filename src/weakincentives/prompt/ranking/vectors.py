@@ -12,10 +12,9 @@ from weakincentives._imports import import_extra, require_extra
 from weakincentives.prompt.ranking.lexical import LexicalIndex, SectionText, best, in_proportion
 
 BATCH = 64
-# The weights of shared words, of the meaning of title and summary, and of that of the best sentence or tool; measured
-# in bench/finding.py. More weight for words finds more rare words, less finds more words that mean the same: its
-# queries alone would choose 0.3 to 0.4.
-WORDS, HEADLINE, PIECE = 0.45, 0.4, 0.15
+# The weights of shared words, of the meaning of title and summary, of that of the best sentence or tool, and of a word
+# that no other section has. Chosen by cross-validation in bench/fusion.py, among those with which rare words win.
+WORDS, HEADLINE, PIECE, ALONE = 0.4, 0.45, 0.15, 1.25
 
 Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 
@@ -26,8 +25,9 @@ class VectorRanker:
         VectorRanker(lambda texts: client.embed(texts))
 
     `embed` takes a list of texts and returns a vector for each; `embed_query` is for models that embed questions
-    differently. Nearly half of a score is shared words, the rest the similarity of title and summary and of the best
-    sentence or tool. Each is measured in its standard deviations above the average, so what stands out counts most.
+    differently. A score is made of shared words, of the similarity of title and summary, and of that of the best
+    sentence or tool, each in its standard deviations above the average, so what stands out counts most. A section with
+    a word of the question that no other section has stands out by one more.
     """
 
     def __init__(self, embed: Embed, *, embed_query: Embed | None = None) -> None:
@@ -84,22 +84,20 @@ class VectorIndex:
         self._pieces = self._vectors([piece for found in pieces for piece in found])
 
     def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
-        parts = self.parts(query)
-        if parts is None:
+        if not self._starts or not query.strip():
             return []
-        shared, headline, piece = parts
-        return best(in_proportion((WORDS * shared + HEADLINE * headline + PIECE * piece).tolist()), limit)
+        scores = self._numpy.array((WORDS, HEADLINE, PIECE, ALONE)) @ self.parts(query)
+        return best(in_proportion(scores.tolist()), limit)
 
-    def parts(self, query: str) -> tuple[Any, Any, Any] | None:
-        """For every section, how much its words, its title and summary, and its best sentence or tool stand out."""
-        words = self._words.scores(query)
-        if not words or not query.strip():
-            return None
+    def parts(self, query: str) -> Any:
+        """How much each section stands out, a row for each of the weights and a column for each section."""
         numpy = self._numpy
         asked = numpy.asarray(self._embed_query([query])[0], numpy.float32)
         pieces = numpy.maximum.reduceat(self._pieces @ asked, self._starts)
-        shared, headline, piece = map(self._above_average, (words, self._headlines @ asked, pieces))
-        return shared, headline, piece
+        alone = numpy.zeros(len(self._starts))
+        alone[list(self._words.alone(query))] = 1
+        standing_out = map(self._above_average, (self._words.scores(query), self._headlines @ asked, pieces))
+        return numpy.array([*standing_out, alone])
 
     def _above_average(self, scores: Any) -> Any:
         """Each score's excess over the mean, in standard deviations; models differ in how similar any two texts are."""

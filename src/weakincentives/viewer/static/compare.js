@@ -114,7 +114,7 @@ function Messages({ runs, cut }) {
   return html`<div class="diff">${cut && html`<p class="quiet pad">Only the last ${MOST_MESSAGES} messages of each side are compared.</p>`}
     ${runs.map((run) => run.kind === "same"
       ? html`<div class="fold-lines">${plural(run.items.length, "message")} the same</div>`
-      : run.items.map((message) => html`<div class=${classes("line", run.kind)}><span class="sign">${run.kind === "new" ? "+" : "−"}</span><span class="who">${message.role}${message.name ? ` ${visible(message.name)}` : ""}</span><${Text} value=${words(message) || message.tools.join(", ")} first=${600} /></div>`))}
+      : run.items.map((message) => html`<div class=${classes("line", run.kind)}><span class="sign">${run.kind === "new" ? "+" : "−"}</span><span class="who">${message.role}${message.name || message.kind ? ` ${visible(message.name || message.kind)}` : ""}</span><${Text} value=${words(message) || message.tools.join(", ")} first=${600} /></div>`))}
   </div>`;
 }
 
@@ -146,7 +146,7 @@ function changedSections(before, after) {
 const spent = (turn, name) => turn.called?.usage[name] ?? 0;
 const names = (turn) => turn.tools.filter((tool) => !tool.withdrawn).map((tool) => tool.name);
 // Ids of calls differ between runs that say the same.
-const identity = (message) => JSON.stringify([message.role, message.text, message.name, message.tools, message.tool_calls.map((call) => [call.name, call.arguments])]);
+const identity = (message) => JSON.stringify([message.role, message.text, message.name, message.kind, message.tools, message.tool_calls.map((call) => [call.name, call.arguments])]);
 const words = (message) => [message?.text, ...(message?.tool_calls ?? []).map((call) => `${call.name}(${call.arguments})`)].filter(Boolean).join("\n");
 
 function split(value) {

@@ -48,7 +48,7 @@ const STOPS = { end: "ended", tool_calls: "calls tools", length: "cut off at its
 function Call({ call, selected, onSelect }) {
   const failed = !call.result?.success;
   const opened = call.disclosure?.keys ?? [];
-  const read = call.read ?? call.result?.message ?? "";
+  const read = call.text;
   const value = call.result?.value;
   return html`<article class=${classes("call", failed && "failed", (call.section_key === selected || opened.includes(selected)) && selected && "selected")}>
     <header>
@@ -106,24 +106,27 @@ function cited(value, found = new Map()) {
 }
 
 function Ended({ event, said, run }) {
-  if (event.kind === "RunRestarted") {
+  if (event.status === "restarted") {
     return html`<article class="ended warn"><header><${Icon} name="restart" /><strong>Restarts with more open</strong></header>
       <p>${event.section_keys.map((key) => html`<code>${visible(key)}</code> `)}${event.reason && html`<span class="quiet">“${visible(event.reason.slice(0, 600))}”</span>`}</p></article>`;
   }
-  if (event.kind === "EvaluationStopped") {
+  if (event.status === "stopped") {
     return html`<article class="ended warn"><header><${Icon} name="cross" /><strong>Stopped by its caller</strong></header></article>`;
   }
-  if (event.kind === "EvaluationFailed") {
-    return html`<article class="ended bad"><header><${Icon} name="alert" /><strong>${visible(event.error)}</strong>${event.phase && html`<span class="quiet">in ${event.phase}</span>`}</header>
-      <div class="code"><${Text} value=${event.message} /></div></article>`;
+  if (event.status === "suspended") {
+    return html`<article class="ended warn"><header><${Icon} name="cross" /><strong>Left this process</strong><span class="quiet">${visible(event.reason)}</span></header></article>`;
   }
-  return html`<article class="ended good"><header><${Icon} name="check" /><strong>${event.halted ? "Halted for its caller" : "Answer"}</strong><span class="quiet">after ${plural(event.turns, "turn")}, ${duration(run.duration)}</span></header>
+  if (event.error) {
+    return html`<article class="ended bad"><header><${Icon} name="alert" /><strong>${visible(event.error)}</strong>${event.phase && html`<span class="quiet">in ${event.phase}</span>`}</header>
+      <div class="code"><${Text} value=${event.reason} /></div></article>`;
+  }
+  return html`<article class="ended good"><header><${Icon} name="check" /><strong>${event.status === "halted" ? "Halted for its caller" : "Answer"}</strong><span class="quiet">after ${plural(event.turns, "turn")}, ${duration(run.duration)}</span></header>
     ${isSaid(event, said) ? html`<p class="quiet">${event.output == null ? "The reply above." : "The reply above, parsed."}</p>` : event.output != null ? html`<${Json} value=${event.output} />` : event.text && html`<${Prose} value=${event.text} />`}</article>`;
 }
 
 // An answer that only repeats the reply is not shown twice.
 function isSaid(event, said) {
-  if (event.halted || !said) return false;
+  if (event.status === "halted" || !said) return false;
   if (event.output == null) return event.text === said;
   try {
     return JSON.stringify(JSON.parse(said)) === JSON.stringify(event.output);

@@ -158,7 +158,7 @@ function Message({ message, turn, selected, fresh, onSelect }) {
   return html`<article class=${classes("message", message.role, fresh && "fresh", here && "selected", !message.success && "failed")} data-section=${keys[0]}>
     <header>
       <span class="role">${ROLES[message.role] ?? message.role}</span>
-      ${message.name && html`<code>${visible(message.name)}</code>`}
+      ${(message.name || message.kind) && html`<code>${visible(message.name || message.kind)}</code>`}
       ${!message.success && html`<span class="pill bad">failed</span>`}
       ${(message.role === "tools_added" || message.role === "tools_removed") && message.tools.map((name) => html`<code class="tool">${visible(name)}</code>`)}
       ${keys.map((key) => html`<button class="section-link" onClick=${() => onSelect(key, "request")}>${visible(key)}</button>`)}
@@ -203,7 +203,7 @@ export function Offered({ tool, selected, onSelect }) {
 const flat = (ranges) => ranges.flatMap(([from, to]) => Array.from({ length: to - from }, (_, at) => from + at));
 // The first message is the prompt, which has its own place.
 const spoken = (turn) => (turn.prompt == null ? flat(turn.request) : flat(turn.request).slice(1));
-const identity = (message) => JSON.stringify([message.role, message.text, message.name, message.call_id, message.tools]);
+const identity = (message) => JSON.stringify([message.role, message.text, message.name, message.kind, message.call_id, message.tools]);
 
 // Messages by their numbers, asked for in unbroken ranges.
 async function load(id, numbers) {

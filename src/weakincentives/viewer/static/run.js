@@ -74,7 +74,7 @@ function Whole({ whole }) {
     <${Head} whole=${whole} tab=${tab} at=${at} />
     ${tab === "turn" &&
     (last === 0
-      ? html`<${NoTurns} run=${run} answer=${whole.answer} />`
+      ? html`<${NoTurns} run=${run} outcome=${whole.outcome} />`
       : html`<${Scrubber} turns=${turns} pending=${whole.pending} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
             onMove=${(to) => (setFollow(false), show(to))} />
           <${Turn} whole=${whole} n=${at} last=${(running && at === answered) || at > answered ? run.events : 0} />`)}
@@ -160,8 +160,8 @@ function Fact({ name, value, hint, kind = "" }) {
   return html`<div title=${hint ? visible(hint) : undefined}><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`;
 }
 
-function NoTurns({ run, answer }) {
+function NoTurns({ run, outcome }) {
   if (run.status === "running") return html`<${Empty} title="Waiting for the model"><p>${plural(run.events, "event")} so far.</p><//>`;
   return html`<${Empty} title="The model was never asked">
-    <p>${answer?.message ? visible(answer.message.slice(0, 2000)) : "The run ended before its first turn."}</p><//>`;
+    <p>${outcome?.reason ? visible(outcome.reason.slice(0, 2000)) : "The run ended before its first turn."}</p><//>`;
 }

@@ -38,17 +38,18 @@ function tally({ hits, matching, cut, runs }) {
   return matching > shown ? `the first places in the newest ${shown} of ${plural(matching, "run")}; search for more words to see the others` : `the first places in ${plural(shown, "run")}; search inside a run to see all of its places`;
 }
 
-const PLACES = { PromptRendered: "Prompt", ModelCalled: "Model call", PromptExecuted: "Answer", EvaluationFailed: "Error" };
+const PLACES = { PromptRendered: "Prompt", ModelCalled: "Model call" };
 
 function named(hit) {
   if (hit.kind === "Message") return { assistant: "Reply", tool: "Tool result", user: "User" }[hit.name] ?? "Message";
   if (hit.kind === "ToolInvoked" || hit.kind === "HostedToolInvoked") return `${hit.name} ${hit.where.split(".")[0]}`;
+  if (hit.kind === "RunEnded") return hit.where.startsWith("reason") ? "Error" : "Answer";
   return PLACES[hit.kind] ?? hit.kind;
 }
 
 // A prompt that was rendered after turn n is what turn n + 1 was sent; other kinds of events have no place in a turn.
 function target(hit, run, words) {
-  const shown = ["PromptRendered", "Message", "ToolInvoked", "HostedToolInvoked", "PromptExecuted", "EvaluationFailed", "RunRestarted", "ModelCalled"];
+  const shown = ["PromptRendered", "Message", "ToolInvoked", "HostedToolInvoked", "RunEnded", "ModelCalled"];
   if (!shown.includes(hit.kind) || !run?.turns) return link("run", [hit.run_id, "events"], { event: String(hit.seq), find: words });
   const turn = hit.kind === "PromptRendered" ? hit.turn + 1 : hit.turn;
   return toTurn(hit.run_id, Math.max(1, Math.min(turn, run.turns)), { find: words });
