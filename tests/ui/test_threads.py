@@ -286,6 +286,19 @@ async def test_resources_live_between_exchanges_and_are_closed_when_the_thread_i
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
+async def test_an_mcp_server_lives_between_exchanges() -> None:
+    mcp = pytest.importorskip("tests.mcp.test_sections", reason="needs the extra [mcp]")
+    listing, adding = call("list_items"), call("add_item", item="table")
+    chat = Conversation(
+        mcp.prompt(mcp.shop()), adapter=ScriptedAdapter([mcp.READ, listing, "One.", adding, "Two.", listing, "Three."])
+    )
+    threads = Threads(lambda thread, request: chat)
+    assert [await Page(threads).hear(text) for text in "123"] == ["One.", "Two.", "Three."]
+    assert "table" in [message.text for message in chat.messages if message.role == "tool"][-1]
+    await threads.aclose()
+
+
 async def test_an_idle_conversation_that_is_not_stored_goes_on_with_new_resources() -> None:
     Connection.opened.clear()
     page = one(connected(), idle=0)
@@ -717,6 +730,21 @@ async def test_a_repeated_message_does_not_stop_its_own_exchange() -> None:
     while not till.started.is_set():
         await asyncio.sleep(0)
     assert await Page(threads).send("Buy.", key="a") == RECEIVED
+    till.go.set()
+    assert said((await first)[1]) == "Sorry."
+    assert till.outside == ["charged"]
+
+
+async def test_a_message_that_is_refused_does_not_stop_the_exchange_under_way() -> None:
+    till = Till()
+    till.chat.session.dispatch(Message("user", "First?", key="a"))
+    till.chat.session.dispatch(Message("user", "Second?", key="b"))
+    threads = Threads(lambda thread, request: till.chat)
+    first = asyncio.ensure_future(Page(threads).send("Buy.", key="c", earlier=["a", "b"]))
+    while not till.started.is_set():
+        await asyncio.sleep(0)
+    assert await Page(threads).send("Other?", key="a") == EDITED
+    assert await Page(threads).send("New?", key="d", earlier=["a"]) == BEHIND
     till.go.set()
     assert said((await first)[1]) == "Sorry."
     assert till.outside == ["charged"]

@@ -231,6 +231,8 @@ class Threads:
         under_way = thread.exchange
         if under_way is not None and asked.key and under_way.asked.key == asked.key:
             raise Refused(409, RECEIVED)
+        if under_way is not None and thread.chat is not None:
+            received(thread.chat, asked)  # A message that is refused stops no other.
         thread.admit(self.limits)
         # Nothing is awaited from here on until it is counted, so that the thread cannot leave memory.
         self._threads[key] = self._threads.pop(key)
