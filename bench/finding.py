@@ -301,7 +301,7 @@ def _searched(template: PromptTemplate[None], queries: Sequence[str]) -> float:
     spent: list[float] = []
     tool = template.disclosure.tools(with_tools=True, content_only=True)[1]
     prompt = Prompt(template)
-    context = type("Context", (), {"prompt": prompt, "session": None})
+    context = type("Context", (), {"prompt": prompt, "session": None, "view": prompt.view()})
     for query in queries:
         start = time.process_time()
         tool.handler(SearchSectionsParams(query), context=context)

@@ -524,11 +524,11 @@ def test_work_needs_a_key(tmp_path: Path) -> None:
 
 def test_a_bad_name_and_a_bad_database_are_refused(tmp_path: Path) -> None:
     for nowhere in (":memory:", "sqlite://", "sqlite:///:memory:"):
-        with pytest.raises(DurableError, match="cannot be kept in memory"):
+        with pytest.raises(DurableError, match="does not support databases in memory"):
             DurableMainLoop("a", prompt_with(), ScriptedAdapter(), nowhere).status("a")
     with pytest.raises(DurableError, match="without '/'"):
         DurableMainLoop("a/b", prompt_with(), ScriptedAdapter())
-    with pytest.raises(DurableError, match="cannot be kept in 'mysql'"):
+    with pytest.raises(DurableError, match="does not support 'mysql'"):
         DurableMainLoop("a", prompt_with(), ScriptedAdapter(), "mysql://host/db").status("a")
     with pytest.raises(DurableError, match="Cannot use postgresql"):
         DurableMainLoop("a", prompt_with(), ScriptedAdapter(), "postgresql://localhost:1/db").status("a")

@@ -134,7 +134,7 @@ def test_windows_line_ends_and_byte_order_marks_are_read(tmp_path: Path) -> None
     [
         ({"Set-Up.md": "a", "set up.md": "b"}, r"Set-Up.md' and '.*set up.md' would both be the section 'set-up'"),
         ({"billing.md": "a", "billing/x.md": "b"}, r"billing' and '.*billing.md' would both be the section 'billing'"),
-        ({"日本.md": "a"}, "No section key can be made of '.*日本.md'; rename it"),
+        ({"日本.md": "a"}, "'.*日本.md' does not yield a section key; rename it"),
         ({"a.txt": "a"}, r"has no markdown files"),
         ({"a.md": "---\nsummary: one: two\n---\n"}, r"a.md', line 2, front matter: mapping values are not allowed"),
     ],

@@ -161,7 +161,7 @@ def _choices(given: str | None) -> list[AdapterChoice]:
 
 
 def _problem(spec: AdapterSpec) -> str:
-    """What the adapter lacks to run; empty if nothing is known to be missing."""
+    """The reason why the adapter cannot run; empty if none is known."""
     if spec.package_needed and find_spec(spec.package_needed) is None:
         return f"pip install 'weakincentives[{spec.provider}]'"
     if spec.key_variables and not any(map(os.environ.get, spec.key_variables)):

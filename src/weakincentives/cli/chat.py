@@ -254,7 +254,7 @@ class Chat:
 
 
 class Screen:
-    """What the user sees: text as it arrives, wrapped, with a margin of marks if the terminal has room for one."""
+    """The terminal: text as it arrives, wrapped, with a margin of marks if the terminal has room for one."""
 
     def __init__(self, prompt: Prompt[Any], session: Session) -> None:
         self.interactive = stdin().isatty() and sys.stdout.isatty()

@@ -1,4 +1,4 @@
-"""What a command prints: data to stdout, progress and errors to stderr.
+"""The output of commands: data to stdout, progress and errors to stderr.
 
 Names, texts, errors and paths come from models, tools, providers and recordings, so everything is printed through this
 module: `printable` escapes control sequences. (The linter forbids `print` in the other modules.)
@@ -70,7 +70,7 @@ def print_text(text: str) -> None:
 
 
 def may_colour(stream: TextIO) -> bool:
-    """Whether the stream is a terminal and NO_COLOR is not set."""
+    """True if the stream is a terminal and NO_COLOR is not set."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 

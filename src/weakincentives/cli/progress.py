@@ -1,4 +1,4 @@
-"""What happens in a run, one line per step: on stderr while it runs, and as the story of a recorded run."""
+"""The steps of a run, one line each: on stderr while it runs, and as the story of a recorded run."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def _picked(event: Message) -> str:
 
 
 def _quoted(event: Message) -> str:
-    """What the embedded model's answer is a quotation of; empty for every other message."""
+    """The source that the embedded model's answer quotes; empty for every other message."""
     sources = _item(event, "quotation").get("from")
     return f"quoted  word for word from {', '.join(map(str, sources))}" if sources and isinstance(sources, list) else ""
 

@@ -89,7 +89,7 @@ def named_run(store: RunStore, name: str | None = None) -> RunSummary:
 
 
 def question(store: RunStore, run_id: str) -> str:
-    """What the user said before the first reply of a run, or an empty string."""
+    """The user's message before the first reply of a run, or an empty string."""
     from weakincentives.telemetry import question_in
 
     said = ""

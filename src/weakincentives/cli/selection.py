@@ -1,4 +1,4 @@
-"""What a command works on: a prompt with its params, overrides and open sections, and the adapter to run it on.
+"""The subject of a command: a prompt with its params, overrides and open sections, and the adapter to run it on.
 
 Adapters are imported only when needed: rendering a prompt or editing overrides uses none.
 """
@@ -197,7 +197,7 @@ def read_json(file: str, flag: str) -> Any:
 
 
 def module_exists(module_name: str) -> bool:
-    """Whether the module exists, in the working directory or the environment."""
+    """True if the module exists, in the working directory or the environment."""
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     if "" in module_name.split("."):  # "./agent", or a name relative to no package.

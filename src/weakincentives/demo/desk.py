@@ -51,7 +51,7 @@ that answers the question, use the tools that come with it, and answer in one to
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the customer asks."""
+    """The customer's question."""
 
     text: str
 

@@ -66,11 +66,11 @@ def database_url(given: str | None) -> str:
     if not separator or scheme == "sqlite":
         file = rest.removeprefix("/") if separator else url
         if file in ("", ":memory:"):
-            raise DurableError(f"Durable work cannot be kept in memory, got {url!r}; pass a file or postgresql://...")
+            raise DurableError(f"Durable work does not support databases in memory, got {url!r}; pass a file or postgresql://...")
         return f"{_SQLITE}{Path(file).expanduser().absolute()}"
     if scheme.partition("+")[0] not in ("postgres", "postgresql"):
         raise DurableError(
-            f"Durable work cannot be kept in {scheme!r}; pass a file, sqlite:///path or postgresql://..."
+            f"Durable work does not support {scheme!r} databases; pass a file, sqlite:///path or postgresql://..."
         )
     return "postgresql+psycopg://" + rest
 
@@ -99,7 +99,7 @@ def connect(url: str, *, pool_size: int = 5, idle_timeout: float = 5.0, exclusiv
 
 
 def holds_work(url: str) -> bool:
-    """Whether the database at a resolved URL has the tables. Unlike `connect()`, this leaves a SQLite file as it is."""
+    """True if the database at a resolved URL has the tables. Unlike `connect()`, this leaves a SQLite file as it is."""
     path = sqlite_path(url)
     engine = connect(url) if path is None else sa.create_engine(sa.URL.create("sqlite", database=str(path)))
     if path is not None:

@@ -1,4 +1,4 @@
-"""What durable work records: values as tagged JSON, and what a step changed, so that a replay can repeat it.
+"""The record of durable work: values as tagged JSON, and the changes of a step, so that a replay can repeat them.
 
 Values are readable in the database and are never pickled; their types are looked up among those the program has loaded,
 and nothing is imported because a row names it. Changes are recorded as contents, not as calls: a replay runs no reducer

@@ -167,7 +167,7 @@ class DurableClient(Generic[RequestT, OutputT]):
         return f"{self.name}/{key}"
 
     def _runs_own_work(self) -> bool:
-        """Whether work submitted here is done only by this process."""
+        """True if work submitted here is done only by this process."""
         return False
 
     def _finished(self, work_id: str, wait: _Wait) -> Work | None:
@@ -272,7 +272,7 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         return engine.identity
 
     def health(self) -> WorkerHealth:
-        """Whether this worker is live and ready for work, as `wink worker --health` reports over HTTP."""
+        """The health of this worker: live, and ready for work, as `wink worker --health` reports over HTTP."""
         if self._engine is None:
             return WorkerHealth(live=True, ready=False, reason="not started", worker="", running=0)
         return self._engine.health()

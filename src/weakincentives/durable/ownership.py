@@ -61,7 +61,7 @@ class Ownership:
     def leave(self, work_id: str, owner: str) -> None:
         """Release work whose execution was stopped: cancelled work no longer has an owner.
 
-        Work that was retried in the meantime goes back to its queue.
+        Work that was retried since then goes back to its queue.
         """
         cancelled = (*_owned(work_id, owner), status.c.status == "CANCELLED")
         with self.engine.begin() as connection:
@@ -199,7 +199,7 @@ def _orphaned(name: str) -> sa.Select[tuple[str]]:
 
 
 def _lock_owned(connection: sa.Connection, work_id: str, owner: str) -> bool:
-    """Whether the owner still runs the work; if so, the row stays locked until the transaction ends."""
+    """True if the owner still runs the work; then the row stays locked until the transaction ends."""
     # An UPDATE, because that locks the row on both databases.
     running = (*_owned(work_id, owner), status.c.status == "PENDING")
     return bool(connection.execute(sa.update(status).where(*running).values(owner_xid=owner)).rowcount)
@@ -282,7 +282,7 @@ class PostgresLease:
         self._ownership.release_cancelled()
 
     def is_valid(self, identity: str) -> bool:
-        """Whether work started under this identity may continue now; raises `Released` if it never may again."""
+        """True if work started under this identity may continue now; raises `Released` if it never may again."""
         if identity != self.identity:
             raise Released(f"{identity} lost its lease")
         return time.monotonic() < self._valid_until

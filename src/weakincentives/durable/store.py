@@ -327,7 +327,7 @@ class WorkStore:
 
 
 def _is_open(now_ms: int) -> sa.ColumnElement[bool]:
-    """Whether a question can still be answered."""
+    """True if a question can still be answered."""
     c = question_table.c
     return sa.and_(c.answer.is_(None), sa.or_(c.expires_ms.is_(None), c.expires_ms > now_ms))
 

@@ -1,7 +1,7 @@
 """Resolving paths below a root directory without ever leaving it.
 
 Each name is opened relative to its parent without following links; a link is read and its target resolved the same way.
-Nothing that another process renames or links in the meantime can lead out of the root.
+Nothing that another process renames or links meanwhile can lead out of the root.
 """
 
 from __future__ import annotations

@@ -94,7 +94,7 @@ def section_key(name: str, path: Path) -> str:
     """The name of a file as a section key."""
     key = _slug(name)
     if not key:
-        raise PromptValidationError(f"No section key can be made of '{path}'; rename it with letters a-z or digits.")
+        raise PromptValidationError(f"'{path}' does not yield a section key; rename it with letters a-z or digits.")
     return key
 
 

@@ -174,7 +174,7 @@ class _Run:
 
 
 class PriceModel:
-    """What a token costs: the prices of the models, with the measured cache rates."""
+    """The cost of a token: the prices of the models, with the measured cache rates."""
 
     def __init__(self, runs: Sequence[_Run], prices: Mapping[str, Prices] | None) -> None:
         models = {turn.called.model for run in runs for turn in run.turns}
@@ -218,7 +218,7 @@ class PriceModel:
         return sum(tokens * self.of(turn, first=turn.first or turn is left[0])[1] for turn in left)
 
     def summary(self, key: str, run: _Run) -> float:
-        """What the section cost in a run that began with its summary."""
+        """The section's cost in a run that began with its summary."""
         cost, before, within = 0.0, 0, run.within(key)
         for turn, sections, opens in zip(run.turns, run.tokens, run.opened_for, strict=True):
             fresh, base, miss = self.of(turn, first=turn.first)
@@ -337,7 +337,7 @@ def _full_tokens(key: str, runs: Sequence[_Run]) -> int | None:
 
 
 def _gain(section: SectionAdvice, run: _Run, costs: PriceModel, opened: Sequence[str]) -> float:
-    """What a run would have saved if the section had been shown as advised."""
+    """The saving of a run, had the section been shown as advised."""
     state = run.sections.get(section.key)
     if state is None or state.visibility.value in ("hidden", section.advised) or section.full_tokens is None:
         return 0.0

@@ -69,7 +69,7 @@ class _Run:
 
 
 class Instrumentation:
-    """What `instrument` returns; can be entered more than once."""
+    """The result of `instrument`; can be entered more than once."""
 
     def __init__(
         self,

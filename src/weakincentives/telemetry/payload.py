@@ -244,7 +244,7 @@ def pack_rows(items: Sequence[Any] | Mapping[SectionPath, Any], dump: Callable[[
 
 
 def unpack_rows(table: Any) -> Any:
-    """What `tagged.dump` returns for a tuple of the values, or for a dict of them by path."""
+    """The values as `tagged.dump` writes a tuple of them, or a dict of them by path."""
     values, same = table["values"], table.get("same", {})
     paths = [{"$": "tuple", "v": path} for path in table.get("paths", table.get("keys", ()))]
     rows = []
@@ -270,7 +270,7 @@ def references(payload: str) -> tuple[set[str], set[str]]:
 
 
 def is_packed(payload: str) -> bool:
-    """Whether JSON contains anything to unpack; most events do not."""
+    """True if the JSON contains anything to unpack; most events do not."""
     return _PACKED.search(payload) is not None
 
 

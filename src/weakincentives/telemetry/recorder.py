@@ -41,7 +41,7 @@ QueuedEvent = tuple[str, str, float, object]
 
 
 class Recorder:
-    """What `record` returns.
+    """The result of `record`.
 
     It can be entered repeatedly and in several threads at once. Recorders of the same file share one writer, so no
     event is written twice.

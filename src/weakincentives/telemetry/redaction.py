@@ -151,7 +151,7 @@ def compile_patterns(patterns: Iterable[str | re.Pattern[str]]) -> tuple[re.Patt
 
 
 def is_secret_name(name: Any) -> bool:
-    """Whether a field of this name holds a secret, whatever its value looks like."""
+    """True if a field of this name holds a secret, whatever its value looks like."""
     return isinstance(name, str) and len(name) < 64 and SECRET_NAMES.match(name) is not None
 
 

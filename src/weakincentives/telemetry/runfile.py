@@ -75,7 +75,7 @@ _STATUSES: Mapping[RunStatus, str] = {
 
 @dataclass(slots=True)
 class Tally:
-    """What a batch of events changes in one run's row: columns to set and amounts to add."""
+    """The changes of one run's row by a batch of events: columns to set and amounts to add."""
 
     run_id: str
     session_id: str
@@ -276,7 +276,7 @@ class RunFile:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the file was deleted, moved or replaced since it was opened."""
+        """True if the file was deleted, moved or replaced since it was opened."""
         try:
             return not os.path.samestat(self._opened, os.stat(self._path))
         except OSError:
@@ -355,7 +355,7 @@ def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | 
 
 
 def question_in(event: object) -> str:
-    """What a user's message says; empty for other events."""
+    """The text of a user's message; empty for other events."""
     if not isinstance(event, Message) or event.role != "user" or event.kind == INSTRUCTIONS:
         return ""
     return (_HEADING.sub("", event.text) if event.kind == PROMPT_TEXT else event.text).strip()

@@ -189,7 +189,7 @@ class RunStore(EventReader):
             after = page[-1].seq
 
     def session_events(self, session_id: str, after: int = 0, limit: int = PAGE) -> tuple[RecordedEvent, ...]:
-        """What happened in a session before its first run."""
+        """The events of a session before its first run."""
         return self.events_where("run_id = '' AND session_id = ? AND seq > ?", (session_id, after), limit=limit)
 
     def turn(self, run_id: str, n: int, *, with_messages: bool = True) -> Turn:
@@ -218,7 +218,7 @@ class RunStore(EventReader):
         return [number for (number,) in rows]
 
     def history(self, run_id: str) -> RunHistory:
-        """What happened in a run: its sections and why they were shown, tools, openings, and what was undone."""
+        """The history of a run: its sections and why they were shown, tools, openings, and rollbacks."""
         return read_history(self, self.run(run_id).run_id)
 
     def ledger(self, run_id: str, *, tokenizer: Tokenizer | None = None) -> Ledger:

@@ -54,7 +54,7 @@ _DISCLOSING = (
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What the model was sent when it was called for the n-th time, what it replied, and what its tools did.
+    """The n-th model call: the request, the reply, and the calls that followed from it.
 
     `messages` is the conversation as it was sent; the first is the rendered prompt, to which `spans` refer. `tools` are
     all tools offered so far, of which `withdrawn` may no longer be called; `definitions` maps each tool's name to its
@@ -374,6 +374,6 @@ def _conversation(reader: EventReader, run_id: str, called_seq: float, *, pendin
 
 
 def _unanswered(messages: Sequence[RecordedEvent]) -> bool:
-    """Whether tools of the last reply are still running."""
+    """True while tools of the last reply are running."""
     asked = {call.id for recorded in messages for call in recorded.event.tool_calls}
     return bool(asked - {recorded.event.call_id for recorded in messages})

@@ -177,7 +177,7 @@ def _events(documents: Documents, request: Request) -> Any:
 
 
 def _named(request: Request) -> dict[str, Any]:
-    """What the path names; the id of a durable run contains a slash, which is escaped."""
+    """The name in the path; the id of a durable run contains a slash, which is escaped."""
     return {name: unquote(value) if isinstance(value, str) else value for name, value in request.path_params.items()}
 
 
@@ -258,7 +258,7 @@ class Guard:
         return None
 
     def _has_token(self, scope: Scope) -> bool:
-        """Whether the token is in a header or, for read requests where a browser cannot send headers, in the URL."""
+        """True if the token is in a header or, for read requests where a browser cannot send headers, in the URL."""
         given = [value for name, value in scope["headers"] if name == b"x-wink-token"]
         if scope["method"] != "POST":
             given += [value.encode() for value in parse_qs(scope["query_string"].decode("latin-1")).get("token", ())]

@@ -1,4 +1,4 @@
-"""What the viewer's pages show, as JSON documents built from a run file.
+"""The viewer's pages as JSON documents, built from a run file.
 
 Texts that many turns share are separate documents: a turn refers to its prompt by the number of the event that
 rendered it, and to its conversation by ranges over all messages of the run, up to its end.
@@ -94,7 +94,7 @@ class Documents:
         return kept[1]
 
     def turn(self, run_id: str, n: int) -> dict[str, Any]:
-        """What the model was sent at turn n, what it replied, and what its tools did.
+        """Turn n: the request, the reply, and the calls that followed from it.
 
         The turn after the last answered one may be pending: a request without a reply.
         """
@@ -262,7 +262,7 @@ class Documents:
 
 
 def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
-    """What is shown of a run before any of its turns is opened."""
+    """The run's page before any of its turns is opened."""
     history = store.history(run.run_id)
     ledger = ledger_of(history)
     calls = {turn.number: turn.seq for turn in history.turns}
@@ -391,7 +391,7 @@ def _extended(ranges: Ranges, kept: int, added: Sequence[int]) -> Ranges:
 
 
 def _after_prompt(text: str, rendered: PromptRendered) -> str | None:
-    """What follows a prompt's text in a system message; None if the message does not begin with it."""
+    """The rest of a system message after a prompt's text; None if the message does not begin with it."""
     own = rendered.text[: max((span.end for span in rendered.spans if span.role == "system"), default=0)].rstrip()
     return text[len(own) :].lstrip("\n") if own and text.startswith(own) else None
 
@@ -466,7 +466,7 @@ def leave_to_pending(turn: dict[str, Any]) -> None:
 
 
 def state_parts(state: Turn | RunState, rendered: PromptRendered | None) -> dict[str, Any]:
-    """What the model had at a request: its sections, and every tool with the section it belongs to.
+    """The model's view at a request: its sections, and every tool with the section it belongs to.
 
     `initial` tools were offered when the conversation began.
     """

@@ -91,7 +91,7 @@ class Playground:
         self._lock = threading.Lock()
 
     def about(self) -> dict[str, Any]:
-        """What can be chosen: params by type, adapters, and the tags of stored overrides."""
+        """The choices: params by type, adapters, and the tags of stored overrides."""
         template = self._template
         stored = self._overrides.list(ns=template.ns, key=template.key)
         return {
@@ -180,7 +180,7 @@ class Playground:
         return {"run_id": stream.run_id}
 
     def live(self, run_id: str) -> dict[str, Any]:
-        """What a run started here has said in its current turn."""
+        """The text so far of the current turn of a run started here."""
         found = self._live.get(run_id)
         if found is None:
             raise ValueError(f"No run {run_id!r} was started here.")
