@@ -49,12 +49,12 @@ class Page:
         self._path = path
         self.gone = asyncio.Event()
         self.status = 0
-        self.body = b""
+        self.body = bytearray()
         # Sent again and again in place of a body, if there is any; and how many pieces were read.
         self.piece = b""
         self.pieces = 0
         # Every byte of every response, headers included.
-        self.received = b""
+        self.received = bytearray()
 
     async def post(self, body: Any, **headers: str) -> tuple[int, str]:
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -72,7 +72,7 @@ class Page:
         return said((await self.send(text, thread, **fields))[1])
 
     async def _request(self, method: str, body: bytes, *, headers: dict[str, str], query: str = "") -> tuple[int, str]:
-        self.status, self.body = 0, b""
+        self.status, self.body = 0, bytearray()
         self.pieces = 0
 
         async def receive() -> Any:

@@ -66,7 +66,9 @@ def database_url(given: str | None) -> str:
     if not separator or scheme == "sqlite":
         file = rest.removeprefix("/") if separator else url
         if file in ("", ":memory:"):
-            raise DurableError(f"Durable work does not support databases in memory, got {url!r}; pass a file or postgresql://...")
+            raise DurableError(
+                f"Durable work does not support databases in memory, got {url!r}; pass a file or postgresql://..."
+            )
         return f"{_SQLITE}{Path(file).expanduser().absolute()}"
     if scheme.partition("+")[0] not in ("postgres", "postgresql"):
         raise DurableError(
