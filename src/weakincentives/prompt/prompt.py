@@ -6,7 +6,7 @@ import copy
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -14,6 +14,7 @@ from typing import Any, Generic, Self, TypeVar
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
+from weakincentives._fence import check_fence
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT, Specializable
 from weakincentives.errors import PromptError, PromptRenderError, PromptValidationError
@@ -476,7 +477,7 @@ class ToolContext(HandlerContext):
     """The context of a tool call: the session, resources and limits of the run, and which call this is.
 
     `idempotency_key` is the same for every attempt at this call, also if the run is resumed, and no other call has it.
-    `presentation` is the prompt as the run shows it.
+    `presentation` is the prompt as the run shows it, and `sink` receives what the call emits.
     """
 
     session: Session
@@ -487,6 +488,16 @@ class ToolContext(HandlerContext):
     budget: Budget | None = None
     idempotency_key: str = ""
     presentation: Presentation | None = None
+    sink: Callable[[Any], None] | None = None
+
+    def emit(self, data: Any) -> None:
+        """Send progress or other data to whoever streams the run, as a `ToolEmitted` event; the model does not see it.
+
+        Anything that can be written as JSON, a dataclass too. If the run is not streamed, nothing happens.
+        """
+        check_fence()
+        if self.sink is not None:
+            self.sink(serde.dump(data))
 
     @property
     def view(self) -> View:

@@ -111,13 +111,15 @@ class ToolExecutionOutcome:
 class ToolExecutor:
     """Runs the calls of one evaluation, with the tools of its toolbox.
 
-    `ended` has the outcomes of the last calls by id, also if running them raised an error.
+    `ended` has the outcomes of the last calls by id, also if running them raised an error. `emitted`, set by a driver
+    that streams, receives the data that a call emits.
     """
 
     context: RunContext
     toolbox: Toolbox = field(default_factory=Toolbox)
     bridge: AsyncBridge = field(default_factory=AsyncBridge)
     idempotency_key: Callable[[ToolCall], str] | None = None
+    emitted: Callable[[ToolCall, Any], None] | None = None
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
     _pending: list[PendingCall] = field(default_factory=list)
 
@@ -322,6 +324,7 @@ class ToolExecutor:
             budget=meter.budget,
             idempotency_key=key,
             presentation=self.context.presentation,
+            sink=None if self.emitted is None else functools.partial(self.emitted, call),
         )
 
     def _refusal(self, name: str) -> str:
