@@ -46,16 +46,12 @@ def rows() -> Iterator[Row]:
             with make(f"{url}/k0") as adapter:
                 yield from _closed(name, adapter, desk)
     with TemporaryDirectory() as folder, _instrumented() as instrumented:
-
-        def scripted() -> ScriptedAdapter:
-            return ScriptedAdapter(lambda request: "It is on its way.")
-
-        yield from _closed("ScriptedAdapter", scripted(), desk, goal=1.2)
-        yield from _closed("with SearchSections", scripted(), _searching, goal=1.2)
+        yield from _closed("ScriptedAdapter", _scripted(), desk, goal=1.2)
+        yield from _closed("with SearchSections", _scripted(), _searching, goal=1.2)
         with record(Path(folder, "runs.db")):
-            yield from _closed("with a recorder", scripted(), desk, goal=1.3)
+            yield from _closed("with a recorder", _scripted(), desk, goal=1.3)
         with instrumented():
-            yield from _closed("with OpenTelemetry", scripted(), desk, goal=1.3)
+            yield from _closed("with OpenTelemetry", _scripted(), desk, goal=1.3)
     everything = _uncached("first")
     last, user = _uncached("last"), _uncached("user")
     yield Row(f"tokens not cached in {RUNS} runs: params first in the system text", everything, "tokens")
@@ -68,6 +64,10 @@ def rows() -> Iterator[Row]:
         ratio_goal=0.2,
         baseline="params first",
     )
+
+
+def _scripted() -> ScriptedAdapter:
+    return ScriptedAdapter(lambda request: "It is on its way.")
 
 
 def _closed(

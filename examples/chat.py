@@ -14,8 +14,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from examples.shop import any_adapter, template
-from weakincentives import Conversation, Image, Prompt, TextDelta
-from weakincentives.runtime import ProviderAdapter, ToolStarted
+from weakincentives import Conversation, Image, Prompt
+from weakincentives.runtime import ProviderAdapter, TextDelta, ToolStarted
 
 
 def talk(adapter: ProviderAdapter, lines: Iterable[str], pictures: list[Image]) -> None:

@@ -164,7 +164,10 @@ class Budget:
 
 
 class Meter:
-    """Counts what one run spends across its restarts, and refuses a step that would exceed a limit."""
+    """Counts what one run spends across its restarts, and refuses a step that would exceed a limit.
+
+    `spent` is what was counted so far; pass it to `restore` to continue in another process.
+    """
 
     def __init__(self, budget: Budget | None = None, deadline: Deadline | None = None) -> None:
         if not isinstance(budget, Budget | None):
@@ -174,24 +177,19 @@ class Meter:
         self.budget = budget
         self.deadline = deadline
         self._lock = threading.Lock()
-        self._spent = Spent()
-
-    @property
-    def spent(self) -> Spent:
-        """What was counted so far; pass it to `restore` to continue in another process."""
-        return self._spent
+        self.spent = Spent()
 
     @property
     def usage(self) -> TokenUsage:
-        return self._spent.usage
+        return self.spent.usage
 
     @property
     def turns(self) -> int:
-        return self._spent.turns
+        return self.spent.turns
 
     @property
     def tool_calls(self) -> int:
-        return self._spent.tool_calls
+        return self.spent.tool_calls
 
     @property
     def cost(self) -> float | None:
@@ -202,18 +200,18 @@ class Meter:
     def add_usage(self, usage: TokenUsage) -> None:
         """Count one model reply and its tokens."""
         with self._lock:
-            spent = self._spent
-            self._spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
+            spent = self.spent
+            self.spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
 
     def set_tool_calls(self, count: int) -> None:
         """Set the count from a record, or undo the count of a postponed call."""
         with self._lock:
-            self._spent = replace(self._spent, tool_calls=count)
+            self.spent = replace(self.spent, tool_calls=count)
 
     def restore(self, spent: Spent) -> None:
         """Continue from what the run had spent before it was resumed."""
         with self._lock:
-            self._spent = spent
+            self.spent = spent
 
     def check_model_call(self, prompt_name: str) -> None:
         """Raise if a limit is reached: a model call always spends something."""
@@ -233,8 +231,8 @@ class Meter:
         """Check and count in one step, so that concurrent calls cannot pass a limit together."""
         with self._lock:
             self.check_tool_call(prompt_name)
-            spent = self._spent
-            self._spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
+            spent = self.spent
+            self.spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
 
     def check_deadline(self, prompt_name: str) -> None:
         """Raise if the deadline has passed."""

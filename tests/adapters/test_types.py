@@ -14,11 +14,10 @@ import pytest
 
 from tests.adapters.vendors import VENDORS, Vendor
 from tests.servers.turn import Call, Turn
-from weakincentives import RunEnded
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import OutputParseError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, PromptValidationError, Tool, ToolResult
-from weakincentives.runtime import ToolInvoked
+from weakincentives.runtime import RunEnded, ToolInvoked
 from weakincentives.serde import field_value
 from weakincentives.session import Session, Snapshot
 from weakincentives.telemetry import RunStore, read_run, record

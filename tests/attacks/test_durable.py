@@ -18,16 +18,7 @@ import pytest
 from tests.durable.agent import Task
 from tests.durable.fleet import PATIENCE, calls, until, workers
 from tests.durable.postgres import new_database, running_server
-from weakincentives import (
-    MarkdownSection,
-    Prompt,
-    PromptTemplate,
-    RunEnded,
-    ScriptedAdapter,
-    Tool,
-    ToolContext,
-    ToolResult,
-)
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, Tool, ToolContext, ToolResult
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import (
     DatabaseUnavailableError,
@@ -35,6 +26,7 @@ from weakincentives.durable import (
     DurableError,
     DurableMainLoop,
 )
+from weakincentives.runtime import RunEnded
 from weakincentives.session import observing
 
 pytestmark = pytest.mark.slow

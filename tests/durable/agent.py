@@ -15,7 +15,6 @@ from pathlib import Path
 
 from weakincentives import (
     Binding,
-    InMemoryFilesystem,
     MarkdownSection,
     Prompt,
     PromptTemplate,
@@ -28,7 +27,7 @@ from weakincentives import (
 )
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import DurableMainLoop
-from weakincentives.filesystem import Filesystem
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.runtime import ModelRequest, ToolCall
 from weakincentives.session import reducer
 

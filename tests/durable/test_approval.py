@@ -19,7 +19,6 @@ from weakincentives import (
     Prompt,
     PromptEvaluationError,
     PromptTemplate,
-    RunEnded,
     ScriptedAdapter,
     Session,
     ToolContext,
@@ -29,6 +28,7 @@ from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
 from weakincentives.durable import DurableClient, DurableError, DurableMainLoop, NoSuchWorkError, ask_approval
 from weakincentives.errors import DeadlineExceededError
+from weakincentives.runtime import RunEnded
 from weakincentives.session import observing
 from weakincentives.telemetry import RunStore, instrument, read_run, record
 

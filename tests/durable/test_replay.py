@@ -9,7 +9,6 @@ import pytest
 from tests.durable.agent import PAPER, Added, Task, Total
 from weakincentives import (
     Binding,
-    InMemoryFilesystem,
     MarkdownSection,
     OpenOrRead,
     Prompt,
@@ -23,14 +22,13 @@ from weakincentives import (
     Snapshot,
     Tool,
     ToolContext,
-    ToolInvoked,
     ToolResult,
-    VisibilityOverrides,
 )
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import DurableMainLoop
-from weakincentives.filesystem import Filesystem
-from weakincentives.runtime import ModelRequest, ToolCall
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import VisibilityOverrides
+from weakincentives.runtime import ModelRequest, ToolCall, ToolInvoked
 from weakincentives.session import observing
 
 

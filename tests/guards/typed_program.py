@@ -22,13 +22,12 @@ from weakincentives import (
     Session,
     Tool,
     ToolContext,
-    ToolInvoked,
     ToolResult,
     tool,
 )
 from weakincentives.adapters.scripted import call
 from weakincentives.prompt import WorkspaceSection
-from weakincentives.runtime import Completed, ProviderAdapter
+from weakincentives.runtime import Completed, ProviderAdapter, ToolInvoked
 
 
 @dataclass(frozen=True)

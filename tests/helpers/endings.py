@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from weakincentives import RunEnded, Session
+from weakincentives import Session
+from weakincentives.runtime import RunEnded
 
 
 def endings(session: Session, status: str) -> list[RunEnded]:

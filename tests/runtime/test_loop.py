@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from tests.helpers.endings import endings
-from weakincentives import RunEnded
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
 from weakincentives.limits import Budget, Deadline, TokenUsage
@@ -44,6 +43,7 @@ from weakincentives.runtime import (
     PromptRendered,
     PromptResponse,
     ProviderAdapter,
+    RunEnded,
     TextDelta,
     ToolEnded,
     ToolInvoked,
@@ -417,14 +417,15 @@ def test_a_channel_needs_no_more_than_a_call() -> None:
     adapter, text = Echo("echo-1"), "## 1. T\n\nGo."
     assert adapter.evaluate(Prompt(TEMPLATE), session=Session()).text == text
     assert asyncio.run(adapter.evaluate_async(Prompt(TEMPLATE), session=Session())).text == text
-    delta, completed = adapter.stream(Prompt(TEMPLATE), session=Session())
+    *deltas, completed = adapter.stream(Prompt(TEMPLATE), session=Session())
     assert isinstance(completed, Completed)
-    assert (delta, completed.response.text) == (TextDelta(text), text)
+    lines = [TextDelta(line) for line in text.splitlines(keepends=True)]
+    assert (deltas, completed.response.text) == (lines, text)
 
     async def streamed() -> list[Any]:
         return [event async for event in adapter.stream_async(Prompt(TEMPLATE), session=Session())]
 
-    assert asyncio.run(streamed())[0] == delta
+    assert asyncio.run(streamed())[:-1] == lines
 
 
 @dataclass

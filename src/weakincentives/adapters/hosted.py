@@ -70,7 +70,9 @@ class SettingsCodec(ABC, Generic[ConfigT, OutputT]):
                 others = [
                     adapter
                     for adapter, codec in codecs_by_kind().get(self.kind, {}).items()
-                    if adapter != self.adapter and codec.objection(setting, settings) is None
+                    if adapter != self.adapter
+                    and isinstance(codec, SettingsCodec)
+                    and codec.objection(setting, settings) is None
                 ]
                 can = f"{' and '.join(others)} can" if others else "no adapter can"
                 raise self._refusal(tool, f"{objection}; {can}")
@@ -160,28 +162,19 @@ def location_fields(hint: GeoHint) -> dict[str, str]:
 class ItemReader:
     """One pass over the items of a run for one hosted tool, using those that have the expected shape.
 
-    It collects the text of the answers, so that a citation's range can be shifted by the length of earlier text. An
-    item of the tool that cannot be read is recorded in `errors`; if none can be read, there is no output and `used`
+    Its `text` is that of the answers so far, so that a citation's range can be shifted by the length of earlier text.
+    An item of the tool that cannot be read is recorded in `errors`; if none can be read, there is no output and `used`
     raises.
     """
 
     def __init__(self, tool: HostedTool[Any], adapter: str) -> None:
+        self.text = ""
         self.errors: list[HostedToolFailure] = []
         self._tool = tool
         self._adapter = adapter
-        self._texts: list[str] = []
-        self._length = 0
         self._calls = 0
         self._malformed: Any = None
         self._why = ""
-
-    @property
-    def text(self) -> str:
-        return "".join(self._texts)
-
-    def add_text(self, text: str) -> None:
-        self._texts.append(text)
-        self._length += len(text)
 
     def call(self, item: Any, shape: type[ShapeT]) -> ShapeT | None:
         """Read an item that shows the tool was used."""
@@ -226,7 +219,7 @@ class ItemReader:
         """A range of the text added last (of length `of`) as a range of all text; None if it is out of bounds."""
         if start is None or end is None or not 0 <= start <= end <= of:
             return None
-        before = self._length - of
+        before = len(self.text) - of
         return before + start, before + end
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from weakincentives import serde
@@ -12,17 +12,13 @@ from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     CORRECTION,
-    ArgumentsDelta,
     Channel,
     MediaSupport,
     Message,
-    ModelDelta,
     ModelReply,
     ModelRequest,
     ProviderAdapter,
-    ReasoningDelta,
     StopReason,
-    TextDelta,
     ToolCall,
 )
 from weakincentives.session import extends
@@ -143,7 +139,7 @@ class ScriptedAdapter(ProviderAdapter):
         return characters + sum(len(tool.definition) for tool in request.tools if tool.name not in request.revoked)
 
 
-class _ScriptedChannel:
+class _ScriptedChannel(Channel):
     def __init__(self, adapter: ScriptedAdapter) -> None:
         self._adapter = adapter
 
@@ -152,18 +148,6 @@ class _ScriptedChannel:
 
     async def call_async(self, request: ModelRequest) -> ModelReply:
         return self._adapter.reply(request)
-
-    def stream(self, request: ModelRequest) -> Iterator[ModelDelta | ModelReply]:
-        reply = self._adapter.reply(request)
-        yield from map(ReasoningDelta, reply.reasoning.splitlines(keepends=True))
-        yield from map(TextDelta, reply.text.splitlines(keepends=True))
-        for each in reply.tool_calls:
-            yield ArgumentsDelta(each.id, each.name, each.arguments)
-        yield reply
-
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[ModelDelta | ModelReply]:
-        for part in self.stream(request):
-            yield part
 
 
 def call(name: str, /, *, call_id: str = "", **arguments: Any) -> ToolCall:

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from io import BytesIO
 from typing import Any
 
 from weakincentives._fence import check_fence, current_calls
@@ -136,7 +137,7 @@ class HostFilesystem(Searchable):
                 elif mode == "create":
                     create(place, data)
                 else:
-                    replace(place, data, None if status is None else stat.S_IMODE(status.st_mode))
+                    replace(place, [BytesIO(data)], None if status is None else stat.S_IMODE(status.st_mode))
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
         check_fence()

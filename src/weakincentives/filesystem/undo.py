@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
+from io import BytesIO
 from typing import IO, ClassVar, NoReturn
 from uuid import uuid4
 
@@ -37,37 +38,29 @@ Signature = tuple[int, ...]
 class SavedContent:
     """The saved content of a file: in memory if small, else in a file of the store that is deleted with it."""
 
-    def __init__(self, data: bytes | None, file: str | None = None) -> None:
+    def __init__(self, data: bytes = b"", file: str = "") -> None:
         self.data = data
         self.file = file
-        if file is not None:
+        if file:
             weakref.finalize(self, _unlink, file)
 
+    def open(self) -> IO[bytes]:
+        return open(self.file, "rb") if self.file else BytesIO(self.data)
+
     def equals(self, other: IO[bytes]) -> bool:
-        if self.file is None:
-            data = self.data or b""
-            return other.read(len(data) + 1) == data
-        with open(self.file, "rb") as mine:
+        with self.open() as mine:
             while chunk := mine.read(CHUNK):
-                if other.read(CHUNK) != chunk:
+                if other.read(len(chunk)) != chunk:
                     return False
         return not other.read(1)
 
-    def copy_to(self, target: IO[bytes]) -> None:
-        if self.file is None:
-            target.write(self.data or b"")
-        else:
-            with open(self.file, "rb") as source:
-                shutil.copyfileobj(source, target)
-
     def export(self, path: str) -> None:
         """Make the content available at another path, without a copy if possible."""
-        if self.file is not None:
-            with suppress(OSError):
-                os.link(self.file, path)
-                return
-        with open(path, "wb") as target:
-            self.copy_to(target)
+        try:
+            os.link(self.file, path)
+        except OSError:
+            with self.open() as source, open(path, "wb") as target:
+                shutil.copyfileobj(source, target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +183,7 @@ class StateStore:
         except BaseException:
             _unlink(file)
             raise
-        return SavedContent(None, file)
+        return SavedContent(file=file)
 
     def _clear(self, parts: Parts, state: State) -> None:
         """Remove what is at the path, unless it is already of the kind to be put there."""
@@ -216,7 +209,8 @@ class StateStore:
         with self.jail.locate(parts, path, follow=False, links=False) as place:
             status = place.stat()
             if isinstance(state, FileState):
-                replace(place, state.content, state.mode, state.modified_ns)
+                with state.content.open() as source:
+                    replace(place, [source], state.mode, state.modified_ns)
             elif isinstance(state, LinkState):
                 if status is not None:
                     os.unlink(place.name, dir_fd=place.fd)
@@ -379,24 +373,14 @@ class Tracker:
             return False
 
 
-def replace(
-    place: Place,
-    content: SavedContent | bytes,
-    mode: int | None,
-    modified_ns: int | None = None,
-    start: IO[bytes] | None = None,
-) -> None:
-    """Write a file, first what `start` contains and then `content`, completely or not at all."""
+def replace(place: Place, sources: Iterable[IO[bytes]], mode: int | None, modified_ns: int | None = None) -> None:
+    """Write a file with what the sources contain, one after the other, completely or not at all."""
     temporary = f".wink-{uuid4().hex[:16]}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW, 0o666, dir_fd=place.fd)
     try:
         with translated(join(place.parts)), os.fdopen(fd, "wb") as target:
-            if start is not None:
-                shutil.copyfileobj(start, target)
-            if isinstance(content, SavedContent):
-                content.copy_to(target)
-            else:
-                target.write(content)
+            for source in sources:
+                shutil.copyfileobj(source, target)
             target.flush()
             if mode is not None:
                 os.fchmod(fd, mode)
@@ -415,7 +399,7 @@ def append(place: Place, content: bytes) -> None:
     check can detect that while names are being swapped.
     """
     with os.fdopen(place.open(os.O_RDONLY), "rb") as source:
-        replace(place, content, stat.S_IMODE(os.fstat(source.fileno()).st_mode), start=source)
+        replace(place, [source, BytesIO(content)], stat.S_IMODE(os.fstat(source.fileno()).st_mode))
 
 
 def create(place: Place, content: bytes) -> None:

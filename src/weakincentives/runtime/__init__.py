@@ -69,7 +69,7 @@ from weakincentives.runtime.ledger import (
     request_tokens,
 )
 from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop, run, run_async
-from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
+from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport
 from weakincentives.runtime.messages import (
     CORRECTION,
     INSTRUCTIONS,
@@ -181,7 +181,6 @@ __all__ = [
     "cache_safe_routes",
     "closing_resources",
     "closing_resources_async",
-    "document_tokens",
     "first_difference",
     "ledger",
     "ledger_of",

@@ -119,7 +119,7 @@ class Channel(Protocol):
 
     A channel may keep what it has encoded, since a conversation only grows at its end. Failures are raised as
     `PromptEvaluationError` with a phase. Streams yield deltas (a plain string is a text delta) and finally the reply. A
-    subclass needs only `call`: the async form then runs it in a thread, and a stream is a single piece.
+    subclass needs only `call`: the async form then runs it in a thread, and a stream yields the lines of its reply.
     """
 
     @abstractmethod
@@ -141,10 +141,8 @@ class Channel(Protocol):
 
 
 def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
-    if reply.reasoning:
-        yield ReasoningDelta(reply.reasoning)
-    if reply.text:
-        yield TextDelta(reply.text)
+    yield from map(ReasoningDelta, reply.reasoning.splitlines(keepends=True))
+    yield from map(TextDelta, reply.text.splitlines(keepends=True))
     for call in reply.tool_calls:
         yield ArgumentsDelta(call.id, call.name, call.arguments)
 

@@ -11,22 +11,14 @@ from weakincentives.errors import PromptEvaluationError
 
 MEGABYTE = 1 << 20
 TEXT_TYPES = ("text/plain", "text/markdown", "text/csv", "text/html", "application/json")
+PAGE_TOKENS = 2_250
 _PDF_PAGE = re.compile(rb"/Type\s*/Page(?![a-zA-Z])")
 
 
-def estimate_tokens(part: Media) -> int:
-    """Tokens of a media part if no vendor's formula is known: by pixels, pages or bytes."""
-    if isinstance(part, Image):
-        width, height = part.dimensions or (1024, 1024)
-        return max(1, width * height // 750)
-    return document_tokens(part)
-
-
-def document_tokens(part: Media, page_tokens: int = 2_250) -> int:
-    """Tokens of a document, by its pages or text, or of a recording, by its bytes."""
-    if part.media_type in ("", "application/pdf"):
-        return page_tokens * max(1, len(_PDF_PAGE.findall(part.data)))
-    return max(1, len(part.data) // 4) if isinstance(part, Document) else max(1, len(part.data) // 1_000)
+def _image_tokens(image: Image) -> int:
+    """Tokens of an image by its pixels, if no vendor's formula is known."""
+    width, height = image.dimensions or (1024, 1024)
+    return max(1, width * height // 750)
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +26,7 @@ class MediaSupport:
     """The media types a model accepts, by kind; by default text only.
 
     Sizes are in bytes: for one image, for one document or recording, and for all media of a request together.
-    `max_side` is in pixels. `count` returns the tokens of a part by the vendor's formula.
+    `max_side` is in pixels. `image_tokens` is the vendor's formula.
     """
 
     images: Sequence[str] = ()
@@ -46,12 +38,20 @@ class MediaSupport:
     max_total_bytes: int = 50 * MEGABYTE
     max_images: int = 500
     max_side: int = 100_000
-    count: Callable[[Media], int] = estimate_tokens
+    image_tokens: Callable[[Image], int] = _image_tokens
 
     def __str__(self) -> str:
         kinds = (("images", self.images), ("documents", self.documents), ("audio", self.audio))
         listed = [f"{kind} ({', '.join(_endings(types))})" for kind, types in kinds if types]
         return ", ".join(["text", *listed]) if listed else "text only"
+
+    def count(self, part: Media) -> int:
+        """The tokens of an image, of a document by its pages or text, or of a recording by its bytes."""
+        if isinstance(part, Image):
+            return self.image_tokens(part)
+        if part.media_type in ("", "application/pdf"):
+            return PAGE_TOKENS * max(1, len(_PDF_PAGE.findall(part.data)))
+        return max(1, len(part.data) // (4 if isinstance(part, Document) else 1_000))
 
     def problem(self, part: Part) -> str:
         """Why the model does not accept this part; empty if it does."""

@@ -65,7 +65,7 @@ def _compare(
                 number,
                 f"{key}[{index}]",
                 _difference(str(old[index]), str(following)),
-                _section_of_text(_text(old[index]), _text(following), rendered),
+                _section_of_text(old[index], following, rendered),
             )
     return None
 
@@ -99,8 +99,7 @@ def _section_of_tool(names: Sequence[str], rendered: Sequence[PromptRendered]) -
 
 def _section_of_text(old: Any, new: Any, rendered: Sequence[PromptRendered]) -> str:
     """The section in whose span two renders begin to differ."""
-    if not isinstance(old, str) or not isinstance(new, str):
-        old, new = _text(old), _text(new)
+    old, new = _text(old), _text(new)
     position = first_difference(old, new)
     for event in rendered:
         if event.text in (old, new):
@@ -121,10 +120,8 @@ def _text(item: Any) -> str:
 
 def first_difference(old: str, new: str) -> int:
     """Where two texts begin to differ."""
-    for index, (a, b) in enumerate(zip(old, new, strict=False)):
-        if a != b:
-            return index
-    return min(len(old), len(new))
+    places = (index for index, (a, b) in enumerate(zip(old, new, strict=False)) if a != b)
+    return next(places, min(len(old), len(new)))
 
 
 def _difference(old: str, new: str) -> str:

@@ -114,15 +114,9 @@ class Model(Node):
         return INVALID
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        if (known := writer.known.get(self)) is not None:
-            return known
-        top = self.joined(writer)
-        if "properties" in top:
-            name = writer.free_name(self.name)
-            writer.definitions[name] = top
-            top = {"$ref": f"#/$defs/{name}"}
-        writer.known[self] = top
-        return top
+        if "properties" in self.written:
+            return writer.reference(self, lambda: self.joined(writer))
+        return self.joined(writer)
 
     def joined(self, writer: SchemaWriter) -> JsonSchema:
         """Pydantic's schema, with its definitions moved to join the others."""
@@ -133,13 +127,8 @@ class Model(Node):
         }
         for name, definition in inner.items():
             writer.definitions[moved[name]] = with_references(definition, moved)
+        writer.repeated.update(moved.values())
         top: JsonSchema = with_references({key: value for key, value in self.written.items() if key != "$defs"}, moved)
-        return top
-
-    def top_schema(self, writer: SchemaWriter) -> JsonSchema:
-        top = self.joined(writer)
-        while "$ref" in top:
-            top = writer.definitions[top["$ref"].rpartition("/")[2]]
         return top
 
     def strict_type(self, types: StrictTypes) -> Any:

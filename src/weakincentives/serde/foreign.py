@@ -12,13 +12,13 @@ reading data takes at most `MAX_STEPS`.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from datetime import date, datetime
-from functools import partial
+from datetime import date, datetime, time
 from ipaddress import IPv4Address, IPv6Address
 from itertools import islice
-from typing import Any
+from typing import Annotated, Any
+
+import msgspec
 
 from weakincentives._display import shortened
 from weakincentives.errors import FieldProblem, SerdeError
@@ -327,8 +327,8 @@ class _Check:
             if "pattern" in schema and not self._patterns[schema["pattern"]].search(data, self._take):
                 pattern = shortened(schema["pattern"], 200)
                 yield FieldProblem(path, f"expected text matching {pattern}, got {describe(data)}")
-            check = FORMATS.get(str(schema.get("format")))
-            if check is not None and not check(data):
+            form = FORMATS.get(str(schema.get("format")))
+            if form is not None and not _has_form(form, data):
                 yield FieldProblem(path, f"expected text in the format {schema['format']}, got {describe(data)}")
 
     def _object_problems(self, schema: JsonSchema, data: Any, path: str) -> Iterator[FieldProblem]:
@@ -416,26 +416,22 @@ def _listed(choices: Collection[Any], shown: Callable[[Any], str] = quote) -> st
     return ", ".join(map(shown, islice(choices, MAX_CHOICES))) + more
 
 
-def _has_form(shape: str, read: Callable[[str], object], text: str) -> bool:
+def _has_form(kind: Any, text: str) -> bool:
     try:
-        return re.fullmatch(shape, text, re.ASCII) is not None and read(text) is not None
-    except ValueError:
+        msgspec.convert(text, kind, dec_hook=lambda cls, data: cls(data))
+    except msgspec.ValidationError:
         return False
+    return True
 
 
-def _moment(text: str) -> datetime:
-    """Python reads at most six digits after the point, and no leap second."""
-    return datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text.upper().replace(":60", ":59")))
-
-
-_DATE, _TIME = r"\d{4}-\d\d-\d\d", r"\d\d:\d\d:\d\d(\.\d+)?([zZ]|[+-]\d\d:\d\d)"
-FORMATS: Mapping[str, Callable[[str], bool]] = {
-    "date": partial(_has_form, _DATE, date.fromisoformat),
-    "time": partial(_has_form, _TIME, lambda text: _moment(f"2000-01-01T{text}")),
-    "date-time": partial(_has_form, f"{_DATE}[Tt ]{_TIME}", _moment),
-    "email": partial(_has_form, r"[^@\s]+@[^@\s]+", str),
-    "uri": partial(_has_form, r"[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+", str),
-    "uuid": partial(_has_form, r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", str),
-    "ipv4": partial(_has_form, r"[\d.]+", IPv4Address),
-    "ipv6": partial(_has_form, r"[0-9a-fA-F:.]+", IPv6Address),
+FORMATS: Mapping[str, Any] = {
+    "date": date,
+    "time": Annotated[time, msgspec.Meta(tz=True)],
+    "date-time": Annotated[datetime, msgspec.Meta(tz=True)],
+    "email": Annotated[str, msgspec.Meta(pattern=r"^[^@\s]+@[^@\s]+\Z")],
+    "uri": Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z][A-Za-z0-9+.-]*:[^\s<>\"{}|\\^`]+\Z")],
+    "uuid": Annotated[str, msgspec.Meta(pattern=r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}\Z")],
+    "ipv4": IPv4Address,
+    "ipv6": IPv6Address,
 }
+"""The formats that are enforced, as types that are read from such text."""

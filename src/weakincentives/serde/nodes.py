@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections.abc as abc
 import re
 from abc import abstractmethod
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import MISSING
 from typing import Annotated, Any, ClassVar, ForwardRef, Literal, NamedTuple, Union
@@ -67,8 +68,12 @@ def read(node: Node, data: Any, *, allow_extra: bool = False) -> Any:
 def schema(node: Node, *, strict: bool = True) -> JsonSchema:
     """A new schema of `node`; a type with fields is written in place at the top, others go under `$defs`."""
     writer = SchemaWriter()
-    top = node.top_schema(writer)
-    written = {**top, "$defs": writer.definitions} if writer.definitions else top
+    written = node.schema(writer)
+    while "$ref" in written:
+        name = written["$ref"].rpartition("/")[2]
+        written = writer.definitions[name] if name in writer.repeated else writer.definitions.pop(name)
+    if writer.definitions:
+        written = {**written, "$defs": writer.definitions}
     return to_strict(written) if strict else written
 
 
@@ -87,11 +92,22 @@ class Reader:
 
 
 class SchemaWriter:
-    """The definitions of one schema, and the reference to each node that has one."""
+    """The definitions of one schema, and the names of those that are referred to more than once."""
 
     def __init__(self) -> None:
         self.definitions: dict[str, JsonSchema] = {}
-        self.known: dict[Node, JsonSchema] = {}
+        self.repeated: set[str] = set()
+        self._names: dict[Node, str] = {}
+
+    def reference(self, node: Node, write: Callable[[], JsonSchema]) -> JsonSchema:
+        """A reference to the definition of a node, which is written on the first call."""
+        name = self._names.get(node)
+        if name is None:
+            name = self._names[node] = self.free_name(node.name)
+            self.definitions[name] = write()
+        else:
+            self.repeated.add(name)
+        return {"$ref": f"#/$defs/{name}"}
 
     def free_name(self, title: str) -> str:
         name = base = re.sub(r"\W+", "_", title).strip("_")
@@ -139,10 +155,6 @@ class Node(msgspec.Struct, eq=False, kw_only=True):
     @abstractmethod
     def schema(self, writer: SchemaWriter) -> JsonSchema:
         """The JSON Schema of the type."""
-
-    def top_schema(self, writer: SchemaWriter) -> JsonSchema:
-        """The schema to use at the top level."""
-        return self.schema(writer)
 
     @abstractmethod
     def strict_type(self, types: StrictTypes) -> Any:
@@ -528,16 +540,10 @@ class Record(Node):
             return reader.problem(path, f"{self.name} rejected it: {str(error) or type(error).__name__}")
 
     def schema(self, writer: SchemaWriter) -> JsonSchema:
-        known = writer.known.get(self)
-        if known is None:
-            name = writer.free_name(self.name)
-            known = writer.known[self] = {"$ref": f"#/$defs/{name}"}
-            writer.definitions[name] = self.top_schema(writer)
-        return {**known}
-
-    def top_schema(self, writer: SchemaWriter) -> JsonSchema:
-        properties = {name: field.schema(writer) for name, field in self.fields.items()}
-        return object_schema(properties, [name for name, field in self.fields.items() if field.column.required])
+        required = [name for name, field in self.fields.items() if field.column.required]
+        return writer.reference(
+            self, lambda: object_schema({name: field.schema(writer) for name, field in self.fields.items()}, required)
+        )
 
     def strict_type(self, types: StrictTypes) -> Any:
         if any(not field.column.name for field in self.fields.values()):

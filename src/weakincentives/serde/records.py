@@ -236,10 +236,9 @@ def _arguments_by_class(annotation: Any, cls: type) -> dict[type, dict[TypeVar, 
             if isinstance(base_origin, type) and base_origin is not Generic:
                 visit(base_origin, tuple(_substitute(arg, filled) for arg in typing.get_args(base)))
 
-    visit(cls, typing.get_args(annotation))
     for base in cls.__mro__:
-        if base not in found and "__orig_bases__" in base.__dict__:
-            visit(base, ())
+        if base not in found:
+            visit(base, typing.get_args(annotation) if base is cls else ())
     return found
 
 

@@ -106,6 +106,33 @@ class Slice(Generic[T]):
                 raise SessionError(f"Items of slice '{name}' must be of that type, got {error.got!r}") from None
 
 
+class Bus:
+    """Delivers each event immediately to the handlers of its type, in order of subscription.
+
+    Anything with `dispatch(event)` can serve as a bus; this is the plain in-process one.
+    """
+
+    def __init__(self) -> None:
+        self.handlers: tuple[tuple[type, Callable[[Any], None]], ...] = ()
+        self._lock = threading.Lock()
+
+    def subscribe(self, event_type: type[E], handler: Callable[[E], None]) -> Callable[[], None]:
+        """Call the handler for events of this type and its subclasses. Returns a function that unsubscribes it."""
+        entry = (event_type, handler)
+        with self._lock:
+            self.handlers = (*self.handlers, entry)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                self.handlers = tuple(other for other in self.handlers if other is not entry)
+
+        return unsubscribe
+
+    def dispatch(self, event: object) -> None:
+        """Deliver an event. A handler that raises is logged; the others still run."""
+        notify([handler for event_type, handler in self.handlers if isinstance(event, event_type)], event)
+
+
 class Session(Displayed):
     """Holds the state of a run and everything that happened in it, by type.
 
@@ -123,7 +150,7 @@ class Session(Displayed):
         # Set during a replay: it repeats events that observers have already seen.
         self.silent = False
         self._store = SliceStore()
-        self._observers: tuple[Callable[[Any], None], ...] = ()
+        self._bus = Bus()
         self._claim_lock = threading.Lock()
         self._owner: str | None = None
         self._last_time = 0.0
@@ -164,23 +191,14 @@ class Session(Displayed):
         If a reducer raises, nothing changes. A slice with a reducer for its own type decides what it keeps.
         """
         self._store.reduce(event)
-        if self._observers or process_observers:
+        if self._bus.handlers or process_observers:
             self._notify(event)
 
     broadcast = dispatch
 
     def observe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
         """Call back with every event after it was reduced. Returns a function that stops it."""
-        # The same callback may observe twice.
-        observer = partial(callback)
-        with self._claim_lock:
-            self._observers = (*self._observers, observer)
-
-        def unsubscribe() -> None:
-            with self._claim_lock:
-                self._observers = tuple(other for other in self._observers if other is not observer)
-
-        return unsubscribe
+        return self._bus.subscribe(object, callback)
 
     def snapshot(self) -> Snapshot:
         """The current state of every slice. The cost depends on the number of slices, not on their length."""
@@ -205,7 +223,7 @@ class Session(Displayed):
         if self._workspace is not None:
             session.workspace.restore(self._workspace.snapshot())
         if observers:
-            session._observers = self._observers
+            session._bus.handlers = self._bus.handlers
         return session
 
     def timestamp(self) -> float:
@@ -241,31 +259,7 @@ class Session(Displayed):
             return
         if process_observers:
             notify(tuple(process_observers), self, event)
-        notify(self._observers, event)
-
-
-class Bus:
-    """Delivers each event immediately to the handlers of its type, in order of subscription.
-
-    Anything with `dispatch(event)` can serve as a bus; this is the plain in-process one.
-    """
-
-    def __init__(self) -> None:
-        self._handlers: tuple[tuple[type, Callable[[Any], None]], ...] = ()
-
-    def subscribe(self, event_type: type[E], handler: Callable[[E], None]) -> Callable[[], None]:
-        """Call the handler for events of this type and its subclasses. Returns a function that unsubscribes it."""
-        entry = (event_type, handler)
-        self._handlers = (*self._handlers, entry)
-
-        def unsubscribe() -> None:
-            self._handlers = tuple(other for other in self._handlers if other is not entry)
-
-        return unsubscribe
-
-    def dispatch(self, event: object) -> None:
-        """Deliver an event. A handler that raises is logged; the others still run."""
-        notify([handler for event_type, handler in self._handlers if isinstance(event, event_type)], event)
+        self._bus.dispatch(event)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import msgspec
@@ -62,7 +62,7 @@ class Snapshot:
             try:
                 dumped = [dump_tagged(item, blobs) for item in items]
                 check_tagged(list[slice_type], dumped)  # type: ignore[valid-type]
-                slices.append([dump_tagged(slice_type), [parts.share(item) for item in dumped]])
+                slices.append([dump_tagged(slice_type), [_each_field(parts.share, item) for item in dumped]])
             except SerdeError as error:
                 raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
         document: dict[str, Any] = {"format": FORMAT, "session_id": self.session_id, "slices": slices}
@@ -116,15 +116,7 @@ class _Parts:
         self.values: list[Any] = []
         self._positions: dict[bytes, int] = {}
 
-    def share(self, item: Any) -> Any:
-        fields = item.get("v") if isinstance(item, dict) else None
-        return (
-            {**item, "v": {name: self._shared(part) for name, part in fields.items()}}
-            if isinstance(fields, dict)
-            else item
-        )
-
-    def _shared(self, part: Any) -> Any:
+    def share(self, part: Any) -> Any:
         encoded = msgspec.json.encode(part) if isinstance(part, str | list | dict) else b""
         if len(encoded) < LONG:
             return part
@@ -142,14 +134,15 @@ def _unshared(entry: Any, parts: Any) -> Any:
 
     try:
         slice_type, items = entry
-        return slice_type, [
-            {**item, "v": {name: whole(part) for name, part in item["v"].items()}}
-            if isinstance(item, dict) and isinstance(item.get("v"), dict)
-            else item
-            for item in items
-        ]
+        return slice_type, [_each_field(whole, item) for item in items]
     except (KeyError, IndexError, TypeError, ValueError):
         return entry
+
+
+def _each_field(change: Callable[[Any], Any], item: Any) -> Any:
+    """A dumped item with each of its fields changed."""
+    fields = item.get("v") if isinstance(item, dict) else None
+    return {**item, "v": {name: change(part) for name, part in fields.items()}} if isinstance(fields, dict) else item
 
 
 def _parse_blobs(entries: object) -> dict[str, Blob]:

@@ -13,7 +13,6 @@ from tests.adapters.tools import SYSTEM, SearchCodec, ask, hosted, tool
 from weakincentives.adapters.network import TransportError
 from weakincentives.adapters.openai.models import facts
 from weakincentives.adapters.openai.wire import ResponsesWire
-from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt.output import structured_output
 from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, ToolCall
@@ -146,13 +145,6 @@ def test_a_tool_that_comes_back_is_not_declared_twice() -> None:
     gone = Message("tools_removed", tools=("second",), section_key="docs")
     request = ask([SYSTEM, ADDED, gone, ADDED], tools=(FIRST, SECOND), initial_tools=1)
     assert [item.get("type") for item in body(wire(), request)["input"]] == [None, "additional_tools"]
-
-
-def test_a_hosted_tool_without_a_codec_is_refused_by_name() -> None:
-    bare = ResponsesWire("gpt-5.6", route="append", codecs={}, parameters={})
-    with pytest.raises(PromptEvaluationError, match=r"'web'.*no codec for kind 'search'") as caught:
-        bare.encode_request(ask([SYSTEM], hosted_tools=(hosted(),)))
-    assert caught.value.phase == "request"
 
 
 def test_a_conversation_that_is_not_the_one_before_is_encoded_anew() -> None:

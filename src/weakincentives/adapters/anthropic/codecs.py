@@ -113,7 +113,7 @@ def _read(reader: ItemReader, items: Iterable[Any], tools: Mapping[str, Any]) ->
         elif kind == "text":
             block = reader.part(item, _Text)
             if block is not None:
-                reader.add_text(block.text)
+                reader.text += block.text
                 yield block
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from weakincentives.content import Image
 from weakincentives.limits import Prices
-from weakincentives.runtime import MEGABYTE, TEXT_TYPES, MediaSupport, document_tokens
+from weakincentives.runtime import MEGABYTE, TEXT_TYPES, MediaSupport
 
 EFFORTS = ("low", "medium", "high", "max", "xhigh")
 
@@ -97,5 +97,5 @@ def media_support(model: str) -> MediaSupport:
         max_total_bytes=32 * MEGABYTE * 3 // 4,
         max_images=600 if known.system_messages else 100,
         max_side=8000,
-        count=lambda part: known.image_tokens(part) if isinstance(part, Image) else document_tokens(part),
+        image_tokens=known.image_tokens,
     )

@@ -25,7 +25,6 @@ from weakincentives.adapters.network import (
     base64_text,
     encode,
     refused,
-    select_tools,
 )
 from weakincentives.content import Image, Media, Part
 from weakincentives.prompt import Tool, portable_name
@@ -203,8 +202,7 @@ class MessagesWire(Wire):
                     self._append(turn)
                 self._begin_turn()
                 self._append(b'{"role":"assistant","content":[' + b",".join(blocks) + b"]}")
-            self._keep_container(message)
-            self._check_tools(message)
+            self._note(message)
         elif role == "system":
             self._add_operator(message.text)
         elif self._route == "tool_addition":
@@ -257,49 +255,38 @@ class MessagesWire(Wire):
         """The item that records the tools which the thinking of a reply is bound to."""
         return (f'{BOUND}"tools":"{self._tools.hexdigest()}"}}',) if self.binds_reasoning else ()
 
-    def _check_tools(self, message: Message) -> None:
+    def _note(self, message: Message) -> None:
+        """Note the tools that a reply's thinking is bound to, and the container in which its code can continue."""
         for item in message.items if message.provider == PROVIDER else ():
             if item.startswith(BOUND):
                 self._bound = self._count + 1
                 self._stale = self._stale if item in self._binding else self._bound
-
-    def _keep_container(self, message: Message) -> None:
-        """Let code continue in the container it ran in, unless the user chose one."""
-        if "container" in self._parameters or message.provider != PROVIDER:
-            return
-        for item in message.items:
-            if item.startswith(CONTAINER):
+            elif item.startswith(CONTAINER) and "container" not in self._parameters:
                 self._container = b',"container":' + encode(decode_container(item).id)
 
     def _add_changes(self, message: Message, request: ModelRequest) -> None:
-        before = len(self._operator)
-        self._encode_changes(message, request)
-        self._tools.update(b",".join(self._operator[before:]))
-
-    def _encode_changes(self, message: Message, request: ModelRequest) -> None:
-        self._betas[TOOL_CHANGES] = None
-        if message.role == "tools_removed":
-            self._operator += [_change("tool_removal", self._name(name, request)) for name in message.tools]
-            return
         initial = {tool.name for tool in request.tools[: request.initial_tools]}
         initial |= {tool.name for tool in request.hosted_tools[: request.initial_hosted_tools]}
-        known = [name for name in message.tools if name in self._declared or name in initial]
-        self._operator += [_change("tool_addition", self._name(name, request)) for name in known]
+        removed = message.role == "tools_removed"
+        known = [name for name in message.tools if removed or name in self._declared or name in initial]
         new = [name for name in message.tools if name not in known]
-        if not new and any(name in self._declared for name in known):
-            self._betas[INLINE_TOOLS] = None
-        tools, hosted = select_tools(new, request.tools, request.hosted_tools)
-        for encoded in self._encode_tools(tools, hosted, request):
-            self._betas[INLINE_TOOLS] = None
+        kind = "tool_removal" if removed else "tool_addition"
+        changes = [_change(kind, self._name(name, request)) for name in known]
+        for encoded in self._encode_added(new, request):
             definition = b'{"type":"tool_definition","definition":' + encoded + b"}"
-            self._operator.append(b'{"type":"tool_addition","tool":' + definition + b"}")
+            changes.append(b'{"type":"tool_addition","tool":' + definition + b"}")
+        self._betas[TOOL_CHANGES] = None
+        if not removed and (len(changes) > len(known) or (not new and any(name in self._declared for name in known))):
+            self._betas[INLINE_TOOLS] = None
         self._declared.update(new)
+        self._operator += changes
+        self._tools.update(b",".join(changes))
 
     def _name(self, name: str, request: ModelRequest) -> str:
         """The tool's name as the model sees it; server tools use the vendor's names."""
         for tool in request.hosted_tools:
             if tool.name == name:
-                return str(self._codec(tool, request).serialize(tool).get("name", name))
+                return str(self._declared_as(tool).get("name", name))
         return _name(name)
 
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:

@@ -81,7 +81,7 @@ class LiteLLMWebSearchCodec(SettingsCodec[WebSearchConfig, WebSearchResult]):
             else:
                 message = reader.part(item, _Message)
                 text = (message.content if message else None) or ""
-                reader.add_text(text)
+                reader.text += text
                 length = len(text)
         sources.update(dict.fromkeys(citation.url for citation in citations))
         return WebSearchResult(reader.text, tuple(citations), tuple(sources), tuple(reader.errors))

@@ -59,7 +59,7 @@ class ChatWire(Wire):
     def _fields(self, request: ModelRequest) -> dict[str, Any]:
         fields: dict[str, Any] = {"model": self._model, **self._settings(request)}
         for tool in self._listed_tools(request)[1]:
-            declared = self._codec(tool, request).serialize(tool)
+            declared = self._declared_as(tool)
             # A codec for this format returns a tool or, without a type, fields of the request itself.
             fields |= {} if "type" in declared else declared
         if request.output is not None:
@@ -70,7 +70,7 @@ class ChatWire(Wire):
     def _encode_tools(
         self, tools: Sequence[Tool[Any, Any]], hosted: Iterable[HostedTool[Any]], request: ModelRequest
     ) -> list[bytes]:
-        typed = [tool for tool in hosted if "type" in self._codec(tool, request).serialize(tool)]
+        typed = [tool for tool in hosted if "type" in self._declared_as(tool)]
         return super()._encode_tools(tools, typed, request)
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:

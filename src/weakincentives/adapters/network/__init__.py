@@ -17,7 +17,6 @@ from weakincentives.adapters.network.wire import (
     data_url,
     encode,
     refused,
-    select_tools,
 )
 
 __all__ = [
@@ -39,6 +38,5 @@ __all__ = [
     "data_url",
     "encode",
     "refused",
-    "select_tools",
     "within",
 ]

@@ -56,14 +56,12 @@ class AwaitedConnection(Connection, asyncio.Protocol):
         except ssl.SSLError:
             # Without TLS's closing message, a body that ends with the connection may have been cut off.
             self._fail(ConnectionResetError("TLS was not closed properly"))
-            self._wake()
             return
         self.data_received(b"")
 
     def connection_lost(self, error: Exception | None) -> None:
         self._lost = True
         self._fail(error or ConnectionResetError("the server closed it before the response was complete"))
-        self._wake()
 
     def fileno(self) -> int:
         return -1 if self._lost else self._sock.fileno()
@@ -95,7 +93,7 @@ class AwaitedConnection(Connection, asyncio.Protocol):
         left = self.time_left()
         unsent = self._transport.get_write_buffer_size()
         self._waiter = self._loop.create_future()
-        timer = None if left is None else self._loop.call_later(left, self._expire)
+        timer = None if left is None else self._loop.call_later(left, self._wake, TimeoutError())
         try:
             await self._waiter
         except TimeoutError:
@@ -106,16 +104,17 @@ class AwaitedConnection(Connection, asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
 
-    def _expire(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_exception(TimeoutError())
-
-    def _wake(self) -> None:
-        if self._waiter is not None and not self._waiter.done():
+    def _wake(self, error: Exception | None = None) -> None:
+        if self._waiter is None or self._waiter.done():
+            return
+        if error is None:
             self._waiter.set_result(None)
+        else:
+            self._waiter.set_exception(error)
 
     def _fail(self, error: Exception) -> None:
         self._failure = self._failure or error
+        self._wake()
 
 
 async def connect(endpoint: Endpoint, ends: float | None) -> AwaitedConnection:

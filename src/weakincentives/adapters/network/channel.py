@@ -200,20 +200,17 @@ class Exchange:
         report = _report(failure.payload)
         described = " ".join(str(report.get(name) or "") for name in ("code", "type", "message"))
         kind = ContextOverflowError if _OVERFLOW.search(described) else PromptEvaluationError
-        return kind(
-            self._redacted(f"Prompt '{self._request.prompt_name}': {failure}{note}{tries}"),
-            prompt_name=self._request.prompt_name,
-            phase=phase or failure.phase,
-            payload=self._redacted(failure.payload),
-        )
+        return self._raised(kind, f"{failure}{note}{tries}", failure, phase or failure.phase)
 
-    def _late(self, reason: str, failure: TransportError | None = None) -> DeadlineExceededError:
-        return DeadlineExceededError(
-            self._redacted(f"Prompt '{self._request.prompt_name}': {reason}."),
-            prompt_name=self._request.prompt_name,
-            phase="request",
-            payload=self._redacted(failure.payload) if failure else None,
-        )
+    def _late(self, reason: str, failure: TransportError | None = None) -> PromptEvaluationError:
+        return self._raised(DeadlineExceededError, f"{reason}.", failure, "request")
+
+    def _raised(
+        self, kind: type[PromptEvaluationError], message: str, failure: TransportError | None, phase: Any
+    ) -> PromptEvaluationError:
+        name = self._request.prompt_name
+        payload = self._redacted(failure.payload) if failure else None
+        return kind(self._redacted(f"Prompt '{name}': {message}"), prompt_name=name, phase=phase, payload=payload)
 
     def _redacted(self, value: object) -> Any:
         """A message or payload without the client's keys and the secrets of the environment, in any encoding."""
@@ -244,11 +241,7 @@ class Count(Exchange):
         return EncodedRequest((encode({name: body[name] for name in self._fields if name in body}),), encoded.headers)
 
     def _parse(self, body: bytes | bytearray) -> ModelReply:
-        return ModelReply(usage=TokenUsage(msgspec.json.decode(body, type=_Counted).input_tokens))
-
-
-class _Counted(msgspec.Struct):
-    input_tokens: int
+        return ModelReply(usage=TokenUsage(int(msgspec.json.decode(body)["input_tokens"])))
 
 
 class NetworkChannel:

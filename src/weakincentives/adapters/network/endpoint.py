@@ -61,14 +61,8 @@ def endpoint(client: Any, plain: tuple[type, ...], path: str) -> Endpoint | None
 
 def fingerprint(client: Any) -> tuple[object, ...]:
     """The settings that a user may change on a client after creating it."""
-    return (
-        getattr(client, "api_key", None),
-        getattr(client, "auth_token", None),
-        client.base_url,
-        client.timeout,
-        getattr(client, "organization", None),
-        getattr(client, "project", None),
-    )
+    names = ("api_key", "auth_token", "base_url", "timeout", "organization", "project")
+    return tuple(getattr(client, name, None) for name in names)
 
 
 def keys(client: Any) -> tuple[str, ...]:

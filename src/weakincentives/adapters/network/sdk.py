@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import AsyncGenerator, Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -20,8 +20,6 @@ from weakincentives.adapters.network.transport import (
     within,
 )
 from weakincentives.adapters.network.wire import EncodedRequest
-
-FedT = TypeVar("FedT")
 
 
 class SdkTransport:
@@ -51,10 +49,11 @@ class SdkTransport:
 
         async def opened() -> Response | ClientStream:
             response = await self._post(request, timeout)
-            if response.status_code == 200 and not whole:
-                batches, end = self._body(response, EventReader().feed), self._end(response)
-                return ClientStream(batches, end, self._errors, self._blocks, awaits)
-            return await self._finish(response, ends)
+            streams = response.status_code == 200 and not whole
+            batches = self._body(response, EventReader().feed if streams else lambda data: [data])
+            end = response.close if self._blocks else response.aclose
+            stream = ClientStream(batches, end, self._errors, self._blocks, awaits)
+            return stream if streams else Response(response.status_code, _headers(response), await _whole(stream, ends))
 
         try:
             return await within(timeout, opened, blocks=self._blocks, awaits=awaits)
@@ -86,24 +85,7 @@ class SdkTransport:
         body = msgspec.json.decode(request.body())
         return {"cast_to": httpx2.Response, "body": body, "options": options, "stream": True}
 
-    def _end(self, response: Any) -> Callable[[], Any]:
-        end: Callable[[], Any] = response.close if self._blocks else response.aclose
-        return end
-
-    async def _finish(self, response: Any, ends: float | None) -> Response:
-        body = bytearray()
-        try:
-            async for data in self._body(response, bytes):
-                body += data
-                if self._blocks and ends is not None and time.monotonic() > ends:
-                    break
-        finally:
-            ended = self._end(response)()
-            if not self._blocks:
-                await ended
-        return Response(response.status_code, _headers(response), body)
-
-    async def _body(self, response: Any, feed: Callable[[bytes], FedT]) -> AsyncGenerator[FedT, None]:
+    async def _body(self, response: Any, feed: Callable[[bytes], list[bytes]]) -> AsyncGenerator[list[bytes], None]:
         """Feed the body, decompressed and bounded; one of the user's hooks may have read it already."""
         if response.is_stream_consumed:
             yield feed(response.content)
@@ -142,6 +124,18 @@ class SdkTransport:
                 f"the {name} client has no key; set {name.upper()}_API_KEY or pass client= with one", retryable=False
             )
         return error
+
+
+async def _whole(stream: ClientStream, ends: float | None) -> bytearray:
+    body = bytearray()
+    try:
+        async for (data,) in stream.batches:
+            body += data
+            if stream.blocks and ends is not None and time.monotonic() > ends:
+                break
+    finally:
+        await stream.finish()
+    return body
 
 
 def _headers(response: Any) -> dict[str, str]:

@@ -200,11 +200,11 @@ class ClientStream:
             raise self.errors(error) from None
 
     async def aclose(self) -> None:
-        await within(None, self._end, blocks=self.blocks, awaits=self.awaits)
+        await within(None, self.finish, blocks=self.blocks, awaits=self.awaits)
 
     def close(self) -> None:
         """Close a stream that was opened too late (see `until`)."""
-        finished(self._end())
+        finished(self.finish())
 
     async def _next(self, ends: float | None) -> list[bytes] | None:
         async for batch in self.batches:
@@ -212,7 +212,8 @@ class ClientStream:
                 return batch
         return None
 
-    async def _end(self) -> None:
+    async def finish(self) -> None:
+        """Close the response, in the client's own way."""
         if self.blocks:
             self.end()
         else:

@@ -22,7 +22,6 @@ from weakincentives.session import extends
 
 _encode = msgspec.json.Encoder().encode
 
-TEXT_ONLY = MediaSupport()
 FIRST_USER_TURN = "Begin."
 """Sent if a provider requires a user turn after the system text and the conversation has none."""
 
@@ -103,7 +102,7 @@ class Wire(ABC):
         *,
         codecs: Mapping[str, HostedToolCodec[Any, Any]],
         parameters: Mapping[str, Any] = MappingProxyType({}),
-        media: MediaSupport = TEXT_ONLY,
+        media: MediaSupport = MediaSupport(),
         route: str = "append",
     ) -> None:
         self._model = model
@@ -260,7 +259,7 @@ class Wire(ABC):
         self, tools: Sequence[Tool[Any, Any]], hosted: Iterable[HostedTool[Any]], request: ModelRequest
     ) -> list[bytes]:
         encoded = [self.tools.encoded(tool) for tool in tools]
-        encoded += [encode(self._codec(tool, request).serialize(tool)) for tool in hosted]
+        encoded += [encode(self._declared_as(tool)) for tool in hosted]
         if not request.deferred:
             return encoded
         deferred = [tool.name in request.deferred for tool in tools]
@@ -268,24 +267,20 @@ class Wire(ABC):
             encoded[index] = encoded[index][:-1] + b',"defer_loading":true}'
         return [*encoded, self.search_tool] if any(deferred) else encoded
 
-    def _codec(self, tool: HostedTool[Any], request: ModelRequest) -> HostedToolCodec[Any, Any]:
-        codec = self._codecs.get(tool.kind)
-        if codec is None:
-            known = ", ".join(sorted(self._codecs)) or "none"
-            raise PromptEvaluationError(
-                f"Hosted tool '{tool.name}': the {self.provider} adapter has no codec for kind '{tool.kind}' "
-                f"(it has: {known}); pass hosted_tool_codecs={{'{tool.kind}': ...}} or remove the tool.",
-                prompt_name=request.prompt_name,
-                phase="request",
-            )
-        return codec
+    def _encode_added(self, names: Iterable[str], request: ModelRequest) -> list[bytes]:
+        """The definitions of the tools with these names that were added to the conversation."""
+        wanted = frozenset(names)
+        tools = [tool for tool in request.tools[request.initial_tools :] if tool.name in wanted]
+        hosted = [tool for tool in request.hosted_tools[request.initial_hosted_tools :] if tool.name in wanted]
+        return self._encode_tools(tools, hosted, request)
+
+    def _declared_as(self, tool: HostedTool[Any]) -> dict[str, Any]:
+        return self._codecs[tool.kind].serialize(tool)
 
     def _codec_values(self, attribute: str, request: ModelRequest) -> list[str]:
         """The distinct values of an optional attribute of the codecs for this request's hosted tools."""
-        values: dict[str, None] = {}
-        for tool in request.hosted_tools:
-            values.update(dict.fromkeys(getattr(self._codec(tool, request), attribute, ())))
-        return list(values)
+        codecs = [self._codecs[tool.kind] for tool in request.hosted_tools]
+        return list(dict.fromkeys(value for codec in codecs for value in getattr(codec, attribute, ())))
 
 
 def refused(request: ModelRequest, setting: str, model: str, why: str) -> PromptEvaluationError:
@@ -312,11 +307,3 @@ def _without_surrogates(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
     return [_without_surrogates(item) for item in value] if isinstance(value, (list, tuple)) else value
-
-
-def select_tools(
-    names: Sequence[str], tools: Sequence[Tool[Any, Any]], hosted: Sequence[HostedTool[Any]]
-) -> tuple[list[Tool[Any, Any]], list[HostedTool[Any]]]:
-    """The tools and hosted tools with these names, each in its own order."""
-    wanted = frozenset(names)
-    return [tool for tool in tools if tool.name in wanted], [tool for tool in hosted if tool.name in wanted]

@@ -73,7 +73,7 @@ def _read(
         elif type_of(item) == "message":
             message = reader.part(item, _Message)
             for part in reader.parts((message.content or ()) if message else (), _Text, "output_text"):
-                reader.add_text(part.text)
+                reader.text += part.text
                 for found in reader.parts(part.annotations or (), note, annotation):
                     yield found, len(part.text)
 

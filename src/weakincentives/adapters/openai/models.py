@@ -10,7 +10,7 @@ from typing import Literal
 
 from weakincentives.content import Document, Image
 from weakincentives.limits import Prices
-from weakincentives.runtime import MEGABYTE, MediaSupport, document_tokens
+from weakincentives.runtime import MEGABYTE, MediaSupport
 
 EFFORTS = ("none", "low", "medium", "high", "xhigh", "max")
 
@@ -98,12 +98,11 @@ def facts(model: str) -> ModelFacts:
 
 def media_support(model: str) -> MediaSupport:
     """Images and any documents; the limits apply to one request."""
-    count = facts(model).image_tokens
     return MediaSupport(
         images=tuple(dict.fromkeys(Image.types.values())),
         documents=tuple(Document.types.values()),
         max_image_bytes=50 * MEGABYTE,
         max_images=1500,
         max_total_bytes=500 * MEGABYTE,
-        count=lambda part: count(part) if isinstance(part, Image) else document_tokens(part),
+        image_tokens=facts(model).image_tokens,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from weakincentives.adapters.network import ToolCache, Wire, data_url, encode, refused, select_tools
+from weakincentives.adapters.network import ToolCache, Wire, data_url, encode, refused
 from weakincentives.adapters.openai.models import facts
 from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
 from weakincentives.content import Document, Image, Media, Part
@@ -44,7 +44,11 @@ class ResponsesWire(Wire):
 
     def _fields(self, request: ModelRequest) -> dict[str, Any]:
         further = {name: value for name, value in self._parameters.items() if name != "include"}
-        return {"model": self._model, "store": False, **further, **self._settings(request), **self._text(request)}
+        fields = {"model": self._model, "store": False, **further, **self._settings(request)}
+        if (output := request.output) is not None:
+            form = {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
+            fields["text"] = {**self._parameters.get("text", {}), "format": form}
+        return fields
 
     def _settings(self, request: ModelRequest) -> dict[str, Any]:
         """The neutral settings as request fields; raises for one the model does not accept, before any request."""
@@ -72,13 +76,6 @@ class ResponsesWire(Wire):
         why = f"its highest effort is '{efforts[-1]}'" if efforts else "it does not reason"
         raise refused(request, f"effort='{effort}'", self._model, why)
 
-    def _text(self, request: ModelRequest) -> dict[str, Any]:
-        if request.output is None:
-            return {}
-        output = request.output
-        form = {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
-        return {"text": {**self._parameters.get("text", {}), "format": form}}
-
     def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
         end = b"]"
         if include := (*self._include, *self._codec_values("include", request)):
@@ -101,7 +98,7 @@ class ResponsesWire(Wire):
         if not tools and not hosted:
             return "none"
         listed: list[dict[str, Any]] = [{"type": "function", "name": portable_name(tool.name)} for tool in tools]
-        listed += [{"type": self._codec(tool, request).serialize(tool)["type"]} for tool in hosted]
+        listed += [{"type": self._declared_as(tool)["type"]} for tool in hosted]
         return {"type": "allowed_tools", "mode": "auto", "tools": listed}
 
     def _restart(self) -> None:
@@ -155,11 +152,7 @@ class ResponsesWire(Wire):
     def _add_tools(self, message: Message, request: ModelRequest) -> None:
         # A tool that was declared and later revoked is restored through `tool_choice` alone.
         names = [name for name in message.tools if portable_name(name) not in self._declared]
-        tools, hosted = select_tools(
-            names, request.tools[request.initial_tools :], request.hosted_tools[request.initial_hosted_tools :]
-        )
-        encoded = self._encode_tools(tools, hosted, request)
-        if encoded:
+        if encoded := self._encode_added(names, request):
             self._declared.update(map(portable_name, names))
             listed = b",".join(encoded)
             self._append(b'{"type":"additional_tools","role":"developer","tools":[' + listed + b"]}")
