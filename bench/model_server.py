@@ -1,7 +1,8 @@
 """A model that always does the same, quick enough to stand behind benchmarks; in a process of its own.
 
 The path says what to do: `/k10/d20/v1/responses` calls a tool ten times, then answers, each time after 20 ms. It speaks
-the Responses, chat and Messages formats.
+the Responses, chat and Messages formats. `/k1/d20/w30/v1/responses` is a model in a chat: it calls the tool once for
+each message of the user, then streams an answer of 30 words, one after the other.
 """
 
 from __future__ import annotations
@@ -143,13 +144,55 @@ def messages_stream(body: dict[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+def word_stream(done: int, calls: int, words: int) -> list[bytes]:
+    """The events of a Responses stream as the vendor sends them, in the pieces in which they arrive."""
+    body = json.loads(responses(done, calls))
+    (item,) = body["output"]
+    at: dict[str, Any] = {"item_id": item["id"], "output_index": 0}
+    begun = {"type": "response.created", "response": {**body, "status": "in_progress", "output": []}}
+    if item["type"] == "function_call":
+        events: list[dict[str, Any]] = [
+            begun,
+            {"type": "response.output_item.added", "output_index": 0, "item": {**item, "arguments": ""}},
+            {"type": "response.function_call_arguments.delta", **at, "delta": item["arguments"]},
+            {"type": "response.function_call_arguments.done", **at, "arguments": item["arguments"]},
+        ]
+        pieces = [events]
+    else:
+        told = [f"word{number} " for number in range(words)]
+        part = item["content"][0] = {"type": "output_text", "text": "".join(told), "annotations": []}
+        empty, here = {**part, "text": ""}, {**at, "content_index": 0}
+        first: list[dict[str, Any]] = [
+            begun,
+            {"type": "response.output_item.added", "output_index": 0, "item": {**item, "content": []}},
+            {"type": "response.content_part.added", **here, "part": empty},
+        ]
+        pieces = [first, *([{"type": "response.output_text.delta", **here, "delta": word}] for word in told)]
+        pieces.append([{"type": "response.output_text.done", **here, "text": part["text"]}])
+    last = [
+        {"type": "response.output_item.done", "output_index": 0, "item": item},
+        {"type": "response.completed", "response": body},
+    ]
+    pieces[-1] += last
+    numbers = iter(range(10_000))
+    return [
+        b"".join(
+            f"event: {event['type']}\ndata: {json.dumps({**event, 'sequence_number': next(numbers)})}\n\n".encode()
+            for event in piece
+        )
+        for piece in pieces
+    ]
+
+
 STREAMS = {b"responses": responses_stream, b"messages": messages_stream}
 FORMATS = {
     b"responses": (responses, (b'"function_call_output"',)),
     b"completions": (chat, (b'"role":"tool"', b'"role": "tool"')),
     b"messages": (messages, (b'"tool_result"',)),
 }
-TARGET = re.compile(rb"POST /k(\d+)/(?:d(\d+)/)?\S*/(responses|completions|messages)\S* HTTP")
+TARGET = re.compile(rb"POST /k(\d+)/(?:d(\d+)/)?(?:w(\d+)/)?\S*/(responses|completions|messages)\S* HTTP")
+USER = re.compile(rb'"role": ?"user"')
+WORD_SECONDS = 0.005
 LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
@@ -157,6 +200,7 @@ class Connection(asyncio.Protocol):
     """Answers requests one after the other."""
 
     kept: ClassVar[dict[tuple[bytes, int, int, bool], bytes]] = {}
+    streams: ClassVar[dict[tuple[int, int], list[bytes]]] = {}
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -180,14 +224,17 @@ class Connection(asyncio.Protocol):
         if target is None:
             self._transport.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}")
             return
-        make, marks = FORMATS[target[3]]
+        if target[3]:
+            self._talk(request, calls=int(target[1]), delay=int(target[2] or 0) / 1000, words=int(target[3]))
+            return
+        make, marks = FORMATS[target[4]]
         done, calls = sum(request.count(mark) for mark in marks), int(target[1])
         streams = b'"stream":true' in request
-        key = (target[3], done, calls, streams)
+        key = (target[4], done, calls, streams)
         if key not in self.kept:
             body, kind = make(done, calls), b"application/json"
             if streams:
-                events = STREAMS[target[3]](json.loads(body))
+                events = STREAMS[target[4]](json.loads(body))
                 body = b"".join(f"data: {json.dumps(event)}\n\n".encode() for event in events)
                 kind = b"text/event-stream"
             head = b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\ncontent-length: %d\r\n\r\n" % (kind, len(body))
@@ -196,6 +243,19 @@ class Connection(asyncio.Protocol):
             asyncio.get_running_loop().call_later(int(target[2]) / 1000, self._transport.write, self.kept[key])
         else:
             self._transport.write(self.kept[key])
+
+    def _talk(self, request: bytes, *, calls: int, delay: float, words: int) -> None:
+        """Stream the next step of a chat, word for word."""
+        done, wanted = request.count(b'"function_call_output"'), calls * len(USER.findall(request))
+        if (done, wanted) not in self.streams:
+            self.streams[done, wanted] = word_stream(done, wanted, words)
+        pieces = [b"%x\r\n%b\r\n" % (len(piece), piece) for piece in self.streams[done, wanted]]
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+        pieces[0] = head + pieces[0]
+        pieces[-1] += b"0\r\n\r\n"
+        loop = asyncio.get_running_loop()
+        for number, piece in enumerate(pieces):
+            loop.call_later(delay + number * WORD_SECONDS, self._transport.write, piece)
 
 
 async def main() -> None:

@@ -47,7 +47,7 @@ class Peer:
 
 
 PEERS = (
-    Peer("Pydantic AI", ("pydantic-ai-slim[openai]",), "pydantic_ai"),
+    Peer("Pydantic AI", ("pydantic-ai-slim[openai,ui]", "uvicorn"), "pydantic_ai"),
     Peer("OpenAI Agents SDK", ("openai-agents",), "openai_agents"),
     Peer("LangChain", ("langchain", "langchain-openai"), "langchain"),
 )

@@ -29,6 +29,8 @@ def talk(adapter: ProviderAdapter, lines: Iterable[str], pictures: list[Image]) 
                             print(text, end="", flush=True)
                         case ToolStarted(name=name):
                             print(f"[{name}]", flush=True)
+                        case _:
+                            pass
         except KeyboardInterrupt:
             print(" (stopped)", end="")
         print("\n> ", end="", flush=True)

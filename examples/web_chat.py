@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.requests import Request
 from starlette.responses import FileResponse
 from starlette.routing import Route
 
@@ -21,11 +22,15 @@ from weakincentives.runtime import ProviderAdapter
 from weakincentives.ui import Threads, ag_ui, vercel_ai
 
 
+def page(request: Request) -> FileResponse:
+    return FileResponse(Path(__file__).with_suffix(".html"))
+
+
 def application(adapter: ProviderAdapter) -> Starlette:
     threads = Threads(lambda thread: Conversation(Prompt(template), adapter=adapter))
     return Starlette(
         routes=[
-            Route("/", lambda request: FileResponse(Path(__file__).with_suffix(".html"))),
+            Route("/", page),
             Route("/api/chat", vercel_ai(threads), methods=["POST"]),
             Route("/agent", ag_ui(threads), methods=["POST"]),
         ]

@@ -1,4 +1,4 @@
-"""How long a run may take and how much it may spend.
+"""Limits of a run: how long it may take and how much it may spend.
 
 `Deadline` and `Budget` are values. `Meter` is the mutable counter that tracks what a run has spent and refuses the next
 step once a limit is reached. All restarts of a run share one meter.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from weakincentives._frozen import quick_init
@@ -111,7 +111,7 @@ class TokenUsage:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """What a run has spent so far; `turns` counts model replies."""
+    """The expenses of a run so far; `turns` counts model replies."""
 
     usage: TokenUsage = TokenUsage()
     turns: int = 0
@@ -166,7 +166,7 @@ class Budget:
 class Meter:
     """Counts what one run spends across its restarts, and refuses a step that would exceed a limit.
 
-    `spent` is what was counted so far; pass it to `restore` to continue in another process.
+    Set `spent` to continue from what the run had spent in another process.
     """
 
     def __init__(self, budget: Budget | None = None, deadline: Deadline | None = None) -> None:
@@ -176,8 +176,8 @@ class Meter:
             raise TypeError(f"deadline must be a Deadline, got {deadline!r}; pass Deadline.after(seconds=...)")
         self.budget = budget
         self.deadline = deadline
-        self._lock = threading.Lock()
         self.spent = Spent()
+        self._lock = threading.Lock()
 
     @property
     def usage(self) -> TokenUsage:
@@ -191,27 +191,11 @@ class Meter:
     def tool_calls(self) -> int:
         return self.spent.tool_calls
 
-    @property
-    def cost(self) -> float | None:
-        """The cost so far; None if the budget has no prices."""
-        prices = self.budget.prices if self.budget else None
-        return None if prices is None else prices.cost(self.usage)
-
     def add_usage(self, usage: TokenUsage) -> None:
         """Count one model reply and its tokens."""
         with self._lock:
             spent = self.spent
             self.spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
-
-    def set_tool_calls(self, count: int) -> None:
-        """Set the count from a record, or undo the count of a postponed call."""
-        with self._lock:
-            self.spent = replace(self.spent, tool_calls=count)
-
-    def restore(self, spent: Spent) -> None:
-        """Continue from what the run had spent before it was resumed."""
-        with self._lock:
-            self.spent = spent
 
     def check_model_call(self, prompt_name: str) -> None:
         """Raise if a limit is reached: a model call always spends something."""

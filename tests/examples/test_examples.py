@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import io
+import subprocess
+import sys
 import tokenize
 from pathlib import Path
 
@@ -65,3 +67,18 @@ def test_triage_stops_what_is_no_homework() -> None:
 
     model = ScriptedAdapter([Check(False, "It is about lunch.")])
     assert ask("What shall I eat?", model) == "I help with homework only. It is about lunch."
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("support", "  noted: refund, Order 7: 49.00 EUR"),
+        ("coding", "changed: prices.py; tests pass: True"),
+    ],
+)
+def test_an_example_with_a_script_of_its_own_runs_without_a_key(name: str, last: str) -> None:
+    command = [sys.executable, str(EXAMPLES / f"{name}.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines()[-1] == last

@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_the_figures_of_the_readme_are_those_of_its_picture() -> None:
     pictures = pytest.importorskip("scripts.pictures", reason="needs the extra [test-full] and a POSIX terminal")
     shown = " ".join(pictures.words((ROOT / "docs" / "images" / "run.svg").read_text(encoding="utf-8")))
-    told = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Twenty lines")[0]
+    told = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Ten lines")[0]
     figures = re.findall(r"\b\d{1,3},\d{3}\b", told)
     assert len(figures) == 2 and [figure for figure in figures if figure not in shown] == []
 

@@ -9,6 +9,7 @@ from tests.guards.typed_program import Forecast, main
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = Path(__file__).with_name("typed_program.py")
+CHECKERS = {"mypy": ["mypy"], "pyright": ["pyright", "--pythonpath", sys.executable]}
 
 
 def test_the_program_that_the_type_checkers_read_also_runs() -> None:
@@ -16,10 +17,12 @@ def test_the_program_that_the_type_checkers_read_also_runs() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("checker", ["mypy", "pyright"])
-def test_strict_type_checkers_accept_the_program_and_find_its_mistakes(checker: str) -> None:
+@pytest.mark.limit(180)
+@pytest.mark.parametrize("checker", CHECKERS)
+def test_strict_type_checkers_accept_the_examples_and_the_program_and_find_its_mistakes(checker: str) -> None:
     import_module(checker)
-    checked = subprocess.run([sys.executable, "-m", checker, PROGRAM], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-m", *CHECKERS[checker], str(PROGRAM), str(ROOT / "examples")]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 

@@ -22,13 +22,12 @@ from weakincentives.durable.journal import Change, apply_change, record_change
 from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, Released, give_answers
 from weakincentives.errors import callers_traceback
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import Prompt, VisibilityExpansionRequired
+from weakincentives.prompt import Prompt
 from weakincentives.runtime import (
     CallModel,
     Channel,
     Cursor,
     Effect,
-    Expansions,
     InnerLoop,
     LoadSections,
     ModelReply,
@@ -171,7 +170,7 @@ class _Execution:
         self._replayed = False
 
     def run(self, request: Any) -> PromptResponse[Any]:
-        """Like `MainLoop.execute`, with recorded evaluations."""
+        """Like `MainLoop.execute`, with recorded effects."""
         workflow, work_id = self._workflow, self._engine.work_id
         began, _ = self._step("begin", lambda: WorkBegan(self._clock.now()))
         deadline = None
@@ -186,19 +185,12 @@ class _Execution:
         session = self._session = workflow.new_session(request)
         session.session_id, session.clock, session.silent = work_id, self._clock, not self._live
         scope = RunScope(Meter(workflow.budget, deadline), work_id, max_expansions=workflow.max_expansions)
-        expansions = Expansions(prompt, session, scope)
-        with closing_resources(prompt, session, work_id):
-            while True:
-                try:
-                    return self._evaluate(prompt, session, scope)
-                except VisibilityExpansionRequired as signal:
-                    expansions.open(signal)
 
-    def _evaluate(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> PromptResponse[Any]:
         def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
             return self._drive(adapter, adapter.loop(prompt, session, **options))
 
-        return self._workflow.adapter.attempt(evaluate, session, {"scope": scope})
+        with closing_resources(prompt, session, work_id):
+            return workflow.adapter.attempt(evaluate, session, {"scope": scope})
 
     def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
         session = inner.session
@@ -222,7 +214,7 @@ class _Execution:
                         cursor.answer(outcome)
                 return cursor.result()
         finally:
-            inner.executor.bridge.close()
+            inner.bridge.close()
 
     def _perform(self, effect: Effect, inner: InnerLoop, channel: Channel) -> Any:
         if isinstance(effect, LoadSections):
@@ -281,9 +273,9 @@ class _Execution:
         calls = meter.tool_calls
         ran, live = self._step(names, run)
         if isinstance(ran, ApprovalNeeded):
-            meter.set_tool_calls(calls)
+            meter.spent = replace(meter.spent, tool_calls=calls)
         elif not live:
-            meter.set_tool_calls(calls + len(ran.outcomes))
+            meter.spent = replace(meter.spent, tool_calls=calls + len(ran.outcomes))
             apply_change(ran.change, session, resources)
         return ran
 

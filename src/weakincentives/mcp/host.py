@@ -14,7 +14,7 @@ import secrets
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
 from dataclasses import replace
 from functools import cached_property, lru_cache
@@ -25,6 +25,7 @@ from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
+from weakincentives.content import Part
 from weakincentives.limits import Meter
 from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
@@ -35,6 +36,7 @@ from weakincentives.runtime import (
     InnerLoop,
     LoadSections,
     LoopAdapter,
+    Message,
     ModelReply,
     PromptResponse,
     RunScope,
@@ -207,6 +209,9 @@ class _HostAdapter(LoopAdapter):
     def count_tokens(self, text: str) -> int:
         return self._counted(text)
 
+    def check_parts(self, parts: Sequence[Part], earlier: Iterable[Message] = ()) -> None:
+        """Accept all media: the host knows what its model accepts."""
+
 
 class _Host:
     """One host's run of the template: an inner loop advanced by the host's calls."""
@@ -232,7 +237,7 @@ class _Host:
                 return
             loop = self._loop
             self._stack.enter_context(loop.session.claim(loop.owner))
-            self._stack.callback(loop.executor.bridge.close)
+            self._stack.callback(loop.bridge.close)
             resources = closing_resources_async(loop.prompt, loop.session, loop.scope.run_id)
             await self._stack.enter_async_context(resources)
             self._cursor = Cursor(loop.run())

@@ -4,7 +4,7 @@ from weakincentives.errors import BudgetExceededError, DeadlineExceededError, Pr
 from weakincentives.prompt import DisclosureRequest
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
 from weakincentives.runtime.bridge import Cursor
-from weakincentives.runtime.config import InnerLoopConfig, LoopAdapter
+from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
     AsyncEventStream,
@@ -68,7 +68,7 @@ from weakincentives.runtime.ledger import (
     ledger_of,
     request_tokens,
 )
-from weakincentives.runtime.main_loop import Conversation, Expansions, MainLoop, run, run_async
+from weakincentives.runtime.main_loop import Conversation, MainLoop, run, run_async
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport
 from weakincentives.runtime.messages import (
     CORRECTION,
@@ -112,7 +112,6 @@ __all__ = [
     "DisclosureRequest",
     "Effect",
     "EventStream",
-    "Expansions",
     "Explanation",
     "Exposed",
     "Exposure",

@@ -13,7 +13,7 @@ from weakincentives.content import Media
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.resources import ResourceCloseError
-from weakincentives.runtime.config import InnerLoopConfig, LoopAdapter
+from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
     AsyncEventStream,
     Channel,
@@ -258,7 +258,7 @@ def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
         try:
             yield
         finally:
-            loop.executor.bridge.close()
+            loop.bridge.close()
             if unsubscribe is not None:
                 unsubscribe()
 

@@ -139,22 +139,28 @@ class AsyncBridge:
 
     def wait(self, awaitable: Any, call: HandlerCall | None = None) -> Any:
         """The awaitable's result. On a timeout or interrupt it is cancelled, and has ended before this raises."""
-        call = call or HandlerCall(lambda: None, None)
+        call, thread = call or HandlerCall(lambda: None, None), self._started()
+        task: asyncio.Task[Any] | None = None
 
         async def work() -> Any:
+            nonlocal task
+            task = asyncio.current_task()
             try:
                 return await _Waiting().handle(call, _task(awaitable))
             finally:
                 call.ended.set()
 
-        result = self._started().submit(work())
-        call.cancel = result.cancel
+        def cancel() -> None:
+            with contextlib.suppress(RuntimeError):  # The loop may be closed already.
+                # Not before the work has begun, for it to end in order.
+                thread.loop.call_soon_threadsafe(thread.loop.call_soon, lambda: task and task.cancel())
+
+        call.cancel = cancel
         try:
-            return result.result()
+            return thread.submit(work()).result()
         except BaseException:
-            if not result.done():
-                result.cancel()
-                call.ended.wait(2 * CLEANUP_SECONDS)
+            cancel()
+            call.ended.wait(2 * CLEANUP_SECONDS)
             raise
 
     def close(self) -> None:
@@ -317,7 +323,7 @@ class _Waiting:
         # The run may be cancelled as a function returns the awaitable to wait for here.
         reason: BaseException = self.cancelled or HandlerTimeout()
         try:
-            await _until_done(work, call.seconds() if self.cancelled is None else 0)
+            await asyncio.wait((work,), timeout=call.seconds() if self.cancelled is None else 0)
         except asyncio.CancelledError as error:
             self.cancelled = reason = self.cancelled or error
         if work.done():
@@ -346,30 +352,10 @@ async def finish(work: asyncio.Future[Any], seconds: float | None = None) -> asy
     until = None if seconds is None else loop.time() + seconds
     while not work.done() and (until is None or loop.time() < until):
         try:
-            await _until_done(work, None if until is None else until - loop.time())
+            await asyncio.wait((work,), timeout=None if until is None else until - loop.time())
         except asyncio.CancelledError as error:
             cancelled = cancelled or error
     return cancelled
-
-
-async def _until_done(work: asyncio.Future[Any], seconds: float | None) -> None:
-    """Wait for the work, which goes on if the time is over or the wait is cancelled, as by `asyncio.wait`."""
-    loop = asyncio.get_running_loop()
-    waiter: asyncio.Future[None] = loop.create_future()
-    wake = functools.partial(_wake, waiter)
-    work.add_done_callback(wake)
-    timer = None if seconds is None else loop.call_later(seconds, wake)
-    try:
-        await waiter
-    finally:
-        work.remove_done_callback(wake)
-        if timer is not None:
-            timer.cancel()
-
-
-def _wake(waiter: asyncio.Future[None], *_: object) -> None:
-    if not waiter.done():
-        waiter.set_result(None)
 
 
 def _start(function: Callable[[], Any], declared: Callable[[], Any]) -> asyncio.Future[Any]:
@@ -427,7 +413,7 @@ def _is_async(step: Callable[[], Any]) -> bool:
 class Workers:
     """Calls blocking functions in threads, which are started on demand and kept.
 
-    It does what `asyncio.to_thread` does at a tenth of the cost, which matters when hundreds of runs call quick tools
+    It does what `asyncio.to_thread` does at less cost, which matters when hundreds of runs call quick tools
     at once, and leaves asyncio's own few threads to name resolution. A function whose future was cancelled no longer
     counts: another thread takes the place of the one it still occupies. The threads do not delay the program's exit: a
     function still running by then has been abandoned.
@@ -446,7 +432,7 @@ class Workers:
         self._started = self._idle = self._queued = 0
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
-        """What the function returns; if the future is cancelled, the function continues and its result is dropped."""
+        """The function's result; if the future is cancelled, the function continues and its result is dropped."""
         job: _Job[T] = _Job(self, function, contextvars.copy_context())
         with self._lock:
             self._queued += 1

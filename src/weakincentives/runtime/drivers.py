@@ -115,7 +115,7 @@ _workers = Workers("wink-runs")
 
 
 class Channel(Protocol):
-    """What an adapter provides: the connection of one run to its model.
+    """The connection of one run to its model, which an adapter provides.
 
     A channel may keep what it has encoded, since a conversation only grows at its end. Failures are raised as
     `PromptEvaluationError` with a phase. Streams yield deltas (a plain string is a text delta) and finally the reply. A
@@ -245,31 +245,25 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
 
 def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end in this thread."""
-
-    def perform(effect: Effect) -> Any:
-        return channel.call(effect.request) if isinstance(effect, CallModel) else _run(loop, effect)
-
-    return run_steps(loop.run(), perform)
+    return run_steps(loop.run(), partial(_perform, loop, channel))
 
 
 async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
     """Run the loop to its end on the running event loop."""
-
-    async def perform(effect: Effect) -> Any:
-        if isinstance(effect, CallModel):
-            return await channel.call_async(effect.request)
-        return await _run_async(loop, effect)
-
-    return await run_steps_async(loop.run(), perform)
+    return await run_steps_async(loop.run(), partial(_perform_async, loop, channel))
 
 
-def _run(loop: InnerLoop, effect: RunTools | LoadSections) -> Any:
+def _perform(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
+    if isinstance(effect, CallModel):
+        return channel.call(effect.request)
     if isinstance(effect, RunTools):
         return loop.executor.execute_all(effect.calls)
     return load_sections(loop, effect)
 
 
-async def _run_async(loop: InnerLoop, effect: RunTools | LoadSections) -> Any:
+async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
+    if isinstance(effect, CallModel):
+        return await channel.call_async(effect.request)
     if isinstance(effect, RunTools):
         return await loop.executor.execute_all_async(effect.calls)
     return await _workers.call(partial(load_sections, loop, effect))
@@ -283,15 +277,15 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
         try:
             if isinstance(effect, CallModel):
                 yield from _since_last_request(loop)
-                partial = PartialParser(effect.request)
+                parser = PartialParser(effect.request)
                 for part in channel.stream(effect.request):
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
-                        yield from _shown(part, loop, partial)
+                        yield from _shown(part, loop, parser)
             else:
                 yield from _started(effect)
-                outcome = _run(loop, effect)
+                outcome = _perform(loop, channel, effect)
             # Results enter the conversation before they are shown, so a consumer that stops at one keeps it.
             cursor.answer(outcome)
             yield from _ended(effect, outcome)
@@ -309,17 +303,17 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
             if isinstance(effect, CallModel):
                 for event in _since_last_request(loop):
                     yield event
-                partial = PartialParser(effect.request)
+                parser = PartialParser(effect.request)
                 async for part in channel.stream_async(effect.request):
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
-                        for event in _shown(part, loop, partial):
+                        for event in _shown(part, loop, parser):
                             yield event
             else:
                 for event in _started(effect):
                     yield event
-                outcome = await _run_async(loop, effect)
+                outcome = await _perform_async(loop, channel, effect)
             cursor.answer(outcome)
             for event in _ended(effect, outcome):
                 yield event
@@ -389,7 +383,7 @@ def _partial_json() -> Callable[..., Any] | None:
     return from_json
 
 
-def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> Iterator[StreamEvent[Any]]:
+def _shown(delta: ModelDelta | str, loop: InnerLoop, parser: PartialParser) -> Iterator[StreamEvent[Any]]:
     if isinstance(delta, str):
         delta = TextDelta(delta)
     if isinstance(delta, ArgumentsDelta):
@@ -398,7 +392,7 @@ def _shown(delta: ModelDelta | str, loop: InnerLoop, partial: PartialParser) -> 
         loop.partial_text.append(delta.text)
     yield delta
     if isinstance(delta, TextDelta):
-        yield from partial.feed(delta.text)
+        yield from parser.feed(delta.text)
 
 
 def _started(effect: RunTools | LoadSections) -> Iterator[StreamEvent[Any]]:
@@ -416,12 +410,12 @@ def _ended(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator
 
 
 def _since_last_request(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
-    """What happened since the last request: the answer was rejected, sections were opened without the model asking."""
-    if loop.rejected:
-        yield Restarted(loop.rejected)
+    """The events since the last request: the model begins again, or sections were opened without its asking."""
+    if loop.begins_again is not None:
+        yield Restarted(loop.begins_again)
     for key in loop.notices.opened:
         yield SectionOpened(key, loop.toolbox.names_below(key))
-    loop.rejected, loop.notices.opened = "", []
+    loop.begins_again, loop.notices.opened = None, []
 
 
 def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent[Any]]:

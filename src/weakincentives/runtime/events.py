@@ -55,14 +55,14 @@ class SectionState:
 
     @property
     def unshown_tokens(self) -> int:
-        """What its text would add if it were open; negative where the summary is longer. 0 if it is open."""
+        """The tokens that opening it would add; negative where the summary is longer, 0 if it is open."""
         return 0 if self.visibility is SectionVisibility.FULL else self.full_tokens - self.shown_tokens
 
 
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Exposed:
-    """What the model has of one section.
+    """The text that the model has of one section.
 
     `source` is where its text stands: in full in the system or first user text ("prompt"), in a later message
     ("conversation"), only as a summary, or nowhere. `digest` and `tokens` are those of that text; `call_id` is the call
@@ -78,7 +78,7 @@ class Exposed:
     result: tuple[str, str] | None = None
 
     def with_text(self, digest: str, tokens: int) -> Exposed:
-        """What the model has once the full text with this digest stands somewhere in the conversation."""
+        """The exposure once the full text with this digest stands somewhere in the conversation."""
         source: Literal["prompt", "conversation"] = "prompt" if self.prompt == digest else "conversation"
         call_id = self.result[0] if self.result is not None and self.result[1] == digest else ""
         return Exposed(source, digest, call_id, tokens, self.prompt, self.result)
@@ -102,7 +102,7 @@ class SectionsExposed(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class Exposure(Mapping[SectionPath, Exposed]):
-    """What the model has of each section, by path; of a path that is missing, it has nothing.
+    """The text that the model has of each section, by path; of a path that is missing, it has nothing.
 
     Closing a section changes nothing here: its text stands in the conversation until that is rendered again or
     shortened. `children` are the exposures of runs inside this one, by run path.
@@ -251,7 +251,7 @@ class ToolInvoked(RunEvent):
 
     @property
     def disclosure(self) -> DisclosureRequest | None:
-        """What the call asked to open or close; None for other tools."""
+        """The sections that the call opens or closes; None for other tools."""
         return self.result.disclosure
 
 
@@ -288,7 +288,7 @@ class HostedToolInvoked(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class PromptChanged(RunEvent):
-    """A conversation continues with a prompt that differs from what the model knew; the model was told."""
+    """A conversation continues with a prompt that differs from what the model has; a notice was sent."""
 
     run_id: str
     changed_sections: tuple[str, ...] = ()

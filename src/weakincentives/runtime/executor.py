@@ -148,6 +148,13 @@ class ToolExecutor:
                 break
         return outcomes
 
+    def next_group(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
+        """The next call, or the next few when all of them are read-only."""
+        size = 1
+        while size < len(calls) and self.all_read_only(calls[: size + 1]):
+            size += 1
+        return calls[:size]
+
     def all_read_only(self, calls: Sequence[ToolCall]) -> bool:
         return all((tool := self.toolbox.tool(call.name)) is not None and tool.read_only for call in calls)
 
@@ -524,7 +531,7 @@ class PendingCall(ToolAttempt):
         return self._unclaimed.acquire(blocking=False)
 
     def stopped(self, why: str) -> ToolResult[Any]:
-        """What the model reads if the call did not end by itself."""
+        """The result that the model reads if the call did not end by itself."""
         if self.handler.dropped:
             return ToolResult(f"Not run: {why}.", success=False)
         undone = self.tool.read_only or self.tool.compensate is not None

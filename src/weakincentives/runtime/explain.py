@@ -1,4 +1,4 @@
-"""What an evaluation would do, before any money is spent."""
+"""The plan of a run, before any money is spent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives.content import Media
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
-from weakincentives.runtime.config import LoopAdapter
+from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.hosted import hosted_problems
 from weakincentives.runtime.sections import section_states

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
 from weakincentives.content import Media
 from weakincentives.prompt import Placed, RenderedPrompt, SectionPath, SectionVisibility, View, media_in
-from weakincentives.runtime.config import LoopAdapter
+from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import Exposed, Exposure
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
@@ -55,7 +55,7 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopA
 def after_result(
     view: View, before: Exposure, content: Iterable[SectionPath], call_id: str, adapter: LoopAdapter
 ) -> tuple[Changes, dict[SectionPath, SectionVisibility]]:
-    """What changes when a tool returns the content of these sections, and what each section in it shows."""
+    """The changes when a tool returns the content of these sections, and the visibility of each section in it."""
     changes: Changes = {}
     shown: dict[SectionPath, SectionVisibility] = {}
     for path in content:
@@ -80,7 +80,7 @@ def after_search(view: View, before: Exposure, found: Iterable[str], call_id: st
 
 @dataclass(slots=True)
 class PromptDifference:
-    """How a prompt differs from what the model has; new texts are by section key.
+    """The difference between a prompt and what the model has; new texts are by section key.
 
     The changed text of user sections, in pieces, belongs to the user's turn; it is not an instruction. `applying` are
     the sections that are newly open, with their content. `exposed` is what the model has once it was sent all this.
@@ -110,6 +110,7 @@ class PromptDifference:
         return "\n\n".join(parts)
 
 
+@dataclass(slots=True)
 class Comparison:
     """Compares a prompt with what the model has of it.
 
@@ -117,31 +118,20 @@ class Comparison:
     After a restart, tool results with an older text follow the prompt's own.
     """
 
-    def __init__(
-        self,
-        exposure: Exposure,
-        shown: Mapping[SectionPath, SectionVisibility],
-        view: View,
-        adapter: LoopAdapter,
-        *,
-        trusted: Iterable[str] = (),
-        restarted: bool = False,
-        removed_tools: Sequence[str] = (),
-    ) -> None:
-        self._exposure = exposure
-        self._shown = shown
-        self._view = view
-        self._adapter = adapter
-        self._trusted = {*trusted}
-        self._restarted = restarted
-        self.found = PromptDifference(removed_tools=removed_tools)
+    exposure: Exposure
+    shown: Mapping[SectionPath, SectionVisibility]
+    view: View
+    adapter: LoopAdapter
+    trusted: Collection[str] = ()
+    restarted: bool = False
+    found: PromptDifference = field(default_factory=PromptDifference)
 
     def difference(self) -> PromptDifference:
-        view, now = self._view, self._view.visibility()
+        view, now = self.view, self.view.visibility()
         opened_until = 0
         for node in view.shown:
             path, shows = node.path, now[node.path]
-            known, before = self._exposure[path], self._shown.get(path)
+            known, before = self.exposure[path], self.shown.get(path)
             has_text = known.source in HAS_TEXT
             # Text that was sent by the loop, and then closed or removed, is sent again.
             lapsed = before is not FULL and not (known.source == "conversation" and known.call_id)
@@ -156,54 +146,54 @@ class Comparison:
                 self._compare(path, FULL)
             else:
                 self._compare(path, SUMMARY)
-        for path in self._shown:
+        for path in self.shown:
             if path not in now:
                 self._closed_or_gone(path)
-        for path, known in self._exposure.items():
+        for path, known in self.exposure.items():
             if path in now or view.find(".".join(path)) is None:
                 continue
             if known.source == "conversation":
                 self._compare(path, FULL)
-            elif known.prompt and "prompt" not in self._trusted:
+            elif known.prompt and "prompt" not in self.trusted:
                 self._reassess(path, known)
         return self.found
 
     def _reassess(self, path: SectionPath, known: Exposed) -> None:
         """The text of a hidden section counts only while it is the one that applies."""
-        digest = digest_of(self._view, path, FULL)
+        digest = digest_of(self.view, path, FULL)
         now = Exposed("none", prompt=known.prompt, result=known.result)
         if digest == known.prompt or (known.result and digest == known.result[1]):
             now = known.with_text(digest, known.tokens)
         self.found.exposed[path] = now
 
     def _closed_or_gone(self, path: SectionPath) -> None:
-        if self._view.find(".".join(path)) is None:
+        if self.view.find(".".join(path)) is None:
             self.found.removed_sections.append(".".join(path))
-        elif self._shown[path] is FULL and self._view.visibility_of(self._view.outline.by_path[path]) is SUMMARY:
+        elif self.shown[path] is FULL and self.view.visibility_of(self.view.outline.by_path[path]) is SUMMARY:
             self._report(path, SUMMARY)
 
     def _apply(self, path: SectionPath) -> None:
-        if self._view.is_user(path):
-            self.found.user_changed[".".join(path)] = self._view.pieces_of(path)
+        if self.view.is_user(path):
+            self.found.user_changed[".".join(path)] = self.view.pieces_of(path)
         else:
-            self.found.applying[".".join(path)] = self._view.content(path)
+            self.found.applying[".".join(path)] = self.view.content(path)
 
     def _compare(self, path: SectionPath, visibility: SectionVisibility) -> None:
-        known = self._exposure[path]
-        outdated = self._restarted and known.source == "prompt" and known.result and known.result[1] != known.digest
-        if outdated or (known.source not in self._trusted and known.digest != digest_of(self._view, path, visibility)):
+        known = self.exposure[path]
+        outdated = self.restarted and known.source == "prompt" and known.result and known.result[1] != known.digest
+        if outdated or (known.source not in self.trusted and known.digest != digest_of(self.view, path, visibility)):
             self._report(path, visibility)
 
     def _report(self, path: SectionPath, visibility: SectionVisibility) -> None:
-        pieces = self._view.own_pieces(path, visibility)
-        if self._view.is_user(path):
+        pieces = self.view.own_pieces(path, visibility)
+        if self.view.is_user(path):
             self.found.user_changed[".".join(path)] = pieces
         else:
             self.found.changed[".".join(path)] = "".join(pieces)
         self._expose(path, visibility)
 
     def _expose(self, path: SectionPath, visibility: SectionVisibility) -> None:
-        known, exposed = self._exposure[path], _exposed(self._view, path, visibility, "", self._adapter)
+        known, exposed = self.exposure[path], _exposed(self.view, path, visibility, "", self.adapter)
         if visibility is FULL:
             self.found.exposed[path] = known.with_text(exposed.digest, exposed.tokens)
         elif known.source not in HAS_TEXT:

@@ -1,4 +1,4 @@
-"""What happened in a run, folded once from its events: what sections showed and why, tools, openings, rollbacks.
+"""The history of a run, folded once from its events: what sections showed and why, tools, openings, rollbacks.
 
 The ledger, the advice, the command line and the viewer are queries on a `RunHistory`. It is built from the events of a
 session (`run_history`) or of a recording, which reads only the events that a `HistoryBuilder` needs.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, get_args
 
 from weakincentives.prompt import (
@@ -65,7 +66,7 @@ class TurnSection:
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What the model has at one point in a run.
+    """The sections and tools that the model has at one point in a run.
 
     `tools` may be called; `withdrawn` may no longer be called; `definitions` has all of them as sent, by name.
     """
@@ -111,10 +112,9 @@ class ToolUse:
 class HistoryTurn:
     """One model call: what the model had, and the tool calls that followed.
 
-    `number` counts across all evaluations of the run, and `first` marks the first call of an evaluation; `seq` and
-    `time` are those of its event. `injected` are the sections whose tools appeared before it. `route` and `lost_for`
-    say how, and for which sections, the beginning of the request changed, so that `cache_lost_tokens` sent before could
-    not be read from the cache.
+    `number` counts across all attempts of the run, and `first` marks the first call of an attempt; `seq` and
+    `time` are those of its event. `injected` are the sections whose tools appeared before it. `cache_lost_tokens`
+    missed the cache because the request's prefix changed; `route` is how, and `lost_for` for which sections.
     """
 
     number: int
@@ -132,7 +132,7 @@ class HistoryTurn:
 
     @property
     def only_opened(self) -> bool:
-        """Whether it did nothing but open or close sections."""
+        """True if it did nothing but open or close sections."""
         return bool(self.uses) and all(use.disclosure is not None for use in self.uses)
 
 
@@ -209,71 +209,33 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
         builder.add(event)
     if renders and run_id == renders[-1].run_id:
         # What code has opened or closed since the last call is not an event of the run.
-        builder.scene.override(session[VisibilityOverrides].latest() or VisibilityOverrides())
+        builder.override(session[VisibilityOverrides].latest() or VisibilityOverrides())
     return builder.build()
 
 
-class _Scene:
-    """What the model has at one point of a run: the sections with what it has of each, and its tools."""
+@dataclass(frozen=True)
+class Scene:
+    """One point of a run: the sections with what the model has of each, and its tools.
 
-    def __init__(self) -> None:
-        self.sections: dict[SectionPath, events.SectionState] = {}
-        self.exposure = events.Exposure()
-        self.overrides = VisibilityOverrides()
-        self.reasons: dict[str, str] = {}
-        self.definitions: dict[str, str] = {}
-        self.callable: dict[str, None] = {}
-        self._state: RunState | None = None
+    `reasons` are those for which sections were opened or closed, by key; `offered` are the tools that may be called.
+    """
 
-    def begin(self, event: events.PromptRendered) -> None:
-        self.sections = {section.path: section for section in event.sections}
-        self.exposure = events.Exposure(event.exposed)
-        self.overrides = VisibilityOverrides(event.overrides)
-        self.callable = dict.fromkeys((*event.tools, *event.hosted_tools))
-        self.definitions = dict(zip(self.callable, event.definitions, strict=False))
-        self._state = None
+    sections: Mapping[SectionPath, events.SectionState] = field(default_factory=dict)
+    exposure: events.Exposure = field(default_factory=events.Exposure)
+    overrides: VisibilityOverrides = field(default_factory=VisibilityOverrides)
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    definitions: Mapping[str, str] = field(default_factory=dict)
+    offered: Mapping[str, None] = field(default_factory=dict)
 
-    def load(self, sections: Iterable[events.SectionState]) -> None:
-        """Add loaded sections; what the prompt's text shows of sections already known stays as it was."""
-        for section in sections:
-            self.sections[section.path] = section.after(self.sections.get(section.path))
-        self._state = None
-
-    def expose(self, event: events.SectionsExposed) -> None:
-        self.exposure = self.exposure.handle(event)
-        self._state = None
-
-    def override(self, overrides: VisibilityOverrides) -> None:
-        before, self.overrides = self.overrides.overrides, overrides
-        if before is not overrides.overrides and before != overrides.overrides:
-            self._state = None
-
-    def explain(self, keys: Iterable[str], reason: str) -> None:
-        """Remember why sections were opened or closed."""
-        self.reasons.update(dict.fromkeys(keys, reason))
-        self._state = None
-
-    def offer(self, names: Iterable[str], definitions: Iterable[str]) -> None:
-        self.callable.update(dict.fromkeys(names))
-        self.definitions = {**self.definitions, **dict(zip(names, definitions, strict=False))}
-        self._state = None
-
-    def withdraw(self, names: Iterable[str]) -> None:
-        for name in names:
-            self.callable.pop(name, None)
-        self._state = None
-
-    def state(self, tools: tuple[str, ...] | None = None) -> RunState:
-        """The state in which these tools, or else all that are offered, may be called."""
-        tools = tuple(self.callable) if tools is None else tools
-        if self._state is None or self._state.tools != tools:
-            self._state = RunState(
-                sections=self._turn_sections(tools),
-                tools=tools,
-                withdrawn=tuple(name for name in self.definitions if name not in tools),
-                definitions=self.definitions,
-            )
-        return self._state
+    @cached_property
+    def state(self) -> RunState:
+        tools = tuple(self.offered)
+        return RunState(
+            sections=self._turn_sections(tools),
+            tools=tools,
+            withdrawn=tuple(name for name in self.definitions if name not in self.offered),
+            definitions=self.definitions,
+        )
 
     def _turn_sections(self, tools: tuple[str, ...]) -> tuple[TurnSection, ...]:
         base = {path: each.base for path, each in self.sections.items()}
@@ -316,7 +278,7 @@ class HistoryBuilder:
     """Folds events, in the order they happened, into a `RunHistory`."""
 
     def __init__(self, run_id: str = "") -> None:
-        self.scene = _Scene()
+        self.scene = Scene()
         self._run_id = run_id
         self._at = (0, 0.0)
         self._number = 0
@@ -354,31 +316,44 @@ class HistoryBuilder:
             renders=tuple(self._renders),
             turns=tuple(self._turns),
             steps=tuple(self._steps),
-            now=self.scene.state(),
+            now=self.scene.state,
             outcome=self._outcome,
             misses=tuple(self._misses),
         )
 
     def _begin(self, event: events.PromptRendered) -> None:
         self._renders.append(event)
-        self.scene.begin(event)
+        tools = (*event.tools, *event.hosted_tools)
+        self.scene = Scene(
+            sections={section.path: section for section in event.sections},
+            exposure=events.Exposure(event.exposed),
+            overrides=VisibilityOverrides(event.overrides),
+            reasons=self.scene.reasons,
+            definitions=dict(zip(tools, event.definitions, strict=False)),
+            offered=dict.fromkeys(tools),
+        )
         self._outcome, self._prefix = None, ((), *self._prefix[1:])
         self._checkpoint()
 
     def _load(self, event: events.SectionLoaded) -> None:
         """Add loaded sections to the render too: the full prompt would have had them from the beginning."""
-        self.scene.load(event.sections)
+        known = self.scene.sections
+        # What the prompt's text shows of sections that were known stays as it was.
+        loaded = {section.path: section.after(known.get(section.path)) for section in event.sections}
+        self._change(sections={**known, **loaded})
         if self._renders:
             self._renders[-1] = replace(self._renders[-1], sections=tuple(self.scene.sections.values()))
 
     def _open_without_model(self, event: events.SectionsOpened) -> None:
         """Sections that a rule, the user's words, the program or the provider's search opened."""
         reason = _OPENED_BY.get(event.decided_by, event.decided_by)
-        self.scene.explain(event.section_keys, reason)
+        self._explain(event.section_keys, reason)
         self._step("open", event.section_keys, reason=reason, route=event.decided_by)
 
     def _call(self, event: events.ModelCalled) -> None:
-        self.scene.override(VisibilityOverrides(event.overrides))
+        self.override(VisibilityOverrides(event.overrides))
+        if event.tools != tuple(self.scene.offered):
+            self._change(offered=dict.fromkeys(event.tools))
         self._number += 1
         injected, route, lost_for = self._prefix
         last = self._turns[-1] if self._turns else None
@@ -395,7 +370,7 @@ class HistoryBuilder:
                 seq=self._at[0],
                 time=self._at[1],
                 called=event,
-                state=self.scene.state(event.tools),
+                state=self.scene.state,
                 injected=injected,
                 route=route if last else "",
                 lost_for=lost_for,
@@ -408,7 +383,7 @@ class HistoryBuilder:
     def _use(self, use: ToolUse) -> None:
         if use.rolled_back:
             overrides, steps = self._before_call
-            self.scene.override(overrides)
+            self.override(overrides)
             del self._steps[steps:]
         if self._turns:
             self._turns[-1] = replace(self._turns[-1], uses=(*self._turns[-1].uses, use))
@@ -425,12 +400,14 @@ class HistoryBuilder:
             ]
             self._steps[start:] = own
         elif use.success and not use.rolled_back:
-            self.scene.explain(asked.keys, asked.reason)
+            self._explain(asked.keys, asked.reason)
         route = "file" if asked.files and use.success else ""
         self._step(asked.action, asked.keys, tool=use.name, reason=asked.reason, route=route, success=use.success)
 
     def _inject(self, event: events.ToolsInjected) -> None:
-        self.scene.offer(event.tool_names, event.definitions)
+        definitions = dict(zip(event.tool_names, event.definitions, strict=False))
+        offered = {**self.scene.offered, **dict.fromkeys(event.tool_names)}
+        self._change(offered=offered, definitions={**self.scene.definitions, **definitions})
         # Built-in tools belong to no section.
         keys = (event.section_key,) if event.section_key else ()
         injected, route, lost_for = self._prefix
@@ -440,24 +417,39 @@ class HistoryBuilder:
         self._step("injected", keys, route=event.route, tools=event.tool_names)
 
     def _withdraw(self, event: events.ToolsWithdrawn) -> None:
-        self.scene.withdraw(event.tool_names)
+        self._change(offered=dict.fromkeys(name for name in self.scene.offered if name not in event.tool_names))
         self._step("withdrawn", (event.section_key,), route=event.route, tools=event.tool_names)
 
     def _end(self, event: events.RunEnded) -> None:
         self._outcome = event
         if event.status == "restarted":
-            self.scene.explain(event.section_keys, event.reason)
+            self._explain(event.section_keys, event.reason)
             self._prefix = (self._prefix[0], RESTART, event.section_keys)
             self._step("restart", event.section_keys, reason=event.reason, route=RESTART)
         elif event.status == "halted" and self._steps and self._steps[-1].turn == self._number:
             self._steps[-1] = replace(self._steps[-1], route="halt")
 
-    def _change(self, event: VisibilityChange) -> None:
-        self.scene.override(self.scene.overrides.after(event))
+    def _open_or_close(self, event: VisibilityChange) -> None:
+        self.override(self.scene.overrides.after(event))
         if isinstance(event, CollapseSection):
             key = ".".join(event.path)
-            self.scene.explain([key], event.reason)
+            self._explain([key], event.reason)
             self._step("collapsed", (key,), reason=event.reason)
+
+    def _expose(self, event: events.SectionsExposed) -> None:
+        self._change(exposure=self.scene.exposure.handle(event))
+
+    def _explain(self, keys: Iterable[str], reason: str) -> None:
+        """Remember why sections were opened or closed."""
+        self._change(reasons={**self.scene.reasons, **dict.fromkeys(keys, reason)})
+
+    def override(self, overrides: VisibilityOverrides) -> None:
+        """Set the session's overrides."""
+        if self.scene.overrides.overrides != overrides.overrides:
+            self._change(overrides=overrides)
+
+    def _change(self, **changes: Any) -> None:
+        self.scene = replace(self.scene, **changes)
 
     def _checkpoint(self) -> None:
         """Remember the state that a rolled-back call returns to."""
@@ -476,7 +468,7 @@ _OPENED_BY = {
 _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
     events.PromptRendered: HistoryBuilder._begin,
     events.SectionLoaded: HistoryBuilder._load,
-    events.SectionsExposed: lambda self, event: self.scene.expose(event),
+    events.SectionsExposed: HistoryBuilder._expose,
     events.SectionsOpened: HistoryBuilder._open_without_model,
     events.PossibleMiss: lambda self, event: self._misses.append(event),
     events.ModelCalled: HistoryBuilder._call,
@@ -484,7 +476,7 @@ _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
     events.ToolsInjected: HistoryBuilder._inject,
     events.ToolsWithdrawn: HistoryBuilder._withdraw,
     events.RunEnded: HistoryBuilder._end,
-    **dict.fromkeys(get_args(VisibilityChange), HistoryBuilder._change),
+    **dict.fromkeys(get_args(VisibilityChange), HistoryBuilder._open_or_close),
 }
 
 
@@ -500,5 +492,5 @@ def _request_for(steps: Sequence[Step], key: str, turn: int) -> int | None:
 
 
 def related(key: str, other: str) -> bool:
-    """Whether one of two sections is the other, or inside it."""
+    """True if one of two sections is the other, or inside it."""
     return key == other or key.startswith(f"{other}.") or other.startswith(f"{key}.")

@@ -38,14 +38,6 @@ Owned = tuple[str, HostedTool[Any]]
 """A hosted tool with the key of its section."""
 
 
-def check_hosted(owned: Iterable[Owned], codecs: Codecs, adapter: str, prompt_name: str) -> None:
-    """Raise for the first of these tools (each with its section) that the adapter cannot offer."""
-    for _, problem in hosted_problems(owned, codecs, adapter):
-        if problem is not None:
-            problem.prompt_name = problem.prompt_name or prompt_name
-            raise problem
-
-
 def hosted_problems(
     owned: Iterable[Owned], codecs: Codecs, adapter: str
 ) -> Iterator[tuple[Owned, PromptEvaluationError | None]]:
@@ -78,7 +70,7 @@ def hosted_outputs(
 
 
 def _merged(first: Any, second: Any) -> Any:
-    """What a tool found at two providers as one output: texts and lists are joined; of the rest, the later counts."""
+    """The outputs of a tool at two providers as one: texts and lists are joined; of the rest, the later counts."""
     if type(first) is not type(second) or not is_dataclass(first):
         return second
     offset, joined = len(getattr(first, "text", "")), {}

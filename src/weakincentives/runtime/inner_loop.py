@@ -7,6 +7,7 @@ outcome. Everything it knows between two effects is in the session, so a run can
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 from weakincentives.errors import (
@@ -24,9 +25,8 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime import events
-from weakincentives.runtime.bridge import contained
-from weakincentives.runtime.config import InnerLoopConfig, LoopAdapter
-from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.bridge import AsyncBridge, contained
+from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.messages import (
     CORRECTION,
@@ -45,7 +45,7 @@ from weakincentives.runtime.messages import (
 )
 from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.notices import Notices
-from weakincentives.runtime.runs import RunScope
+from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.runtime.sections import close_unused
 from weakincentives.runtime.start import Beginning, RunStart
 from weakincentives.runtime.tools import OfferedTools
@@ -66,10 +66,11 @@ def check_prompt(prompt: object) -> None:
 
 
 class InnerLoop:
-    """One evaluation of one prompt on one session.
+    """A run of one prompt on one session, in one or more attempts.
 
-    It begins a `new` conversation (or, as a restart, the same one with a new system text), continues the run in the
-    session (`resume`), or takes the next `turn` of a conversation, with the user's message.
+    It begins a `new` conversation, continues the run in the session (`resume`), or begins the next `exchange` of a
+    conversation, with the user's message. If its scope allows it, a run that has to open sections before it can go on
+    restarts: the next attempt has the same conversation with a new system text.
     """
 
     def __init__(
@@ -87,26 +88,31 @@ class InnerLoop:
         check_prompt(prompt)
         if not isinstance(session, Session):
             raise TypeError(f"session must be a Session, got {session!r}; pass session=Session()")
-        pending = None if message is None or message.kind in scope.given else message
-        config = InnerLoopConfig(adapter.supports_dynamic_tools) if config is None else config
         self.prompt, self.session, self.scope = prompt, session, scope
-        self.context = RunContext(prompt, session, scope, adapter, config, visibility_overrides, pending)
-        self._tools = OfferedTools(self.context)
-        self.toolbox = self._tools.toolbox
-        self.notices = Notices(self.context, self._tools)
-        self.executor = ToolExecutor(self.context, self.toolbox)
-        self._start = RunStart(self.context, self._tools, self.notices, beginning)
-        # The text of the current reply that a streaming driver has shown.
-        self.partial_text: list[str] = []
         # Ends a stream that the run's own thread is reading; set by channels that can do so.
         self.interrupt: Callable[[], None] = lambda: None
-        # The reason for rejecting the last answer, for a streaming driver to show before the next one.
-        self.rejected = ""
+        # The reason why the model begins again, for a streaming driver to show.
+        self.begins_again: str | None = None
         self.in_conversation = beginning == "exchange"
+        self.bridge = AsyncBridge()
+        scope.codecs[adapter.name] = adapter.hosted_tool_codecs
+        pending = None if message is None or message.kind in scope.given else message
+        config = InnerLoopConfig(adapter.supports_dynamic_tools) if config is None else config
+        self._prepare(RunContext(prompt, session, scope, adapter, config, visibility_overrides, pending), beginning)
+
+    def _prepare(self, context: RunContext, beginning: Beginning) -> None:
+        """Prepare an attempt: nothing of it but the session is there for the next one."""
+        self.context = context
+        self._tools = OfferedTools(context)
+        self.toolbox = self._tools.toolbox
+        self.notices = Notices(context, self._tools)
+        self.executor = ToolExecutor(context, self.toolbox, self.bridge)
+        self._start = RunStart(context, self._tools, self.notices, beginning)
+        # The text of the current reply that a streaming driver has shown.
+        self.partial_text: list[str] = []
         self._operator_texts: list[str] = []
         self._context_tokens = 0
-        self._started = 0.0
-        scope.codecs[adapter.name] = adapter.hosted_tool_codecs
+        self._started = self.session.clock.monotonic()
 
     @property
     def owner(self) -> str:
@@ -115,15 +121,13 @@ class InnerLoop:
 
     def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Yield effects, receive their outcomes, return the response."""
-        self._started = self.session.clock.monotonic()
         self.scope.abandon = self.abandon
         try:
-            response = yield from contained(self._evaluate(), self.prompt.name, "render")
+            response = yield from contained(self._attempts(), self.prompt.name, "render")
         except VisibilityExpansionRequired as signal:
             # A tool that runs another prompt must not pass the signal off as its own run's.
             signal.prompt_name = self.prompt.name
-            status: events.RunStatus = "restarted" if self.scope.may_restart else "halted"
-            self._end(status, section_keys=tuple(signal.section_keys), reason=signal.reason)
+            self._end("halted", section_keys=tuple(signal.section_keys), reason=signal.reason)
             raise
         except AbandonedCallError:
             raise
@@ -204,6 +208,23 @@ class InnerLoop:
             self._send_operator_texts()
         transcript.put_in_order()
 
+    def _attempts(self) -> Generator[Effect, Any, PromptResponse[Any]]:
+        """Evaluate until there is an answer; what an attempt asks for is open in the next one."""
+        while True:
+            try:
+                return (yield from self._evaluate())
+            except VisibilityExpansionRequired as signal:
+                if self.scope.max_expansions is None:
+                    raise
+                self.scope.check_expansions(signal, self.prompt.name)
+                self._end("restarted", section_keys=tuple(signal.section_keys), reason=signal.reason)
+                self.scope.open(signal, self.session)
+                self.begins_again, before = signal.reason, self.context
+                dynamic = before.config.supports_dynamic_tools and before.adapter.supports_dynamic_tools
+            config = replace(before.config, supports_dynamic_tools=dynamic)
+            context = replace(before, config=config, message=None, run=Run("", "", ""))
+            self._prepare(context, "exchange" if self.in_conversation else "new")
+
     def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         self._start.refresh_sections()
         pending = yield from self._start.begin()
@@ -220,7 +241,7 @@ class InnerLoop:
                 return answer
         while True:
             while pending:
-                outcomes = yield RunTools(self._next_group(pending))
+                outcomes = yield RunTools(self.executor.next_group(pending))
                 pending = pending[len(outcomes) :]
                 if ended := self._record_outcomes(outcomes):
                     return self._stop_to_open(ended, pending)
@@ -275,13 +296,6 @@ class InnerLoop:
             section_keys=keys,
         )
 
-    def _next_group(self, pending: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """The next call, or the next few when all of them are read-only."""
-        size = 1
-        while size < len(pending) and self.executor.all_read_only(pending[: size + 1]):
-            size += 1
-        return pending[:size]
-
     def _request(self) -> ModelRequest:
         output = self.prompt.template.structured_output
         return ModelRequest(
@@ -317,7 +331,7 @@ class InnerLoop:
         if reply.reasoning_dropped:
             context.emit(events.ReasoningDropped, reason="the provider no longer accepts it")
         # An incomplete reply stays out of the conversation: none of its calls may run, now or on resume.
-        self._check_stop(reply)
+        _check_stop(reply, self.prompt.name)
         context.transcript.say(
             Message(
                 role="assistant",
@@ -352,17 +366,6 @@ class InnerLoop:
         if texts:
             self.context.transcript.say(Message("system", "\n\n".join(texts), kind=READ_TEXT))
 
-    def _check_stop(self, reply: ModelReply) -> None:
-        problem = _STOPPED.get(reply.stop_reason)
-        if problem is not None:
-            kind = ContextOverflowError if reply.stop_reason == "overflow" else PromptEvaluationError
-            raise kind(
-                f"The model {problem} in '{self.prompt.name}': {reply.text[:200]!r}",
-                prompt_name=self.prompt.name,
-                phase="response",
-                payload=reply.text,
-            )
-
     def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
         """The response, or None if the model was asked to correct its answer."""
         context, output = self.context, self.prompt.template.structured_output
@@ -378,7 +381,7 @@ class InnerLoop:
             form = "text" if output.container == "text" else "JSON"
             asked = f"{error}. Answer again with {form} that fits the required format."
             context.transcript.say(Message("user", asked, kind=CORRECTION))
-            self.rejected = str(error)
+            self.begins_again = str(error)
             return None
 
     def _response(self, text: str, output: Any, halt: OpenSectionsResult | None) -> PromptResponse[Any]:
@@ -393,6 +396,14 @@ class InnerLoop:
             run_id=self.scope.run_id,
             conversation_id=self.scope.conversation_id,
         )
+
+
+def _check_stop(reply: ModelReply, prompt_name: str) -> None:
+    problem = _STOPPED.get(reply.stop_reason)
+    if problem is not None:
+        kind = ContextOverflowError if reply.stop_reason == "overflow" else PromptEvaluationError
+        text = f"The model {problem} in '{prompt_name}': {reply.text[:200]!r}"
+        raise kind(text, prompt_name=prompt_name, phase="response", payload=reply.text)
 
 
 def phase_of(error: Exception) -> str:

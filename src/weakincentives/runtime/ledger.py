@@ -1,4 +1,4 @@
-"""What disclosure saved and what it cost, from the history of a run.
+"""The savings and costs of disclosure, from the history of a run.
 
 The counterfactual is the same run with everything open from the start: it has no turns that only opened sections, and
 every other turn sends the full prompt and all tools in place of what was shown, without the calls and results that

@@ -1,4 +1,4 @@
-"""The outer loops: evaluate until there is an answer, opening what the model asks for, and hold a conversation."""
+"""Run a prompt until it is answered, with the sections open that it needs, and hold a conversation."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from weakincentives._generics import OutputT
 from weakincentives.content import Content
-from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter, TokenUsage
-from weakincentives.prompt import Prompt, SetVisibilityOverride, VisibilityExpansionRequired
-from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.drivers import AsyncEventStream, EventStream, Restarted, StreamEvent
-from weakincentives.runtime.events import ModelCalled, RunEnded, RunStatus
+from weakincentives.prompt import Prompt, VisibilityExpansionRequired
+from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
+from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
+from weakincentives.runtime.events import ModelCalled
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
 from weakincentives.runtime.runs import Run, RunScope
@@ -24,50 +23,10 @@ from weakincentives.session import Session
 T = TypeVar("T")
 
 
-class Expansions:
-    """Opens, between two attempts of a run, what the first one asked for; raises if that happens too often."""
-
-    def __init__(self, prompt: Prompt[Any], session: Session, scope: RunScope) -> None:
-        self._prompt = prompt
-        self._session = session
-        self.scope = scope
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Record that the run was stopped, if that was between two attempts."""
-        last = self._session[RunEnded].latest()
-        between = last is not None and (last.run_id, last.status) == (self.scope.run_id, "restarted")
-        if between and not self.scope.fence.closed:
-            self._end("stopped")
-
-    def open(self, signal: VisibilityExpansionRequired) -> Restarted:
-        """Open what the attempt asked for, for the next one to show."""
-        scope, name = self.scope, self._prompt.name
-        if not scope.may_restart:
-            error = PromptEvaluationError(
-                f"'{name}' asked to open sections more than {scope.max_expansions} times "
-                f"(now: {', '.join(signal.section_keys)}); raise max_expansions or show these sections in full.",
-                prompt_name=name,
-                phase="tool",
-            )
-            self._end("failed", reason=str(error), error=type(error).__name__, phase=error.phase)
-            raise error
-        for path, visibility in signal.requested_overrides.items():
-            self._session.dispatch(SetVisibilityOverride(path, visibility))
-        scope.attempt += 1
-        return Restarted(signal.reason)
-
-    def _end(self, status: RunStatus, **facts: Any) -> None:
-        facts |= {"conversation_id": self.scope.conversation_id, "timestamp": self._session.timestamp()}
-        self._session.dispatch(RunEnded(self.scope.run_id, self._prompt.name, status, **facts))
-
-
 class MainLoop:
     """Runs a prompt until it is answered, restarting with more sections open if the adapter or strategy needs it.
 
-    Deadline and budget cover all evaluations together, and there are at most `max_expansions` restarts. A deadline is a
+    Deadline and budget cover all attempts together, and there are at most `max_expansions` restarts. A deadline is a
     point in time, so if a loop serves many requests, pass one for each: `execute(..., deadline=Deadline.after(30))`.
     `execute` and `stream` accept the options of an adapter's `evaluate`.
     """
@@ -91,71 +50,52 @@ class MainLoop:
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[T]:
         """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
-        expansions = self._expansions(prompt, session, adapter, options)
-        with self.recorder or nullcontext(), closing_resources(prompt, session, expansions.scope.run_id), expansions:
+        scope = self._scope(prompt, adapter, options)
+        with self.recorder or nullcontext():
             while True:
                 try:
                     return adapter.evaluate(prompt, session=session, **options)
                 except VisibilityExpansionRequired as signal:
-                    expansions.open(signal)
+                    # Of an adapter with an `evaluate` of its own: the inner loop restarts by itself.
+                    scope.check_expansions(signal, prompt.name)
+                    scope.open(signal, session)
 
     async def execute_async(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[T]:
         """`execute` on an event loop."""
-        expansions = self._expansions(prompt, session, adapter, options)
-        with self.recorder or nullcontext(), expansions:
-            async with closing_resources_async(prompt, session, expansions.scope.run_id):
-                while True:
-                    try:
-                        return await adapter.evaluate_async(prompt, session=session, **options)
-                    except VisibilityExpansionRequired as signal:
-                        expansions.open(signal)
+        self._scope(prompt, adapter, options)
+        with self.recorder or nullcontext():
+            return await adapter.evaluate_async(prompt, session=session, **options)
 
     def stream(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> EventStream[T]:
         """`execute` as a stream of events, through restarts."""
-        expansions = self._expansions(prompt, session, adapter, options)
+        scope = self._scope(prompt, adapter, options)
 
         def events() -> Generator[StreamEvent[T], None, None]:
-            with (
-                self.recorder or nullcontext(),
-                closing_resources(prompt, session, expansions.scope.run_id),
-                expansions,
-            ):
-                while True:
-                    try:
-                        with adapter.stream(prompt, session=session, **options) as attempt:
-                            yield from attempt
-                            return
-                    except VisibilityExpansionRequired as signal:
-                        yield expansions.open(signal)
+            with self.recorder or nullcontext(), adapter.stream(prompt, session=session, **options) as stream:
+                yield from stream
 
-        return EventStream(events(), expansions.scope)
+        return EventStream(events(), scope)
 
     def stream_async(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> AsyncEventStream[T]:
         """`stream` on an event loop."""
-        expansions = self._expansions(prompt, session, adapter, options)
+        scope = self._scope(prompt, adapter, options)
 
         async def events() -> AsyncGenerator[StreamEvent[T], None]:
-            with self.recorder or nullcontext(), expansions:
-                async with closing_resources_async(prompt, session, expansions.scope.run_id):
-                    while True:
-                        try:
-                            async with adapter.stream_async(prompt, session=session, **options) as attempt:
-                                async for event in attempt:
-                                    yield event
-                                return
-                        except VisibilityExpansionRequired as signal:
-                            yield expansions.open(signal)
+            with self.recorder or nullcontext():
+                async with adapter.stream_async(prompt, session=session, **options) as stream:
+                    async for event in stream:
+                        yield event
 
-        return AsyncEventStream(events(), expansions.scope)
+        return AsyncEventStream(events(), scope)
 
-    def _expansions(self, prompt: Prompt[Any], session: Session, adapter: object, options: RunOptions) -> Expansions:
-        """The state shared by the evaluations of one run."""
+    def _scope(self, prompt: Prompt[Any], adapter: object, options: RunOptions) -> RunScope:
+        """Put the scope of a new run, which may restart, into its options."""
         check_prompt(prompt)
         if not isinstance(adapter, ProviderAdapter):
             raise TypeError(
@@ -163,7 +103,7 @@ class MainLoop:
             )
         meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
         scope = options["scope"] = RunScope(meter, max_expansions=self.max_expansions)
-        return Expansions(prompt, session, scope)
+        return scope
 
 
 def run(
@@ -197,7 +137,7 @@ async def run_async(
 
 
 class Conversation(Generic[OutputT]):
-    """A conversation with a model, in several turns.
+    """A conversation with a model, in several exchanges.
 
         chat = Conversation(prompt, adapter=OpenAIAdapter("gpt-5.6"))
         print(chat.send("Where is order 7?").text)
@@ -205,9 +145,9 @@ class Conversation(Generic[OutputT]):
             for event in events: ...
 
     All state is in the session: opened sections stay open, and a conversation whose session was restored from a
-    snapshot continues from there. Each turn is a separate run; `budget` limits each turn unless `send` receives
-    another. A turn can be stopped at any time: by closing its stream, cancelling its task, or Ctrl-C. Used as a context
-    manager, the conversation keeps the prompt's resources open between turns. `prompt` is its own copy of the prompt.
+    snapshot continues from there. Each exchange is a separate run; `budget` limits each of them unless `send` receives
+    another. A run can be stopped at any time: by closing its stream, cancelling its task, or Ctrl-C. Used as a context
+    manager, the conversation keeps the prompt's resources open in between. `prompt` is its own copy of the prompt.
     """
 
     def __init__(
@@ -250,13 +190,13 @@ class Conversation(Generic[OutputT]):
 
     @property
     def usage(self) -> TokenUsage:
-        """The tokens used in all turns, including those in earlier processes."""
+        """The tokens used in all exchanges, including those in earlier processes."""
         mine = self.conversation_id
         calls = self.session[ModelCalled].view()
         return sum((call.usage for call in calls if call.conversation_id == mine), TokenUsage())
 
     def bind(self, *params: Any) -> None:
-        """Replace bound params; with the next turn, the model is told what changed."""
+        """Replace bound params; the next exchange begins with a notice of what changed."""
         self.prompt.bind(*params)
 
     def send(self, content: Content | None = None, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:

@@ -54,7 +54,7 @@ class MediaSupport:
         return max(1, len(part.data) // (4 if isinstance(part, Document) else 1_000))
 
     def problem(self, part: Part) -> str:
-        """Why the model does not accept this part; empty if it does."""
+        """The reason why the model does not accept this part; empty if it does."""
         if not isinstance(part, Media):
             return ""
         types = self.images if isinstance(part, Image) else self.audio if isinstance(part, Audio) else self.documents

@@ -261,7 +261,7 @@ def last_exchange(messages: Sequence[Message]) -> int:
 
 
 def assistant_messages(messages: Iterable[Message]) -> list[Message]:
-    """What the model has said; a restart keeps all of it."""
+    """The model's messages; a restart keeps all of them."""
     return [message for message in messages if message.role == "assistant"]
 
 
@@ -278,13 +278,13 @@ def failed_results(calls: Iterable[ToolCall], text: str) -> list[Message]:
 
 
 def with_results(messages: Sequence[Message], results: Iterable[Message]) -> list[Message]:
-    """The conversation with these results in its last turn, all results before what the user said in the meantime."""
+    """Insert tool results into the last exchange, before any later user messages."""
     start = last_exchange(messages)
     return [*messages[:start], *sorted((*messages[start:], *results), key=lambda message: message.role != "tool")]
 
 
 def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
-    """The conversation with the results of the last turn moved before what the user said in the meantime.
+    """The conversation with the results of the last turn moved before later user messages.
 
     A user message sent while calls are open cancels them: they are not run. None means that nothing has to change.
     """
@@ -297,7 +297,7 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
 
 
 def rebased(messages: Iterable[Message]) -> list[Message]:
-    """The messages kept when the system text and the tools are replaced: all but those that are then written anew."""
+    """The messages kept when the system text and the tools are replaced: all but those that are then rewritten."""
     said = (message for message in messages if message.role not in ("tools_added", "tools_removed"))
     kept = [message for message in said if (message.role, message.kind) not in _REWRITTEN]
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
@@ -317,7 +317,7 @@ def with_prompt_message(messages: list[Message], turn: Message | None, *, restar
 
 
 def unanswered_words(messages: Sequence[Message]) -> list[Message]:
-    """What the user has said since the last message from anyone else."""
+    """The user's trailing messages."""
     start = next((i for i in range(len(messages), 0, -1) if messages[i - 1].role != "user"), 0)
     return [message for message in messages[start:] if message.by_user]
 
@@ -334,7 +334,7 @@ def user_words(messages: Sequence[Message]) -> str:
 
 
 def text_before_pauses(messages: Sequence[Message]) -> str:
-    """What the model has written of the answer that follows these messages, before the provider paused it."""
+    """The text of the answer that follows these messages, written before the provider paused it."""
     start = len(messages)
     while start and messages[start - 1].paused:
         start -= 1
@@ -342,12 +342,12 @@ def text_before_pauses(messages: Sequence[Message]) -> str:
 
 
 class Transcript:
-    """The session's conversation as a loop writes it; what others add at any time comes after what the loop says."""
+    """The session's conversation as a loop writes it; what others add at any time comes after the loop's messages."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
         self._messages = session[Message]
-        # What the loop has said after the first `_ordered` messages; anything else there was added by others.
+        # The loop's messages after the first `_ordered`; anything else there was added by others.
         self._ordered = 0
         self._said: list[Message] = []
 
@@ -357,19 +357,19 @@ class Transcript:
             self._said.append(message)
 
     def sent(self) -> Sequence[Message]:
-        """The messages for a request; what the loop says from now on comes after them."""
+        """The messages for a request; those that the loop adds from now on come after them."""
         messages = self._messages.view()
         self._ordered = len(messages)
         return messages
 
     def adopt(self) -> None:
-        """Take over the conversation so far, with results before what the user said: every provider requires that."""
+        """Take over the conversation so far, with results before user messages: every provider requires that."""
         if results_before_user(self._messages.view()) is not None:
             self._messages.update(lambda messages: results_before_user(messages) or messages)
         self._ordered = len(self._messages)
 
     def put_in_order(self) -> bool:
-        """Put what others said in the meantime after what the loop said; return whether that ends with the user."""
+        """Move messages that others added after those of the loop; return True if the user's is then the last."""
         start, last = self._ordered, None
         # A paused reply must stay the last message for its provider to continue it.
         paused = bool(self._said) and self._said[-1].paused

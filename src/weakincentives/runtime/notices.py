@@ -23,6 +23,7 @@ from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.exposure import (
     Changes,
     Comparison,
+    PromptDifference,
     after_render,
     after_result,
     after_search,
@@ -58,7 +59,7 @@ class Notices:
         before = self.context.exposure if restarts else Exposure()
         adapter = self.context.adapter
         changes = after_render(rendered, before, adapter)
-        # A restart keeps what user sections have said, also of those that are gone, but not the notice of that.
+        # A restart keeps the text of user sections, also of those that are gone, but not the notice of that.
         gone = {
             path: SectionVisibility.FULL for path in before if is_user(view, path) and not view.find(".".join(path))
         }
@@ -140,7 +141,7 @@ class Notices:
             self.context.emit(events.SectionLoaded, section_key=".".join(path), sections=within, changed_tools=changed)
 
     def open(self, paths: Sequence[SectionPath], decider: str) -> None:
-        """Open sections without the model asking; it reads their text before its next reply."""
+        """Open sections without a call of the model; their text precedes its next reply."""
         if not paths:
             return
         for path in paths:
@@ -184,9 +185,9 @@ class Notices:
             self.context.run.shown,
             view,
             self.context.adapter,
-            trusted=trusted,
-            restarted=restarted,
-            removed_tools=removed_tools,
+            trusted,
+            restarted,
+            PromptDifference(removed_tools=removed_tools),
         ).difference()
         said = parts_in(found.user_pieces())
         self.context.adapter.check_parts(said, self.context.session[Message].view())

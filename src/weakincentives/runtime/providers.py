@@ -61,7 +61,7 @@ class AdapterSpec:
 
     @property
     def usage(self) -> str:
-        """How to write the adapter in one string, such as `openai:MODEL`."""
+        """The adapter in one string, such as `openai:MODEL`."""
         return f"{self.provider}:{self.model}" if self.requires_model else f"{self.provider}[:{self.model}]"
 
     def load(self) -> Any:

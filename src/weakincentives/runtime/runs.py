@@ -6,20 +6,33 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from weakincentives._fence import Fence
 from weakincentives._frozen import quick_init
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Meter, Spent
-from weakincentives.prompt import AnyTool, HostedTool, Overrides, Presentation, SectionVisibility, Tool, portable_name
+from weakincentives.prompt import (
+    AnyTool,
+    HostedTool,
+    Overrides,
+    Presentation,
+    SectionVisibility,
+    SetVisibilityOverride,
+    Tool,
+    VisibilityExpansionRequired,
+    portable_name,
+)
 from weakincentives.runtime.messages import Message, ModelReply
+from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
 
 
+@quick_init
 @dataclass(frozen=True, slots=True)
 class ToolRef:
     """A reference to an offered tool: its section's key ('' for built-in tools) and its name.
@@ -38,14 +51,8 @@ class ToolRef:
 
     @property
     def unfound(self) -> bool:
-        """Whether the model does not know the tool yet: its section is closed, and the provider has not found it."""
+        """True if the model does not have the tool yet: its section is closed, and the provider has not found it."""
         return self.deferred and not self.found
-
-
-@lru_cache(maxsize=4096)
-def tool_ref(section_key: str, name: str, initial: bool) -> ToolRef:
-    """The ref of a tool just offered, cached because every run offers the same tools."""
-    return ToolRef(section_key, name, initial)
 
 
 def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
@@ -59,11 +66,11 @@ def by_section(refs: Iterable[ToolRef]) -> dict[str, tuple[str, ...]]:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One evaluation so far. `chosen`, `selected` and `overrides` are the visibilities it began with, if they were not
+    """A run so far. `chosen`, `selected` and `overrides` are the visibilities it began with, if they were not
     declared, by section key: those opened by a rule, the user's words or the token budget, those that the code of
     sections decided, and those that its caller asked for.
 
-    `opening` says that it stopped so that a new evaluation can open sections. `shown` is what each section showed when
+    `opening` says that it stopped so that a new attempt can open sections. `shown` is what each section showed when
     the model was last informed. `unfinished` says that the last message is what was shown of a reply that broke off.
     `answers` is the number of assistant messages before the run, counted if there may be hosted tools. `params` is a
     digest of its params, and `attempt` counts its restarts.
@@ -104,11 +111,11 @@ _values = attrgetter(*_FIELDS)
 
 @dataclass(slots=True)
 class RunScope:
-    """What all evaluations of one execution share: the id, the meter, and the number of the attempt.
+    """The state that all attempts of a run share: the id, the meter, and the number of the attempt.
 
     `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
     its name; `recovers` says whether the next one would continue after an error, and `max_expansions` how often a main
-    loop restarts the run to open sections; without one, its caller opens them. `abandon`, set by the evaluation under
+    loop restarts the run to open sections; without one, its caller opens them. `abandon`, set by the attempt under
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
     `presentation` is the prompt as the run shows it.
@@ -127,10 +134,21 @@ class RunScope:
     fence: Fence = field(default_factory=Fence)
     presentation: Presentation | None = None
 
-    @property
-    def may_restart(self) -> bool:
-        """True if an attempt that ends to open sections is followed by another."""
-        return self.max_expansions is not None and self.attempt <= self.max_expansions
+    def check_expansions(self, signal: VisibilityExpansionRequired, prompt_name: str) -> None:
+        """Raise if the run has restarted as often as it may."""
+        if self.max_expansions is not None and self.attempt > self.max_expansions:
+            raise PromptEvaluationError(
+                f"'{prompt_name}' asked to open sections more than {self.max_expansions} times "
+                f"(now: {', '.join(signal.section_keys)}); raise max_expansions or show these sections in full.",
+                prompt_name=prompt_name,
+                phase="tool",
+            )
+
+    def open(self, signal: VisibilityExpansionRequired, session: Session) -> None:
+        """Open what an attempt asked for, for the next one to show."""
+        for path, visibility in signal.requested_overrides.items():
+            session.dispatch(SetVisibilityOverride(path, visibility))
+        self.attempt += 1
 
 
 class Offer(NamedTuple):
@@ -138,14 +156,6 @@ class Offer(NamedTuple):
 
     ref: ToolRef
     tool: AnyTool
-
-
-@dataclass(frozen=True, slots=True)
-class ToolChanges:
-    """What has to change for the model to have exactly the tools of the sections shown in full."""
-
-    new: Sequence[Offer]
-    changed: Sequence[ToolRef]
 
 
 class Toolbox:
@@ -163,13 +173,12 @@ class Toolbox:
         self.version = 0
 
     def add(self, *offers: Offer) -> None:
+        """Offer these tools, or put them in the place of those with the same names."""
         self._offers.update((portable_name(offer.ref.name), offer) for offer in offers)
-        self._changed()
-
-    def apply(self, changes: ToolChanges) -> None:
-        known = [Offer(ref, self._offers[portable_name(ref.name)].tool) for ref in changes.changed]
-        if known or changes.new:
-            self.add(*known, *changes.new)
+        if offers:
+            self.version += 1
+            for cached in ("offered", "callable_names", "_names"):
+                self.__dict__.pop(cached, None)
 
     def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Record what the provider's search has found; return what is new, by section."""
@@ -244,16 +253,17 @@ class Toolbox:
 
     def changes(
         self, wanted: Sequence[Offer], searchable: Iterable[Offer] = (), *, new_exchange: bool = False
-    ) -> ToolChanges:
-        """Compare with what sections offer now; of several tools with the same name, the one to keep comes first.
+    ) -> tuple[list[Offer], list[Offer]]:
+        """The new and the changed offers after which the model has exactly the tools that sections offer now.
 
+        Of several tools with the same name, the one to keep comes first.
         Once registered, a name stays with its section for the turn; a tool of another section is skipped with a
         warning. A tool that the provider has not found yet may be in a closed section, as long as it is `searchable`.
         """
         shown = {(ref.section_key, ref.name) for ref, _ in wanted}
         closed = {(ref.section_key, ref.name) for ref, _ in searchable}
         owners = dict(self._reserved)
-        changed: list[ToolRef] = []
+        changed: list[Offer] = []
         for ref, tool in self._offers.values():
             key = ref.section_key, ref.name
             is_shown = not ref.section_key or key in shown
@@ -261,7 +271,8 @@ class Toolbox:
             free = revoked and (new_exchange or ref.free)
             owners.update(dict.fromkeys(self._sent_names(tool)[free:], key))
             if revoked is not ref.revoked or free is not ref.free or (is_shown and ref.unfound):
-                changed.append(replace(ref, revoked=revoked, found=ref.found or (is_shown and ref.deferred), free=free))
+                found = ref.found or (is_shown and ref.deferred)
+                changed.append(Offer(replace(ref, revoked=revoked, found=found, free=free), tool))
         for ref, tool in wanted:
             # The provider's own names come first, wherever the hosted tool stands in the prompt.
             for name in self._sent_names(tool)[1:]:
@@ -280,10 +291,10 @@ class Toolbox:
             elif (known.ref.section_key, known.ref.name) != key:
                 # It takes the old one's place, since a name is sent only once.
                 new.append(Offer(replace(ref, initial=known.ref.initial), tool))
-        return ToolChanges(new, changed)
+        return new, changed
 
     def is_new(self, tool: AnyTool) -> bool:
-        """Whether the tool has not been offered, and its name is not taken."""
+        """True if the tool has not been offered, and its name is not taken."""
         known = self.get(tool.name)
         return self._owner(tool) is None and (known is None or known.tool is not tool)
 
@@ -316,8 +327,3 @@ class Toolbox:
             logger.warning(
                 "Skipping duplicate tool '%s' of section '%s': %s has it already.", name, section_key, has_it
             )
-
-    def _changed(self) -> None:
-        self.version += 1
-        for cached in ("offered", "callable_names", "_names"):
-            self.__dict__.pop(cached, None)

@@ -7,8 +7,7 @@ from functools import partial
 
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt import CollapseSection, SectionPath, SectionVisibility, View, inside
-from weakincentives.runtime.config import LoopAdapter
-from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.context import LoopAdapter, RunContext
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.exposure import media_tokens
 

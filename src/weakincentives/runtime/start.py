@@ -1,4 +1,4 @@
-"""How a run begins: afresh, as a restart, where another process left it, or with the next message."""
+"""The beginning of a run: afresh, as a restart, where another process left it, or with the next message."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Entry = Literal["fresh", "restart", "continue", "next message", "refused"]
 
 
 def entry(run: Run | None, beginning: Beginning, ns: str, key: str, params: str, attempt: int) -> Entry:
-    """How a run begins, given the run that its session holds; `params` is a digest of the prompt's params."""
+    """The way in which a run begins, by the run that its session holds; `params` is a digest of the prompt's params."""
     if run is None or (run.prompt_ns, run.prompt_key) != (ns, key):
         return "refused" if beginning == "resume" else "fresh"
     if beginning == "resume":
@@ -88,7 +88,7 @@ class RunStart:
             return (yield from self._next_message(run))
         if self.beginning == "resume":
             scope.attempt = max(scope.attempt, run.attempt + 1)
-            scope.meter.restore(run.spent)
+            scope.meter.spent = run.spent
             self._resume_presentation(run)
         yield from self._render(run)
         return ()
@@ -168,7 +168,7 @@ class RunStart:
         context.adapter.check_parts(rendered.user_parts, others)
         context.run = self._run_after(before, kept, same_run=same_run)
         self.tools.begin(view)
-        # What was said since is put after what the loop adds.
+        # Messages that were added since are put after those of the loop.
         context.session[Message].update(lambda said: said[len(messages) :])
         self.notices.record_rendered(rendered, view, restarts=before is not None)
         if goes_on and any(context.adapter.binds_reasoning(message) for message in messages if not message.rebased):
@@ -245,7 +245,7 @@ class RunStart:
         overrides = {**run.overrides, **context.overrides_by_key}
         selected = context.presentation.decisions()[1]
         context.save(selected=selected, overrides=overrides, params=context.prompt.params_digest)
-        context.scope.meter.restore(run.spent)
+        context.scope.meter.spent = run.spent
         context.transcript.adopt()
         pending = unanswered_calls(context.session[Message].view())
         if pending:

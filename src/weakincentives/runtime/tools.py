@@ -17,9 +17,9 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import events
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.hosted import Owned, check_hosted, hosted_outputs
+from weakincentives.runtime.hosted import Owned, hosted_outputs, hosted_problems
 from weakincentives.runtime.messages import Message, ModelReply, assistant_messages
-from weakincentives.runtime.runs import Offer, Toolbox, ToolRef, by_section, tool_ref
+from weakincentives.runtime.runs import Offer, Toolbox, ToolRef, by_section
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -28,12 +28,12 @@ _NOT_SEEN = object()
 
 @dataclass(slots=True)
 class OfferedTools:
-    """Keeps the tools of a run in step with its open sections, and tells the model of every change."""
+    """Keeps the tools of a run in step with its open sections, and announces every change in the conversation."""
 
     context: RunContext
     toolbox: Toolbox = field(init=False)
     _seen_overrides: VisibilityOverrides | object | None = _NOT_SEEN
-    _told_version: int = 0
+    _announced: int = 0
     _new_exchange: bool = False
 
     def __post_init__(self) -> None:
@@ -41,17 +41,17 @@ class OfferedTools:
 
     def begin(self, view: View) -> None:
         """Offer the first tools, which the model learns from the request itself."""
-        self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True)).new)
+        self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True))[0])
         self._check_names(view)
         for offer in self._searchable(view):
             if self.toolbox.is_new(offer.tool):
                 self.toolbox.add(offer)
-        self._told_version = self.toolbox.version
+        self._announced = self.toolbox.version
         self.context.save(tools=self.toolbox.refs)
         self._seen_overrides = self.context.session[VisibilityOverrides].latest()
 
     def take_over(self, *, new_exchange: bool) -> list[str]:
-        """Offer what an earlier evaluation has offered; return the names of the tools that are gone."""
+        """Restore the tools of an earlier attempt; return the names of those that no longer exist."""
         self._new_exchange = new_exchange
         removed: list[str] = []
         if not self.context.adapter.defers_tools and any(ref.deferred for ref in self.context.run.tools):
@@ -67,12 +67,12 @@ class OfferedTools:
                 self.toolbox.add(Offer(ref, tool))
             elif not ref.revoked:
                 removed.append(ref.name)
-        self._told_version = self.toolbox.version
+        self._announced = self.toolbox.version
         self.check_hosted(view)
         return removed
 
     def register(self, *, mid_turn: bool = False) -> None:
-        """Make the tools of shown sections callable and those of closed ones not; the model is told later.
+        """Make the tools of shown sections callable and those of closed ones not; `update` announces it.
 
         New tools that need a restart wait for the end of the turn.
         """
@@ -81,30 +81,30 @@ class OfferedTools:
             return
         view = self.context.view
         wanted, searchable = self._offers(view, initial=False), self._searchable(view)
-        changes = self.toolbox.changes(wanted, searchable, new_exchange=self._new_exchange)
+        new, changed = self.toolbox.changes(wanted, searchable, new_exchange=self._new_exchange)
         self._new_exchange = False
         if mid_turn and not self.context.config.supports_dynamic_tools:
-            self.toolbox.apply(replace(changes, new=()))
+            self.toolbox.add(*changed)
             return
-        if changes.new and not self.context.config.supports_dynamic_tools:
+        if new and not self.context.config.supports_dynamic_tools:
             self.context.save(opening=True)
             # A handler has already opened the section in the session.
-            key = changes.new[0].ref.section_key
+            key = new[0].ref.section_key
             raise VisibilityExpansionRequired(
                 requested_overrides={},
                 reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
                 section_keys=(key,) if key else (),
             )
-        self._check((ref.section_key, tool) for ref, tool in changes.new if isinstance(tool, HostedTool))
-        self.toolbox.apply(changes)
+        self._check((ref.section_key, tool) for ref, tool in new if isinstance(tool, HostedTool))
+        self.toolbox.add(*changed, *new)
         self._seen_overrides = overrides
 
     def update(self, turn: int) -> None:
-        """Register the tools of the sections now shown, and tell the model what has changed since it was last told."""
+        """Register the tools of the sections now shown, and announce what has changed since the last time."""
         self.register()
-        if self.toolbox.version == self._told_version:
+        if self.toolbox.version == self._announced:
             return
-        self._told_version = self.toolbox.version
+        self._announced = self.toolbox.version
         before, now = (
             {(ref.section_key, ref.name): ref for ref in refs if not ref.revoked}
             for refs in (self.context.run.tools, self.toolbox.refs)
@@ -190,7 +190,7 @@ class OfferedTools:
             key = "" if node is None else node.key
             if isinstance(tool, HostedTool):
                 key, tool = next(iter(self._same_hosted(tool, view)), (key, tool))
-            offers.setdefault((key, tool.name), Offer(tool_ref(key, tool.name, initial), tool))
+            offers.setdefault((key, tool.name), Offer(ToolRef(key, tool.name, initial), tool))
         return list(offers.values())
 
     def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:
@@ -214,8 +214,12 @@ class OfferedTools:
                 )
 
     def _check(self, owned: Iterable[Owned]) -> None:
+        """Raise for the first of these tools that the adapter cannot offer."""
         adapter = self.context.adapter
-        check_hosted(owned, adapter.hosted_tool_codecs, adapter.name, self.context.name)
+        for _, problem in hosted_problems(owned, adapter.hosted_tool_codecs, adapter.name):
+            if problem is not None:
+                problem.prompt_name = problem.prompt_name or self.context.name
+                raise problem
 
 
 def _all_hosted(view: View) -> list[Owned]:
