@@ -109,10 +109,6 @@ def _exchanges(adapter: Any, prompt: Callable[[], Prompt[Any]], numbers: Sequenc
     return best
 
 
-def _scripted() -> ScriptedAdapter:
-    return ScriptedAdapter(lambda request: "It is on its way.")
-
-
 def _plain() -> Prompt[None]:
     task = MarkdownSection(title="Task", key="task", template="You help.")
     return Prompt(PromptTemplate(ns="bench", key="chat", sections=[task]))
