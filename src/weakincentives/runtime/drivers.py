@@ -199,7 +199,7 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
             except ValueError:  # The generator is running in another thread.
                 if self._scope.abandon is not None:
                     self._scope.abandon()
-                else:  # It has not begun, or is between two evaluations.
+                else:  # It has not begun, or is between two adapters.
                     self._scope.fence.close()
 
     def __enter__(self) -> EventStream[OutputT]:
@@ -254,7 +254,7 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
 
     def __del__(self) -> None:
         # The event loop closes a dropped async generator only later, but the session must be free at once.
-        # The streams of one run's evaluations share its scope: one that was closed must not end the next.
+        # The streams of one run, on one adapter after another, share its scope: a closed one must not end the next.
         if not self._closed and self._scope.abandon is not None:
             self._scope.abandon()
 
