@@ -66,10 +66,6 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _scripted() -> ScriptedAdapter:
-    return ScriptedAdapter(lambda request: "It is on its way.")
-
-
 def _closed(
     name: str, adapter: Any, template: Callable[[], PromptTemplate[None]], goal: float | None = None
 ) -> Iterator[Row]:

@@ -122,6 +122,12 @@ class FallbackAdapter(ProviderAdapter):
 
         return AsyncEventStream(events(), attempts.scope)
 
+    def resume(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
+        options["beginning"] = "resume"
+        return self.evaluate(prompt, session=session, **options)
+
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:

@@ -170,8 +170,10 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Continue the session's run with the request it would have sent next, in this process or another."""
+        # Not by `evaluate`: an adapter that defines that alone may not know how to continue.
         options["beginning"] = "resume"
-        return self.evaluate(prompt, session=session, **options)
+        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
+            return drive(loop, channel)
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
