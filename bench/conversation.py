@@ -78,6 +78,10 @@ def _closed(
         yield Row(label, taken * 1e6, "µs", ratio=ratio, ratio_goal=goal, baseline=f"exchange {CLOSED[0]}")
 
 
+def _scripted() -> ScriptedAdapter:
+    return ScriptedAdapter(lambda request: "It is on its way.")
+
+
 def _searching() -> PromptTemplate[None]:
     return PromptTemplate(ns="bench", key="search", sections=desk().sections, disclosure=SearchSections())
 
