@@ -21,15 +21,12 @@ from weakincentives.runtime import (
     ProviderAdapter,
     ReasoningDelta,
     Restarted,
-    RunOptions,
-    RunScope,
     Settings,
     StreamEvent,
     TextDelta,
     ToolStarted,
-    adapter_spec,
-    adapter_specs,
 )
+from weakincentives.runtime.spi import RunOptions, RunScope, adapter_spec, adapter_specs
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.adapters")

@@ -17,7 +17,6 @@ from weakincentives.content import Part, Text
 from weakincentives.errors import OutputParseError
 from weakincentives.prompt import StructuredOutputConfig, parse_structured_output
 from weakincentives.runtime import (
-    CORRECTION,
     ArgumentsDelta,
     Completed,
     Conversation,
@@ -34,6 +33,7 @@ from weakincentives.runtime import (
     ToolInvoked,
     ToolStarted,
 )
+from weakincentives.runtime.spi import CORRECTION
 from weakincentives.serde import dump
 
 logger = logging.getLogger("weakincentives.ui")

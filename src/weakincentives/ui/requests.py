@@ -17,7 +17,8 @@ import msgspec
 from starlette.requests import Request
 
 from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of, text_of
-from weakincentives.runtime import CORRECTION, Conversation, Message, Run
+from weakincentives.runtime import Conversation, Message
+from weakincentives.runtime.spi import CORRECTION, Run
 from weakincentives.ui.page import message_id
 
 MAX_ID = 128

@@ -16,8 +16,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weakincentives.errors import WinkError
-from weakincentives.runtime import Completed, Conversation, RunOptions, StreamEvent
-from weakincentives.runtime.bridge import Workers, finish
+from weakincentives.runtime import Completed, Conversation, StreamEvent
+from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
 from weakincentives.ui.page import FAILED, Failed, Show
 from weakincentives.ui.requests import BEHIND, MAX_ID, RECEIVED, Asked, Refused, received, take_back_answer
