@@ -66,10 +66,6 @@ def rows() -> Iterator[Row]:
     )
 
 
-def _scripted() -> ScriptedAdapter:
-    return ScriptedAdapter(lambda request: "It is on its way.")
-
-
 def _closed(
     name: str, adapter: Any, template: Callable[[], PromptTemplate[None]], goal: float | None = None
 ) -> Iterator[Row]:
@@ -80,6 +76,10 @@ def _closed(
         label = f"exchange {number:,} of a chat with closed sections: {name}"
         ratio = taken / first
         yield Row(label, taken * 1e6, "µs", ratio=ratio, ratio_goal=goal, baseline=f"exchange {CLOSED[0]}")
+
+
+def _scripted() -> ScriptedAdapter:
+    return ScriptedAdapter(lambda request: "It is on its way.")
 
 
 def _searching() -> PromptTemplate[None]:
@@ -107,10 +107,6 @@ def _exchanges(adapter: Any, prompt: Callable[[], Prompt[Any]], numbers: Sequenc
             moments.append(time.process_time())
         best = [min(known, (moments[at + 10] - moments[at - 5]) / 15) for known, at in zip(best, numbers, strict=True)]
     return best
-
-
-def _scripted() -> ScriptedAdapter:
-    return ScriptedAdapter(lambda request: "It is on its way.")
 
 
 def _plain() -> Prompt[None]:

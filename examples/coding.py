@@ -24,22 +24,20 @@ from typing import Annotated
 from weakincentives import (
     Budget,
     Conversation,
-    HostFilesystem,
     MarkdownSection,
     Prompt,
     PromptTemplate,
     ScriptedAdapter,
     SectionVisibility,
     ToolContext,
-    ToolInvoked,
-    ToolValidationError,
     adapter_for,
     call,
     tool,
 )
 from weakincentives.contrib.tools import VfsToolsSection
-from weakincentives.filesystem import Filesystem
-from weakincentives.runtime import ProviderAdapter
+from weakincentives.errors import ToolValidationError
+from weakincentives.filesystem import Filesystem, HostFilesystem
+from weakincentives.runtime import ProviderAdapter, ToolInvoked
 
 MOST_OUTPUT = 8_000
 

@@ -25,12 +25,11 @@ from weakincentives import (
     Prompt,
     PromptTemplate,
     ScriptedAdapter,
-    ToolInvoked,
     adapter_for,
     call,
     mcp_sections,
 )
-from weakincentives.runtime import ProviderAdapter
+from weakincentives.runtime import ProviderAdapter, ToolInvoked
 
 CONFIG = Path(__file__).with_name("mcp_servers.json")
 

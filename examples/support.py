@@ -23,14 +23,13 @@ from weakincentives import (
     SectionVisibility,
     Tool,
     ToolContext,
-    ToolInvoked,
-    ToolValidationError,
     adapter_for,
     call,
     reducer,
     tool,
 )
-from weakincentives.runtime import ProviderAdapter
+from weakincentives.errors import ToolValidationError
+from weakincentives.runtime import ProviderAdapter, ToolInvoked
 
 TODAY = date(2026, 11, 16)
 

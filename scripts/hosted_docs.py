@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.adapters.hosted import codecs_by_kind, nested_settings
-from weakincentives.runtime import adapter_specs
+from weakincentives.runtime.spi import adapter_specs
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "hosted-tools.md"
 TABLES = re.compile(r"(<!-- capabilities -->\n).*(<!-- end of capabilities -->\n)", re.DOTALL)

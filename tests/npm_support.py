@@ -29,10 +29,11 @@ class NpmModules:
     node: str
     environment: dict[str, str]
 
-    def run(self, script: str, *arguments: str, timeout: float = 60) -> Any:
+    def run(self, script: str, *arguments: str, timeout: float = 60, **environment: str) -> Any:
         """Run a script of `tests/npm` to its end and return the JSON that it prints."""
         command = [self.node, str(self.folder / script), *arguments]
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=timeout)
+        surroundings = {**self.environment, **environment}
+        done = subprocess.run(command, env=surroundings, capture_output=True, text=True, timeout=timeout)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

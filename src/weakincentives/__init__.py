@@ -23,26 +23,18 @@ if TYPE_CHECKING:
         ContextOverflowError as ContextOverflowError,
         DeadlineExceededError as DeadlineExceededError,
         PromptEvaluationError as PromptEvaluationError,
-        ToolValidationError as ToolValidationError,
         WinkError as WinkError,
     )
     from weakincentives.limits import (
         Budget as Budget,
         Deadline as Deadline,
-        Prices as Prices,
-        TokenUsage as TokenUsage,
     )
     from weakincentives.mcp import mcp_sections as mcp_sections
     from weakincentives.prompt import (
         MarkdownSection as MarkdownSection,
-        OpenAndHalt as OpenAndHalt,
-        OpenOrRead as OpenOrRead,
-        OpenToFiles as OpenToFiles,
         Prompt as Prompt,
         PromptTemplate as PromptTemplate,
         PromptValidationError as PromptValidationError,
-        ReadSections as ReadSections,
-        SearchSections as SearchSections,
         Section as Section,
         SectionVisibility as SectionVisibility,
         TextSection as TextSection,
@@ -63,7 +55,7 @@ if TYPE_CHECKING:
         run_async as run_async,
     )
     from weakincentives.session import Session as Session, Snapshot as Snapshot, reducer as reducer
-    from weakincentives.skills import export_skill as export_skill, skill_sections as skill_sections
+    from weakincentives.skills import skill_sections as skill_sections
     from weakincentives.telemetry import record as record
 
 __version__ = "0.1.0"
@@ -82,21 +74,15 @@ _NAMES = {
         "ContextOverflowError",
         "DeadlineExceededError",
         "PromptEvaluationError",
-        "ToolValidationError",
         "WinkError",
     ],
-    "limits": ["Budget", "Deadline", "Prices", "TokenUsage"],
+    "limits": ["Budget", "Deadline"],
     "mcp": ["mcp_sections"],
     "prompt": [
         "MarkdownSection",
-        "OpenAndHalt",
-        "OpenOrRead",
-        "OpenToFiles",
         "Prompt",
         "PromptTemplate",
         "PromptValidationError",
-        "ReadSections",
-        "SearchSections",
         "Section",
         "SectionVisibility",
         "TextSection",
@@ -117,7 +103,7 @@ _NAMES = {
         "run_async",
     ],
     "session": ["Session", "Snapshot", "reducer"],
-    "skills": ["export_skill", "skill_sections"],
+    "skills": ["skill_sections"],
     "telemetry": ["record"],
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.adapters.scenarios import PAGE, SCENARIOS, Subject, page_with, subjects, table
-from weakincentives.runtime import adapter_specs
+from weakincentives.runtime.spi import adapter_specs
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
 

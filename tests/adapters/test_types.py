@@ -122,7 +122,7 @@ def test_any_type_with_fields_is_the_params_of_a_section(kind: Any) -> None:
 def test_a_dict_is_bound_to_the_typed_dict_that_has_its_keys() -> None:
     section = MarkdownSection[DictOrder](title="T", key="t", template="${item}")
     prompt = Prompt(PromptTemplate(ns="tests", key="params", sections=[section]))
-    with pytest.raises(PromptValidationError, match=r"the one TypedDict that has its keys \(item\); here that is none"):
+    with pytest.raises(PromptValidationError, match=r"the one TypedDict that has its keys \(item\); that is none"):
         prompt.bind({"item": "tea"})
 
 

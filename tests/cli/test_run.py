@@ -81,7 +81,7 @@ def test_the_adapter_is_a_setting(wink: Wink) -> None:
 
 def test_an_unknown_adapter_is_answered_with_those_that_exist(wink: Wink) -> None:
     done = wink("run", "desk:template", *GUEST, "-a", "opanai")
-    assert (done.returncode, "no adapter 'opanai'; there are local, openai, " in done.stderr) == (2, True)
+    assert (done.returncode, "no adapter 'opanai'; there are local, anthropic, " in done.stderr) == (2, True)
     assert "no adapter 'opanai'; there are " in wink("run", "desk:template", *GUEST, "-a", "opanai:gpt-5.6").stderr
     assert "needs a model, as in openai:MODEL" in wink("run", "desk:template", *GUEST, "-a", "openai").stderr
 

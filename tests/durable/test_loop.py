@@ -19,8 +19,6 @@ from weakincentives import (
     Binding,
     Budget,
     MarkdownSection,
-    OpenAndHalt,
-    OpenOrRead,
     Prompt,
     PromptEvaluationError,
     PromptTemplate,
@@ -43,6 +41,7 @@ from weakincentives.durable import (
     WorkPendingError,
 )
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, SerdeError
+from weakincentives.prompt import OpenAndHalt, OpenOrRead
 from weakincentives.runtime import ModelReply, ModelRequest
 
 

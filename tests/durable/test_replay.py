@@ -10,14 +10,11 @@ from tests.durable.agent import PAPER, Added, Task, Total
 from weakincentives import (
     Binding,
     MarkdownSection,
-    OpenOrRead,
     Prompt,
     PromptEvaluationError,
     PromptTemplate,
-    ReadSections,
     ResourceRegistry,
     ScriptedAdapter,
-    SearchSections,
     Session,
     Snapshot,
     Tool,
@@ -27,7 +24,7 @@ from weakincentives import (
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import DurableMainLoop
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import VisibilityOverrides
+from weakincentives.prompt import OpenOrRead, ReadSections, SearchSections, VisibilityOverrides
 from weakincentives.runtime import ModelRequest, ToolCall, ToolInvoked
 from weakincentives.session import observing
 

@@ -7,8 +7,9 @@ import pytest
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, Vendor
 from tests.durable.desk import Question, prompt_with, shout
 from tests.servers.turn import Call, Raw, Turn
-from weakincentives import PromptEvaluationError, ReadSections
+from weakincentives import PromptEvaluationError
 from weakincentives.durable import DurableMainLoop
+from weakincentives.prompt import ReadSections
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
 

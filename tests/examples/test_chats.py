@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.npm_support import NpmModules
-from tests.ui.server import Talkative, serving
+from tests.ui.server import Talkative, asked, post, serving
 from tests.viewer.conftest import browser as browser
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
+VISITOR = '{"cookie": "visitor=ann"}'
 SCRIPT = [call("read_section", section_key="refunds"), "How many days ago?", call("refund", order=7), "It is refunded."]
 
 
@@ -58,12 +59,14 @@ def address() -> Iterator[str]:
 
 
 def test_the_web_chat_serves_both_protocols(address: str, npm_modules: NpmModules) -> None:
-    first, second = npm_modules.run("vercel.mjs", "ai", f"{address}/api/chat", "t1", "Refund order 7.", "Two days.")
+    chat = f"{address}/api/chat"
+    first, second = npm_modules.run("vercel.mjs", "ai", chat, "t1", "Refund order 7.", "Two days.", HEADERS=VISITOR)
     assert (first["parts"][-1]["text"], second["parts"][-1]["text"]) == ("How many days ago?", "It is refunded.")
 
 
 def test_the_web_chat_speaks_ag_ui(address: str, npm_modules: NpmModules) -> None:
-    first, second = npm_modules.run("ag_ui.mjs", f"{address}/agent", "t1", "Refund order 7.", "Two days.")
+    agent = f"{address}/agent"
+    first, second = npm_modules.run("ag_ui.mjs", agent, "t1", "Refund order 7.", "Two days.", HEADERS=VISITOR)
     assert first["state"]["openSections"] == ["refunds"]
     assert second["messages"][-1]["content"] == "It is refunded."
 
@@ -75,7 +78,7 @@ def test_the_page_talks_in_a_browser(address: str, browser: Browser) -> None:
         page.fill("input[name=text]", text)
         page.click("text=Send")
         page.get_by_text(answer).wait_for()
-    assert page.locator("#log p").all_text_contents() == [
+    lines = [
         "Refund order 7.",
         'read_section {"section_key":"refunds"}',
         "opened refunds refund",
@@ -84,7 +87,15 @@ def test_the_page_talks_in_a_browser(address: str, browser: Browser) -> None:
         'refund {"order":7}',
         "It is refunded.",
     ]
+    assert page.locator("#log p").all_text_contents() == lines
+    page.reload()
+    page.get_by_text("It is refunded.").wait_for()
+    assert page.locator("#log p").all_text_contents() == lines
     page.close()
+
+
+def test_a_visitor_without_the_cookie_of_the_page_is_refused(address: str) -> None:
+    assert post(f"{address}/api/chat", asked("Hi."))[0] == 401
 
 
 def test_the_page_can_stop_an_answer(browser: Browser) -> None:

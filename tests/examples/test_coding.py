@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from examples.coding import SAMPLE, SCRIPT, Project, Report, agent
-from weakincentives import ScriptedAdapter, ToolInvoked, call
+from weakincentives import ScriptedAdapter, call
+from weakincentives.runtime import ToolInvoked
 
 DONE = Report("Nothing to do.", [], tests_pass=True)
 REFACTORING = call("read_section", section_key="refactoring")

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from examples.mcp_agent import CONFIG, agent, script, template
-from weakincentives import Prompt, ScriptedAdapter, ToolInvoked
+from weakincentives import Prompt, ScriptedAdapter
 from weakincentives.mcp import lock_file, read_lock
-from weakincentives.runtime import SectionLoaded
+from weakincentives.runtime import SectionLoaded, ToolInvoked
 
 SERVERS = ["files", "memory", "git", "time", "database"]
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from examples.support import ANN, SCRIPT, Bank, Case, CaseNote, Reply, desk, sample_shop, template
-from weakincentives import Prompt, ScriptedAdapter, Section, ToolInvoked, call
+from weakincentives import Prompt, ScriptedAdapter, Section, call
+from weakincentives.runtime import ToolInvoked
 
 DONE = Reply("Done.", "other")
 

@@ -133,3 +133,34 @@ def test_no_module_imports_from_a_test_module() -> None:
     nodes = [(path.name, node) for path in paths for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
     named = [(name, node.module or "") for name, node in nodes if isinstance(node, ast.ImportFrom)]
     assert [found for found in named if found[1].rpartition(".")[2].startswith("test_")] == []
+
+
+# Beside fronts: the runtime's seam for sibling packages, and modules that are a front of their own.
+SEAMS = frozenset(
+    f"weakincentives.{name}"
+    for name in (
+        "runtime.spi",
+        "prompt.overrides",
+        "serde.pattern",
+        "tools.web_search",
+        "mcp.server",
+        "adapters.local.models",
+    )
+)
+
+
+@pytest.mark.parametrize("module", sorted(module for module in modules() if companion(module)))
+def test_a_companion_imports_fronts_and_seams_alone(module: str) -> None:
+    """Adapters share their wires with each other, and the demo is a program of the command line."""
+    own = companion(module)
+    family = "adapters" if own.startswith("adapters") else "cli" if own == "demo" else own
+    others = {name for name in imports(module) if top(name) != family and companion(name) != own}
+    assert {name for name in others if not is_front(name)} == set()
+
+
+def is_front(module: str) -> bool:
+    """True for packages, modules that are part of none, seams, and a module that its package has a name for."""
+    package, _, name = module.rpartition(".")
+    path = modules()[module]
+    listed = package.count(".") and f'"{name}"' in modules()[package].read_text(encoding="utf-8")
+    return path.name == "__init__.py" or package == "weakincentives" or module in SEAMS or bool(listed)

@@ -1,10 +1,10 @@
 // Talks to a server with AG-UI's agent and prints its messages and state after each turn.
 // Arguments: the address, the thread, then a message each; a message is text, or JSON parts.
-// A message that begins with "stop:" is aborted once some text has come.
+// `HEADERS` has more headers of the requests, as JSON. A message that begins with "stop:" is aborted once some text has come.
 import { HttpAgent } from "@ag-ui/client";
 
 const [url, threadId, ...said] = process.argv.slice(2);
-const agent = new HttpAgent({ url, threadId, initialState: { page: "shop" } });
+const agent = new HttpAgent({ url, threadId, headers: JSON.parse(process.env.HEADERS ?? "{}"), initialState: { page: "shop" } });
 const printed = [];
 for (const text of said) {
   const content = text.startsWith("[") ? JSON.parse(text) : text;

@@ -1,9 +1,9 @@
 // Talks to a server as `useChat` does and prints the assistant messages that come of it.
 // Arguments: the package (ai or ai-6), the address, the thread, then a message each; a message is text, or JSON parts.
-// A message that begins with "stop:" is aborted once some text has come.
+// `HEADERS` has more headers of the requests, as JSON. A message that begins with "stop:" is aborted once some text has come.
 const [name, api, id, ...said] = process.argv.slice(2);
 const { DefaultChatTransport, readUIMessageStream } = await import(name);
-const transport = new DefaultChatTransport({ api });
+const transport = new DefaultChatTransport({ api, headers: JSON.parse(process.env.HEADERS ?? "{}") });
 const messages = [];
 const printed = [];
 for (const text of said) {

@@ -16,7 +16,6 @@ from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, OpenAndHalt, OpenOrRead, Prompt, PromptTemplate, ToolContext, tool
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import (
-    CORRECTION,
     ArgumentsDelta,
     Completed,
     Conversation,
@@ -32,6 +31,7 @@ from weakincentives.runtime import (
     ToolEnded,
     ToolStarted,
 )
+from weakincentives.runtime.spi import CORRECTION
 from weakincentives.session import Session, Snapshot
 
 PNG = b"\x89PNG\r\n\x1a\n" + bytes(8) + (3).to_bytes(4, "big") + (4).to_bytes(4, "big")

@@ -30,7 +30,8 @@ from weakincentives.prompt import (
     WorkspaceSection,
     tool,
 )
-from weakincentives.runtime import HistoryBuilder, MainLoop, ModelRequest, RunHistory, RunState, run_history
+from weakincentives.runtime import MainLoop, ModelRequest, RunHistory, run_history
+from weakincentives.runtime.spi import HistoryBuilder, RunState
 from weakincentives.session import Session
 
 HIDDEN = SectionVisibility.HIDDEN

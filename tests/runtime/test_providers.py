@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import weakincentives
-from weakincentives.runtime import AdapterSpec, ProviderAdapter, adapter_spec, adapter_specs, cache_safe_routes
+from weakincentives.runtime import AdapterSpec, ProviderAdapter
 from weakincentives.runtime.providers import GROUP
+from weakincentives.runtime.spi import adapter_spec, adapter_specs, cache_safe_routes
 
 PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 

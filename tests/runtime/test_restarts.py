@@ -36,6 +36,10 @@ from weakincentives.runtime import (
     MainLoop,
     Message,
     ModelRequest,
+    PromptResponse,
+    ProviderAdapter,
+    Restarted,
+    RunEnded,
     SectionOpened,
     ToolEnded,
     ToolInvoked,
@@ -161,6 +165,39 @@ def test_a_halt_and_the_restart_after_it_say_why() -> None:
     with ScriptedAdapter([open_("refunds")]) as adapter:
         halt = adapter.evaluate(Prompt(shop(disclosure=OpenAndHalt())), session=Session()).halt
     assert halt is not None and halt.reason == "needed"
+
+
+@pytest.mark.parametrize("strategy", [OpenAndHalt, OpenOrRead])
+def test_a_run_ends_once_and_every_attempt_before_it_as_a_restart(strategy: Any) -> None:
+    session = Session()
+    with ScriptedAdapter([open_("refunds"), "Done."]) as adapter:
+        MainLoop().execute(Prompt(shop(disclosure=strategy())), session=session, adapter=adapter)
+    assert [(event.status, event.section_keys, event.text) for event in session[RunEnded]] == [
+        ("restarted", ("refunds",), ""),
+        ("completed", (), "Done."),
+    ]
+
+
+def test_a_stream_that_is_closed_between_two_attempts_has_stopped() -> None:
+    session = Session()
+    adapter = ScriptedAdapter([open_("refunds"), "Done."])
+    with MainLoop().stream(Prompt(shop(disclosure=OpenOrRead())), session=session, adapter=adapter) as events:
+        assert next(event for event in events if isinstance(event, Restarted)) == Restarted("needed")
+    assert [event.status for event in session[RunEnded]] == ["restarted", "stopped"]
+
+
+def test_an_adapter_with_its_own_evaluate_is_restarted_too() -> None:
+    class Own(ProviderAdapter[Any]):
+        def evaluate(self, prompt: Any, *, session: Session, **options: Any) -> PromptResponse[Any]:
+            shown = prompt.render(session=session).text
+            if "All of refunds." not in shown:
+                raise VisibilityExpansionRequired(requested_overrides={("refunds",): FULL}, section_keys=("refunds",))
+            return PromptResponse(prompt.name, shown)
+
+    session, prompt = Session(), Prompt(shop())
+    assert "All of refunds." in MainLoop().execute(prompt, session=session, adapter=Own("own")).text
+    with pytest.raises(PromptEvaluationError, match="max_expansions"):
+        MainLoop(max_expansions=0).execute(prompt, session=Session(), adapter=Own("own"))
 
 
 def test_an_evaluation_by_hand_goes_on_after_the_signal_it_raised() -> None:

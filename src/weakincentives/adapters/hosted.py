@@ -12,7 +12,7 @@ import msgspec
 
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
-from weakincentives.runtime import adapter_specs
+from weakincentives.runtime.spi import adapter_specs
 from weakincentives.tools import DomainFilter, FailureCode, HostedToolFailure
 from weakincentives.tools.web_search import GeoHint
 

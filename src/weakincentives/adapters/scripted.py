@@ -11,7 +11,6 @@ from weakincentives import serde
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
-    CORRECTION,
     Channel,
     MediaSupport,
     Message,
@@ -21,6 +20,7 @@ from weakincentives.runtime import (
     StopReason,
     ToolCall,
 )
+from weakincentives.runtime.spi import CORRECTION
 from weakincentives.session import extends
 
 __all__ = ["ScriptedAdapter", "call"]

@@ -21,15 +21,12 @@ from weakincentives.runtime import (
     ProviderAdapter,
     ReasoningDelta,
     Restarted,
-    RunOptions,
-    RunScope,
     Settings,
     StreamEvent,
     TextDelta,
     ToolStarted,
-    adapter_spec,
-    adapter_specs,
 )
+from weakincentives.runtime.spi import RunOptions, RunScope, adapter_spec, adapter_specs
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.adapters")
@@ -121,6 +118,12 @@ class FallbackAdapter(ProviderAdapter):
                     return
 
         return AsyncEventStream(events(), attempts.scope)
+
+    def resume(
+        self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
+        options["beginning"] = "resume"
+        return self.evaluate(prompt, session=session, **options)
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None

@@ -149,7 +149,7 @@ def open_page(url: str, stack: ExitStack) -> None:
 
 def _choices(given: str | None) -> list[AdapterChoice]:
     """The requested adapter, then all others with what they lack."""
-    from weakincentives.runtime import adapter_specs
+    from weakincentives.runtime.spi import adapter_specs
     from weakincentives.viewer import AdapterChoice
 
     found = [AdapterChoice(given)] if given else []

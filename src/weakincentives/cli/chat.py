@@ -41,12 +41,12 @@ from weakincentives.runtime import (
     Exposure,
     ModelCalled,
     PromptRendered,
-    Run,
     SectionsExposed,
     TextDelta,
     ToolInvoked,
     run_history,
 )
+from weakincentives.runtime.spi import Run
 from weakincentives.session import Session, Snapshot
 
 MIN_TEXT = 60

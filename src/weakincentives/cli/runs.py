@@ -204,7 +204,7 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> None:
-    from weakincentives.runtime import SHOWS
+    from weakincentives.runtime.spi import SHOWS
     from weakincentives.telemetry import plain
 
     if as_json:

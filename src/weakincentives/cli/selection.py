@@ -126,7 +126,7 @@ def open_store(arguments: argparse.Namespace) -> JsonPromptOverridesStore:
 
 
 def add_adapter_option(parser: argparse.ArgumentParser) -> None:
-    from weakincentives.runtime import adapter_specs
+    from weakincentives.runtime.spi import adapter_specs
 
     parser.add_argument(
         "--adapter",
@@ -141,7 +141,7 @@ def add_adapter_option(parser: argparse.ArgumentParser) -> None:
 def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
     """The adapter from the flag, or from the settings."""
     from weakincentives.adapters import adapter_for
-    from weakincentives.runtime import adapter_spec
+    from weakincentives.runtime.spi import adapter_spec
 
     text: str = arguments.adapter or default("adapter") or ADAPTER
     name, _, model = text.partition(":")
@@ -284,7 +284,8 @@ def _instance(owner: type, given: dict[str, Any]) -> Any:
 
 def _named(target: str) -> ProviderAdapter:
     """The user's own adapter, or the result of a function that creates one."""
-    from weakincentives.runtime import ProviderAdapter, adapter_specs
+    from weakincentives.runtime import ProviderAdapter
+    from weakincentives.runtime.spi import adapter_specs
 
     name, colon, _ = target.partition(":")
     if not colon or not module_exists(name):

@@ -24,21 +24,23 @@ from weakincentives.errors import callers_traceback
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import (
-    CallModel,
     Channel,
-    Cursor,
-    Effect,
     InnerLoop,
-    LoadSections,
     ModelReply,
     ModelRequest,
     PromptResponse,
     ProviderAdapter,
     RunEnded,
+    ToolExecutionOutcome,
+)
+from weakincentives.runtime.spi import (
+    CallModel,
+    Cursor,
+    Effect,
+    LoadSections,
     RunOptions,
     RunScope,
     RunTools,
-    ToolExecutionOutcome,
     closing_resources,
     load_sections,
 )

@@ -22,7 +22,7 @@ from weakref import WeakKeyDictionary
 
 from weakincentives.errors import WinkError
 from weakincentives.prompt import ToolContext
-from weakincentives.runtime import CallSuspended
+from weakincentives.runtime.spi import CallSuspended
 from weakincentives.session import Session
 
 WorkStatus = Literal["queued", "running", "waiting", "done", "failed", "cancelled", "dead"]

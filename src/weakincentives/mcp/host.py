@@ -30,19 +30,21 @@ from weakincentives.limits import Meter
 from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
 from weakincentives.runtime import (
-    CallModel,
-    Cursor,
-    Effect,
     InnerLoop,
-    LoadSections,
-    LoopAdapter,
     Message,
     ModelReply,
     PromptResponse,
-    RunScope,
-    RunTools,
     ToolCall,
     ToolExecutionOutcome,
+)
+from weakincentives.runtime.spi import (
+    CallModel,
+    Cursor,
+    Effect,
+    LoadSections,
+    LoopAdapter,
+    RunScope,
+    RunTools,
     closing_resources_async,
     load_sections,
 )

@@ -206,7 +206,7 @@ class SearchSections(Disclosure):
             )
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
-        return (READ_SECTION, self._tool) if with_tools or content_only else ()
+        return (READ_SECTION, self._search_tool) if with_tools or content_only else ()
 
     def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return _call_hint("read_section", key)
@@ -223,18 +223,14 @@ class SearchSections(Disclosure):
         return WORD_FINDER if self.ranker is None else SectionFinder(self.ranker)
 
     @cached_property
-    def _tool(self) -> Tool[SearchSectionsParams, SearchSectionsResult]:
-        listed = "" if self.menu == "all" else " Most sections are not listed in the prompt: search before you give up."
-        return Tool(
-            name="search_sections",
-            description="Search all closed sections, with their tools, for what is needed. "
-            f"Then open what fits with read_section.{listed}",
-            handler=self._search,
-            params_type=SearchSectionsParams,
-            result_type=SearchSectionsResult,
-            read_only=True,
-            accepts_overrides=False,
+    def _search_tool(self) -> Tool[Any, Any]:
+        words = (
+            "Search all closed sections, with their tools, for what is needed. Then open what fits with read_section."
         )
+        if self.menu != "all":
+            words += " Most sections are not listed in the prompt: search before you give up."
+        options = {"result_type": SearchSectionsResult, "read_only": True}
+        return _tool("search_sections", words, self._search, SearchSectionsParams, **options)
 
     def _search(self, params: SearchSectionsParams, *, context: Any) -> ToolResult[SearchSectionsResult]:
         if not params.query.strip() or not 1 <= params.limit <= MAX_FOUND:
@@ -404,26 +400,18 @@ def _failed(message: str, request: DisclosureRequest) -> ToolResult[Any]:
     return ToolResult(message, success=False, disclosure=request)
 
 
-def _tool(
-    name: str, description: str, handler: Handler[Any, Any], params_type: type, result_type: type | None = None
-) -> Tool[Any, Any]:
-    return Tool(
-        name=name,
-        description=description,
-        handler=handler,
-        params_type=params_type,
-        result_type=result_type,
-        accepts_overrides=False,
-    )
+def _tool(name: str, description: str, handler: Handler[Any, Any], params_type: type, **options: Any) -> Tool[Any, Any]:
+    options |= {"params_type": params_type, "accepts_overrides": False}
+    return Tool(name=name, description=description, handler=handler, **options)
 
 
 def _open_tool(description: str, way: Literal["halt", "restart", "files"]) -> Tool[Any, Any]:
     handler = partial(open_sections, way=way)
-    return _tool("open_sections", description, handler, OpenSectionsParams, OpenSectionsResult)
+    return _tool("open_sections", description, handler, OpenSectionsParams, result_type=OpenSectionsResult)
 
 
 def _read_tool(description: str, handler: Handler[Any, Any]) -> Tool[Any, Any]:
-    return _tool("read_section", description, handler, ReadSectionParams, ReadSectionResult)
+    return _tool("read_section", description, handler, ReadSectionParams, result_type=ReadSectionResult)
 
 
 _WORDS = "Read the full content of a summarized section. Tools that belong to the section become available."

@@ -6,7 +6,7 @@ import copy
 import logging
 import threading
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
+from weakincentives._fence import check_fence
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT, Specializable
 from weakincentives.errors import PromptError, PromptRenderError, PromptValidationError, UnboundParamsError
@@ -176,14 +177,15 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         """The text and tools of a view."""
         view.check_params()
         pieces = view.pieces()
-        for node, tool, owner in view.skipped():
+        offered, skipped = view.tools
+        for node, tool, owner in skipped:
             if not view.state.opened_at(node):
                 raise PromptRenderError(same_tool(owner, node, tool.name))
-        tools = [tool for _, tool in view.offered()]
+        tools = [tool for _, tool in offered]
         return RenderedPrompt(
             text="".join(pieces),
-            tools=tuple(tool for tool in tools if isinstance(tool, Tool)),
-            hosted_tools=tuple(tool for tool in tools if isinstance(tool, HostedTool)),
+            tools=tuple([tool for tool in tools if isinstance(tool, Tool)]),
+            hosted_tools=tuple([tool for tool in tools if isinstance(tool, HostedTool)]),
             structured_output=self.structured_output,
             deadline=deadline,
             prompt_name=self.name,
@@ -509,7 +511,7 @@ class ToolContext(HandlerContext):
     """The context of a tool call: the session, resources and limits of the run, and which call this is.
 
     `idempotency_key` is the same for every attempt at this call, also if the run is resumed, and no other call has it.
-    `presentation` is the prompt as the run shows it.
+    `presentation` is the prompt as the run shows it, and `sink` receives what the call emits.
     """
 
     session: Session
@@ -520,6 +522,16 @@ class ToolContext(HandlerContext):
     budget: Budget | None = None
     idempotency_key: str = ""
     presentation: Presentation | None = None
+    sink: Callable[[Any], None] | None = None
+
+    def emit(self, data: Any) -> None:
+        """Send progress or other data to whoever streams the run, as a `ToolEmitted` event; the model does not see it.
+
+        Anything that can be written as JSON, a dataclass too. If the run is not streamed, nothing happens.
+        """
+        check_fence()
+        if self.sink is not None:
+            self.sink(serde.dump(data))
 
     @property
     def view(self) -> View:

@@ -1,29 +1,28 @@
 """The loop that evaluates prompts: messages, tool transactions, events, and what adapters have in common."""
 
+from __future__ import annotations
+
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
-from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.bridge import Cursor
-from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter
+from weakincentives.runtime.adapter import ProviderAdapter
+from weakincentives.runtime.context import InnerLoopConfig
 from weakincentives.runtime.drivers import (
     ArgumentsDelta,
     AsyncEventStream,
     Channel,
     Completed,
     EventStream,
-    ModelDelta,
     PartialOutput,
     ReasoningDelta,
     Restarted,
     SectionOpened,
     StreamEvent,
     TextDelta,
+    ToolEmitted,
     ToolEnded,
     ToolStarted,
-    load_sections,
 )
 from weakincentives.runtime.events import (
-    RUN_EVENTS,
     Exposed,
     Exposure,
     HostedToolInvoked,
@@ -38,84 +37,44 @@ from weakincentives.runtime.events import (
     SectionLoaded,
     SectionsExposed,
     SectionsOpened,
-    SectionState,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.executor import CallSuspended, ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
-from weakincentives.runtime.history import (
-    SHOWS,
-    HistoryBuilder,
-    HistoryTurn,
-    RunHistory,
-    RunState,
-    Step,
-    ToolUse,
-    TurnSection,
-    related,
-    run_history,
-)
+from weakincentives.runtime.history import HistoryTurn, RunHistory, run_history
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop
-from weakincentives.runtime.ledger import (
-    Ledger,
-    LedgerSection,
-    LedgerTurn,
-    RequestTokens,
-    ledger,
-    ledger_of,
-    request_tokens,
-)
+from weakincentives.runtime.ledger import Ledger, LedgerSection, LedgerTurn, ledger, ledger_of
 from weakincentives.runtime.main_loop import Conversation, MainLoop, run, run_async
-from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES, MediaSupport
+from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import (
-    CORRECTION,
-    INSTRUCTIONS,
-    PROMPT_TEXT,
-    CallModel,
-    Effect,
-    LoadSections,
     Message,
     ModelReply,
     ModelRequest,
     PromptResponse,
-    RunTools,
     Settings,
     StopReason,
     ToolCall,
 )
-from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, first_difference, prefix_breaks
-from weakincentives.runtime.providers import AdapterSpec, adapter_spec, adapter_specs, cache_safe_routes
-from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
+from weakincentives.runtime.providers import AdapterSpec
 
 __all__ = [
-    "CORRECTION",
-    "INSTRUCTIONS",
-    "MEGABYTE",
-    "PROMPT_TEXT",
-    "RUN_EVENTS",
-    "SHOWS",
-    "TEXT_TYPES",
     "AdapterSpec",
     "ArgumentsDelta",
     "AsyncEventStream",
     "BudgetExceededError",
-    "CallModel",
-    "CallSuspended",
     "Channel",
     "Completed",
     "Conversation",
-    "Cursor",
     "DeadlineExceededError",
     "DisclosureRequest",
-    "Effect",
     "EventStream",
     "Explanation",
     "Exposed",
     "Exposure",
-    "HistoryBuilder",
     "HistoryTurn",
     "HostedToolCodec",
     "HostedToolInvoked",
@@ -124,13 +83,10 @@ __all__ = [
     "Ledger",
     "LedgerSection",
     "LedgerTurn",
-    "LoadSections",
-    "LoopAdapter",
     "MainLoop",
     "MediaSupport",
     "Message",
     "ModelCalled",
-    "ModelDelta",
     "ModelReply",
     "ModelRequest",
     "PartialOutput",
@@ -143,50 +99,32 @@ __all__ = [
     "ProviderAdapter",
     "ReasoningDelta",
     "ReasoningDropped",
-    "RequestTokens",
     "ResourcesNotClosed",
     "Restarted",
-    "Run",
     "RunEnded",
     "RunHistory",
-    "RunOptions",
-    "RunScope",
-    "RunState",
     "RunStatus",
-    "RunTools",
     "SectionLoaded",
     "SectionOpened",
-    "SectionState",
     "SectionsExposed",
     "SectionsOpened",
     "Settings",
-    "Step",
     "StopReason",
     "StreamEvent",
     "TextDelta",
     "ToolCall",
+    "ToolEmitted",
     "ToolEnded",
     "ToolExecutionOutcome",
     "ToolExecutor",
     "ToolInvoked",
     "ToolStarted",
-    "ToolUse",
     "ToolsInjected",
     "ToolsWithdrawn",
-    "TurnSection",
-    "adapter_spec",
-    "adapter_specs",
     "assert_prefix_kept",
-    "cache_safe_routes",
-    "closing_resources",
-    "closing_resources_async",
-    "first_difference",
     "ledger",
     "ledger_of",
-    "load_sections",
     "prefix_breaks",
-    "related",
-    "request_tokens",
     "run",
     "run_async",
     "run_history",

@@ -170,8 +170,10 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Continue the session's run with the request it would have sent next, in this process or another."""
+        # Not by `evaluate`: an adapter that defines that alone may not know how to continue.
         options["beginning"] = "resume"
-        return self.evaluate(prompt, session=session, **options)
+        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
+            return drive(loop, channel)
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
@@ -183,7 +185,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
     ) -> Explanation:
-        """Explain what an evaluation would do, before any money is spent."""
+        """Explain what a run would do, before any money is spent."""
         return explain(prompt, self, session=session, visibility_overrides=visibility_overrides)
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
@@ -195,14 +197,14 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         return sum(map(self.count_tokens, texts)) + sum(map(self.count_media, spoken)) + tools
 
     def next_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
-        """The request that begins an evaluation, or continues a session's conversation; nothing is changed."""
+        """The request that begins a run, or continues a session's conversation; nothing is changed."""
         session = Session() if session is None else session.clone()
         session.silent = True
         beginning: Beginning = "new" if session[Message].latest() is None else "exchange"
         return self.loop(prompt, session, beginning=beginning).next_request()
 
     def loop(self, prompt: Prompt[Any], session: Session, **options: Unpack[RunOptions]) -> InnerLoop:
-        """The inner loop of one evaluation, for a driver to run."""
+        """The inner loop of one run, for a driver to run."""
         unknown = options.keys() - RunOptions.__annotations__.keys()
         if unknown:
             raise TypeError(

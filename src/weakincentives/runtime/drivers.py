@@ -6,7 +6,9 @@ import asyncio
 import re
 import threading
 from abc import abstractmethod
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Generic, Protocol
@@ -14,7 +16,7 @@ from typing import Any, Generic, Protocol
 from weakincentives._generics import OutputT
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
-from weakincentives.runtime.bridge import Cursor, Workers, run_steps, run_steps_async
+from weakincentives.runtime.bridge import Cursor, Workers, finish, run_steps, run_steps_async
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
@@ -25,6 +27,7 @@ from weakincentives.runtime.messages import (
     ModelRequest,
     PromptResponse,
     RunTools,
+    ToolCall,
     text_before_pauses,
 )
 from weakincentives.runtime.runs import RunScope
@@ -61,6 +64,18 @@ class ToolStarted:
     call_id: str
     name: str
     arguments: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolEmitted:
+    """Data that a running tool call sent by `context.emit`, as plain data.
+
+    An async stream yields it at once. In a sync stream the tool runs in your thread, so it comes when the tool ends.
+    """
+
+    call_id: str
+    name: str
+    data: Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +122,8 @@ class Completed(Generic[OutputT]):
 
 
 ModelDelta = TextDelta | ReasoningDelta | ArgumentsDelta
-StreamEvent = ModelDelta | ToolStarted | ToolEnded | SectionOpened | PartialOutput | Restarted | Completed[OutputT]
+ToolEvent = ToolStarted | ToolEmitted | ToolEnded
+StreamEvent = ModelDelta | ToolEvent | SectionOpened | PartialOutput | Restarted | Completed[OutputT]
 
 
 # Not the threads of tools: a slow model or server must not keep the tools of other runs waiting.
@@ -183,7 +199,7 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
             except ValueError:  # The generator is running in another thread.
                 if self._scope.abandon is not None:
                     self._scope.abandon()
-                else:  # It has not begun, or is between two evaluations.
+                else:  # It has not begun, or is between two adapters.
                     self._scope.fence.close()
 
     def __enter__(self) -> EventStream[OutputT]:
@@ -238,7 +254,7 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
 
     def __del__(self) -> None:
         # The event loop closes a dropped async generator only later, but the session must be free at once.
-        # The streams of one run's evaluations share its scope: one that was closed must not end the next.
+        # The streams of one run, on one adapter after another, share its scope: a closed one must not end the next.
         if not self._closed and self._scope.abandon is not None:
             self._scope.abandon()
 
@@ -272,6 +288,7 @@ async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> A
 def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any], None, None]:
     """Run the loop and yield what happens."""
     cursor = Cursor(loop.run())
+    emissions = Emissions(loop)
     while (effect := cursor.step) is not None:
         outcome: Any = None
         try:
@@ -288,6 +305,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
                 outcome = _perform(loop, channel, effect)
             # Results enter the conversation before they are shown, so a consumer that stops at one keeps it.
             cursor.answer(outcome)
+            yield from emissions.taken()
             yield from _ended(effect, outcome)
         except BaseException as error:
             cursor.fail(error)
@@ -297,6 +315,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
 async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent[Any], None]:
     """`drive_stream` on the running event loop."""
     cursor = Cursor(loop.run())
+    emissions = AsyncEmissions(loop)
     while (effect := cursor.step) is not None:
         outcome: Any = None
         try:
@@ -313,7 +332,11 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
             else:
                 for event in _started(effect):
                     yield event
-                outcome = await _perform_async(loop, channel, effect)
+                work = asyncio.ensure_future(_perform_async(loop, channel, effect))
+                async with aclosing(emissions.until_done(work)) as emitted:
+                    async for event in emitted:
+                        yield event
+                outcome = work.result()
             cursor.answer(outcome)
             for event in _ended(effect, outcome):
                 yield event
@@ -321,6 +344,51 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
             cursor.fail(error)
     for event in _completed(cursor.result()):
         yield event
+
+
+class Emissions:
+    """Collects what the tool calls of a loop emit, from any thread."""
+
+    def __init__(self, loop: InnerLoop) -> None:
+        self._events: deque[ToolEmitted] = deque()
+        loop.executor.emitted = self.add
+
+    def add(self, call: ToolCall, data: Any) -> None:
+        self._events.append(ToolEmitted(call.id, call.name, data))
+
+    def taken(self) -> Iterator[ToolEmitted]:
+        while self._events:
+            yield self._events.popleft()
+
+
+class AsyncEmissions(Emissions):
+    """`Emissions` that wake the event loop, so that they are shown while the calls are running."""
+
+    def __init__(self, loop: InnerLoop) -> None:
+        super().__init__(loop)
+        self._loop = asyncio.get_running_loop()
+        self._changed = asyncio.Event()
+
+    def add(self, call: ToolCall, data: Any) -> None:
+        super().add(call, data)
+        with suppress(RuntimeError):  # The event loop is closed, so nobody is waiting.
+            self._loop.call_soon_threadsafe(self._changed.set)
+
+    async def until_done(self, work: asyncio.Future[Any]) -> AsyncGenerator[ToolEmitted, None]:
+        """What is emitted until the work ends; if this is closed or cancelled, the work is cancelled and waited for."""
+        work.add_done_callback(lambda _: self._changed.set())
+        try:
+            while not work.done():
+                await self._changed.wait()
+                self._changed.clear()
+                for event in self.taken():
+                    yield event
+        finally:
+            if not work.done():
+                work.cancel()
+                await finish(work)
+                if not work.cancelled():
+                    work.exception()  # Retrieved, so that asyncio does not log it.
 
 
 def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Exception]:

@@ -140,7 +140,7 @@ class Exposure(Mapping[SectionPath, Exposed]):
 
 @dataclass(frozen=True, slots=True)
 class PromptRendered(RunEvent):
-    """An evaluation begins with this text and these tools; `definitions` are the tools as sent, hosted tools last.
+    """An attempt begins with this text and these tools; `definitions` are the tools as sent, hosted tools last.
 
     `overrides` are the session's at this moment, and `exposed` is what the model had of each section before; the
     `SectionsExposed` that follows changes it. `continues` is the run whose conversation continues here with the same

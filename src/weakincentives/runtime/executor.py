@@ -71,7 +71,7 @@ class ToolExecutionOutcome:
     """The outcome of one call. `message` is what the model reads.
 
     `disclosure` is what a successful call opened or closed, and `expanded_tools` are the tools that appeared with it.
-    A call ends the turn if it `restarts` the evaluation, which alone can open the sections, or halts for the caller.
+    A call ends the turn if it `restarts` the run, which alone can open the sections, or halts for the caller.
     `operator_text` is to be sent as a system message; `found` are the sections that a search has listed.
     """
 
@@ -108,14 +108,16 @@ class ToolExecutionOutcome:
 
 @dataclass(slots=True)
 class ToolExecutor:
-    """Runs the calls of one evaluation, with the tools of its toolbox.
+    """Runs the calls of one attempt, with the tools of its toolbox.
 
-    `ended` has the outcomes of the last calls by id, also if running them raised an error.
+    `ended` has the outcomes of the last calls by id, also if running them raised an error. `emitted`, set by a driver
+    that streams, receives the data that a call emits.
     """
 
     context: RunContext
     toolbox: Toolbox = field(default_factory=Toolbox)
     idempotency_key: Callable[[ToolCall], str] | None = None
+    emitted: Callable[[ToolCall, Any], None] | None = None
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
     _pending: list[PendingCall] = field(default_factory=list)
 
@@ -251,7 +253,7 @@ class ToolExecutor:
         self.context.scope.fence.enter_again(left)
 
     def _end(self, pending: PendingCall) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """Compensate and roll back a call that failed or asked for a new evaluation, close its resources, record it."""
+        """Compensate and roll back a call that failed or asked for a new attempt, close its resources, record it."""
         undone = not pending.result.success or pending.expansion is not None
         if undone and not pending.handler.dropped:
             yield from self._compensate(pending)
@@ -320,6 +322,7 @@ class ToolExecutor:
             budget=meter.budget,
             idempotency_key=key,
             presentation=self.context.presentation,
+            sink=None if self.emitted is None else functools.partial(self.emitted, call),
         )
 
     def _refusal(self, name: str) -> str:
@@ -421,7 +424,7 @@ class ToolExecutor:
         if asked is not None and asked.overrides:
             expanded = self._added_tools(asked)
             if expanded and not (restarts or asked.halt or self.context.config.supports_dynamic_tools):
-                # The caller of the evaluation decides whether to open it.
+                # The next attempt opens it, if there is one; else the caller decides.
                 restarts, asked = True, replace(asked, reason="The adapter cannot add tools to a conversation.")
             for path, visibility in asked.overrides.items() if not (restarts or asked.halt) else ():
                 self.context.session.dispatch(SetVisibilityOverride(path, visibility))

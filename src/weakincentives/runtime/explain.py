@@ -48,7 +48,7 @@ class HostedToolExplanation:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explanation(Displayed):
-    """The plan of an evaluation: sections, tools, tokens, and the route by which tools would appear.
+    """The plan of a run: sections, tools, tokens, and the route by which tools would appear.
 
     `takes` is the content that the model accepts; `operator_text` says whether it accepts system messages
     mid-conversation.

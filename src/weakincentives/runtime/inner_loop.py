@@ -278,7 +278,7 @@ class InnerLoop:
         self.scope.meter.check_model_call(self.prompt.name)
 
     def _stop_to_open(self, ended: list[ToolExecutionOutcome], pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
-        """End the turn at calls that open sections: return to the caller, or raise for a new evaluation."""
+        """End the turn at calls that open sections: return to the caller, or raise for a new attempt."""
         text = "Not run: the turn ended to open sections. Call the tool again if it is still needed."
         self.context.transcript.say(*failed_results(pending, text))
         self.context.save(opening=True)

@@ -228,6 +228,6 @@ class Conversation(Generic[OutputT]):
         return self._loop.stream_async(self.prompt, **self._exchange(content, options))
 
     def _exchange(self, content: Content | None, options: RunOptions) -> dict[str, Any]:
-        message = None if content is None else user_message(content)
+        message = options.get("message") if content is None else user_message(content)
         whose = {"session": self.session, "adapter": self.adapter}
         return {**options, **whose, "beginning": "exchange", "message": message}

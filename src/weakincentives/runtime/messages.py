@@ -87,7 +87,7 @@ class Message:
     the conversation tools (by name, in `tools`) began or stopped being callable, with the section they belong to.
     `parts` is the content if it is more than text; `text` then describes them in words. `reasoning` is what the model
     showed of its reasoning. `rebased` marks an assistant message that was written under another system text: reasoning
-    that its provider binds to that text is no longer valid.
+    that its provider binds to that text is no longer valid. `key` is the sender's own id of a user message.
     """
 
     role: Role
@@ -105,6 +105,7 @@ class Message:
     rebased: bool = False
     parts: tuple[Part, ...] = ()
     reasoning: str = ""
+    key: str = ""
 
     def __post_init__(self) -> None:
         if self.role not in _ROLES:

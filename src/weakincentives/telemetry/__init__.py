@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
     from weakincentives.telemetry.otel import Instrumentation, instrument
     from weakincentives.telemetry.reader import RecordedEvent
-    from weakincentives.telemetry.store import RunNotFoundError, RunStore, RunSummary, read_run
+    from weakincentives.telemetry.store import RunNotFoundError, RunStore, RunSummary, like_pattern, read_run
     from weakincentives.telemetry.turns import Turn
 
 __all__ = [
@@ -41,6 +41,7 @@ __all__ = [
     "Unserialisable",
     "advise",
     "instrument",
+    "like_pattern",
     "plain",
     "prices_for",
     "prune",
@@ -55,7 +56,7 @@ __getattr__ = lazy_front(
         "advice": ["MIN_RUNS", "Advice", "PromptAdvice", "SectionAdvice", "advise"],
         "otel": ["Instrumentation", "instrument"],
         "reader": ["RecordedEvent"],
-        "store": ["RunNotFoundError", "RunStore", "RunSummary", "read_run"],
+        "store": ["RunNotFoundError", "RunStore", "RunSummary", "like_pattern", "read_run"],
         "turns": ["Turn"],
     },
 )

@@ -22,7 +22,8 @@ from statistics import fmean, median
 
 from weakincentives.limits import Prices
 from weakincentives.prompt import SectionVisibility, Tokenizer, inside
-from weakincentives.runtime import HistoryTurn, RunHistory, SectionState, request_tokens
+from weakincentives.runtime import HistoryTurn, RunHistory
+from weakincentives.runtime.spi import SectionState, request_tokens
 from weakincentives.telemetry.runfile import prices_for
 from weakincentives.telemetry.store import RunStore
 

@@ -24,13 +24,12 @@ from weakincentives.runtime import (
     Message,
     ModelCalled,
     PromptRendered,
-    Run,
     RunEnded,
     SectionsExposed,
     ToolInvoked,
     ToolsInjected,
-    adapter_spec,
 )
+from weakincentives.runtime.spi import Run, adapter_spec
 from weakincentives.session import Session, observing
 
 if TYPE_CHECKING:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.limits import Prices
-from weakincentives.runtime import Run
+from weakincentives.runtime.spi import Run
 from weakincentives.session import Session, observing
 from weakincentives.telemetry.payload import Packer
 from weakincentives.telemetry.reader import BEAT_SECONDS, RunFileError

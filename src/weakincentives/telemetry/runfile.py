@@ -20,18 +20,15 @@ from typing import Any
 from weakincentives._display import shortened
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
-    INSTRUCTIONS,
-    PROMPT_TEXT,
-    HistoryBuilder,
     Message,
     ModelCalled,
     PromptRendered,
     RunEnded,
     RunStatus,
     ToolInvoked,
-    adapter_specs,
     ledger_of,
 )
+from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT, HistoryBuilder, adapter_specs
 from weakincentives.telemetry.payload import storable
 from weakincentives.telemetry.reader import SILENT_SECONDS, EventReader, RunFileError, open_for_writing
 from weakincentives.telemetry.turns import read_history

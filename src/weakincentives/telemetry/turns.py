@@ -15,18 +15,15 @@ import msgspec
 
 from weakincentives.prompt import Span
 from weakincentives.runtime import (
-    HistoryBuilder,
     HostedToolInvoked,
     Message,
     ModelCalled,
     PromptRendered,
     RunEnded,
     RunHistory,
-    RunState,
     ToolInvoked,
-    ToolUse,
-    TurnSection,
 )
+from weakincentives.runtime.spi import HistoryBuilder, RunState, ToolUse, TurnSection
 from weakincentives.telemetry.payload import check_for
 from weakincentives.telemetry.reader import COLUMNS, EventReader, RecordedEvent, RunFileError, marks
 from weakincentives.telemetry.values import EVENTS, Unreadable

@@ -22,7 +22,8 @@ from uuid import UUID
 from weakincentives._display import shortened
 from weakincentives.content import Blob
 from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
-from weakincentives.runtime import RUN_EVENTS, HostedToolInvoked, Message, RunEnded, ToolInvoked
+from weakincentives.runtime import HostedToolInvoked, Message, RunEnded, ToolInvoked
+from weakincentives.runtime.spi import RUN_EVENTS
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
 # The events of runs; they are validated when read.

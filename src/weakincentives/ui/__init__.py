@@ -1,9 +1,9 @@
 """Conversations behind a web page, in the event protocols that front ends speak.
 
-threads = Threads(lambda thread: Conversation(Prompt(template), adapter=OpenAIAdapter("gpt-5.6")))
+threads = Threads(lambda thread, request: Conversation(Prompt(template), adapter=OpenAIAdapter("gpt-5.6")))
 app = Starlette(routes=[
-    Route("/api/chat", vercel_ai(threads), methods=["POST"]),  # useChat and its transports
-    Route("/agent", ag_ui(threads), methods=["POST"]),         # CopilotKit, assistant-ui, HttpAgent
+    Route("/api/chat", vercel_ai(threads), methods=["GET", "POST"]),  # useChat and its transports
+    Route("/agent", ag_ui(threads), methods=["GET", "POST"]),         # CopilotKit, assistant-ui, HttpAgent
 ])
 """
 
@@ -12,11 +12,22 @@ from typing import TYPE_CHECKING
 from weakincentives._imports import lazy_front, require_extra
 
 if TYPE_CHECKING:
-    from weakincentives.ui.protocols import Threads as Threads, ag_ui as ag_ui, vercel_ai as vercel_ai
+    from weakincentives.ui.endpoint import ag_ui as ag_ui, ui_messages as ui_messages, vercel_ai as vercel_ai
+    from weakincentives.ui.threads import (
+        StaleThreadError as StaleThreadError,
+        ThreadLimits as ThreadLimits,
+        Threads as Threads,
+    )
 
-__all__ = ["Threads", "ag_ui", "vercel_ai"]
+__all__ = ["StaleThreadError", "ThreadLimits", "Threads", "ag_ui", "ui_messages", "vercel_ai"]
 
-_load = lazy_front(__name__, {"protocols": __all__})
+_load = lazy_front(
+    __name__,
+    {
+        "endpoint": ["ag_ui", "ui_messages", "vercel_ai"],
+        "threads": ["StaleThreadError", "ThreadLimits", "Threads"],
+    },
+)
 
 
 def __getattr__(name: str) -> object:

@@ -16,7 +16,6 @@ from weakincentives._display import shortened
 from weakincentives.content import Media
 from weakincentives.prompt import Span
 from weakincentives.runtime import (
-    SHOWS,
     HistoryTurn,
     Ledger,
     LedgerTurn,
@@ -24,11 +23,10 @@ from weakincentives.runtime import (
     PromptRendered,
     RunEnded,
     RunHistory,
-    RunState,
-    Step,
     ToolCall,
     ledger_of,
 )
+from weakincentives.runtime.spi import SHOWS, RunState, Step
 from weakincentives.session import LogEntry
 from weakincentives.telemetry import (
     RecordedEvent,

@@ -32,9 +32,8 @@ from weakincentives.runtime import (
     Restarted,
     TextDelta,
     ToolStarted,
-    adapter_spec,
-    first_difference,
 )
+from weakincentives.runtime.spi import adapter_spec, first_difference
 from weakincentives.serde import decode, dump, parse
 from weakincentives.session import Session
 from weakincentives.telemetry import prices_for

@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.telemetry import RecordedEvent, RunStore, RunSummary, plain
-from weakincentives.telemetry.store import like_pattern
+from weakincentives.telemetry import RecordedEvent, RunStore, RunSummary, like_pattern, plain
 
 BEFORE, AFTER = 60, 140
 MAX_RUNS, MAX_HITS, HITS_PER_RUN = 200, 200, 6

@@ -15,7 +15,7 @@ from tests.helpers.hosted_tools import CASES, FIXTURES, OracleConfig, stored
 from weakincentives.adapters.hosted import HONOURED, Rule, SettingsCodec, codecs_by_kind, used_settings
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
-from weakincentives.runtime import adapter_spec, adapter_specs
+from weakincentives.runtime.spi import adapter_spec, adapter_specs
 from weakincentives.tools.code_interpreter import CodeInterpreterConfig, code_interpreter_tool
 from weakincentives.tools.file_search import Comparison, FileSearchConfig
 from weakincentives.tools.web_fetch import WebFetchConfig

@@ -14,7 +14,7 @@ from tests.helpers.hosted_tools import CASES, OracleConfig, reply
 from weakincentives.adapters.hosted import codecs_by_kind
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
-from weakincentives.runtime import adapter_spec
+from weakincentives.runtime.spi import adapter_spec
 from weakincentives.serde import dump_tagged, load_tagged
 
 PAIRS = [(adapter, kind) for kind, codecs in codecs_by_kind().items() for adapter in codecs]

@@ -10,7 +10,8 @@ from typing import Literal
 
 from weakincentives.content import Image
 from weakincentives.limits import Prices
-from weakincentives.runtime import MEGABYTE, TEXT_TYPES, MediaSupport
+from weakincentives.runtime import MediaSupport
+from weakincentives.runtime.spi import MEGABYTE, TEXT_TYPES
 
 EFFORTS = ("low", "medium", "high", "max", "xhigh")
 

@@ -11,13 +11,13 @@ from weakincentives.adapters.network import TransportError, encode
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     ArgumentsDelta,
-    ModelDelta,
     ModelReply,
     ReasoningDelta,
     StopReason,
     TextDelta,
     ToolCall,
 )
+from weakincentives.runtime.spi import ModelDelta
 
 CONTAINER = '{"type":"container",'
 """Marks the item that records a reply's container. It is not sent back, but the next request names it."""

@@ -28,7 +28,8 @@ from weakincentives.adapters.network import (
 )
 from weakincentives.content import Image, Media, Part
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import TEXT_TYPES, Message, ModelReply, ModelRequest
+from weakincentives.runtime import Message, ModelReply, ModelRequest
+from weakincentives.runtime.spi import TEXT_TYPES
 from weakincentives.serde import describe_bounds
 
 PROVIDER = "anthropic"

@@ -30,7 +30,7 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.prompt import AnyTool, Tokenizer, Tool, VisibilityExpansionRequired
 from weakincentives.runtime import InnerLoop, MediaSupport, ProviderAdapter, Settings
-from weakincentives.runtime.bridge import Workers, finish
+from weakincentives.runtime.spi import Workers, finish
 from weakincentives.session import Session
 
 if TYPE_CHECKING:

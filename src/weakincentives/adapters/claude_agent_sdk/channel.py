@@ -49,7 +49,8 @@ from weakincentives.content import Text
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import Message, ModelDelta, ModelReply, ModelRequest, ToolInvoked
+from weakincentives.runtime import Message, ModelReply, ModelRequest, ToolInvoked
+from weakincentives.runtime.spi import ModelDelta
 from weakincentives.session import extends
 from weakincentives.telemetry import Redactor
 

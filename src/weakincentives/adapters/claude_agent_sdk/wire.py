@@ -17,16 +17,15 @@ from weakincentives.content import Document, Image, Part, Text
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool, ToolResult, portable_name
 from weakincentives.runtime import (
-    TEXT_TYPES,
     ArgumentsDelta,
     Message,
-    ModelDelta,
     ModelReply,
     StopReason,
     TextDelta,
     ToolCall,
     ToolInvoked,
 )
+from weakincentives.runtime.spi import TEXT_TYPES, ModelDelta
 from weakincentives.session import LogEntry
 
 PROVIDER = "claude_agent_sdk"

@@ -11,13 +11,13 @@ from weakincentives.adapters.network import TransportError, encode
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     ArgumentsDelta,
-    ModelDelta,
     ModelReply,
     ReasoningDelta,
     StopReason,
     TextDelta,
     ToolCall,
 )
+from weakincentives.runtime.spi import ModelDelta
 
 SERVER_CALL = "srvtoolu_"
 """Id prefix of calls that Anthropic runs itself, which LiteLLM lists among the model's calls."""

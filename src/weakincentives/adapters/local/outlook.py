@@ -10,7 +10,8 @@ from typing import Any
 
 from weakincentives.prompt import SectionVisibility, Span, Tool
 from weakincentives.prompt.ranking import SectionText
-from weakincentives.runtime import INSTRUCTIONS, Message, ModelRequest
+from weakincentives.runtime import Message, ModelRequest
+from weakincentives.runtime.spi import INSTRUCTIONS
 
 OPENING_TOOLS = ("read_section", "open_sections")
 SEARCH = "search_sections"

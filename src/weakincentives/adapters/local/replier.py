@@ -23,7 +23,8 @@ from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
 from weakincentives.prompt.ranking import sentences, terms
-from weakincentives.runtime import INSTRUCTIONS, PROMPT_TEXT, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT
 
 # The most sections opened for one question, and the share of the best score that the others must reach. A model copes
 # with three; a quotation gets worse with the third.

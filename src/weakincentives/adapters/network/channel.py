@@ -22,7 +22,8 @@ from weakincentives.clock import Clock
 from weakincentives.errors import AbandonedCallError, ContextOverflowError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
 from weakincentives.redaction import KnownSecrets
-from weakincentives.runtime import ModelDelta, ModelReply, ModelRequest
+from weakincentives.runtime import ModelReply, ModelRequest
+from weakincentives.runtime.spi import ModelDelta
 
 ResultT = TypeVar("ResultT")
 

@@ -17,7 +17,8 @@ from weakincentives._frozen import quick_init
 from weakincentives.content import Media, Part, Text
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool, Tool
-from weakincentives.runtime import HostedToolCodec, MediaSupport, Message, ModelDelta, ModelReply, ModelRequest
+from weakincentives.runtime import HostedToolCodec, MediaSupport, Message, ModelReply, ModelRequest
+from weakincentives.runtime.spi import ModelDelta
 from weakincentives.session import extends
 
 _encode = msgspec.json.Encoder().encode

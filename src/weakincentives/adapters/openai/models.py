@@ -10,7 +10,8 @@ from typing import Literal
 
 from weakincentives.content import Document, Image
 from weakincentives.limits import Prices
-from weakincentives.runtime import MEGABYTE, MediaSupport
+from weakincentives.runtime import MediaSupport
+from weakincentives.runtime.spi import MEGABYTE
 
 EFFORTS = ("none", "low", "medium", "high", "xhigh", "max")
 

@@ -11,13 +11,13 @@ from weakincentives.adapters.network import TransportError
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     ArgumentsDelta,
-    ModelDelta,
     ModelReply,
     ReasoningDelta,
     StopReason,
     TextDelta,
     ToolCall,
 )
+from weakincentives.runtime.spi import ModelDelta
 
 _RETRYABLE = frozenset(
     {"server_error", "rate_limit_exceeded", "rate_limit_error", "server_is_overloaded", "overloaded_error"}

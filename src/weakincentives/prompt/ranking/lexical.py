@@ -73,7 +73,7 @@ class Ranker(Protocol):
 
 # The weights of the best sentence or tool and of title and summary, beside 1 for the whole section, and how BM25
 # compares these short texts. Chosen by cross-validation in bench/fusion.py, among those with which rare words win.
-PIECE, HEADLINE = 3.0, 0.5
+PIECE, HEADLINE = 4.0, 1.0
 SHORT_SATURATION, SHORT_LENGTH = 5.0, 0.5
 
 

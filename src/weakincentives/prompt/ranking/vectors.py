@@ -14,7 +14,7 @@ from weakincentives.prompt.ranking.lexical import LexicalIndex, SectionText, bes
 BATCH = 64
 # The weights of shared words, of the meaning of title and summary, of that of the best sentence or tool, and of a word
 # that no other section has. Chosen by cross-validation in bench/fusion.py, among those with which rare words win.
-WORDS, HEADLINE, PIECE, ALONE = 0.4, 0.45, 0.15, 1.25
+WORDS, HEADLINE, PIECE, ALONE = 0.45, 0.4, 0.15, 1.0
 
 Embed = Callable[[Sequence[str]], Sequence[Sequence[float]]]
 

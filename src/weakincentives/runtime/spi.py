@@ -1,0 +1,67 @@
+"""The seam for sibling packages: what adapters, telemetry, durable runs and the command line need beyond the front.
+
+Programs import from `weakincentives.runtime`; nothing here is part of what its docs promise to them.
+"""
+
+from __future__ import annotations
+
+from weakincentives.runtime.adapter import RunOptions, closing_resources, closing_resources_async
+from weakincentives.runtime.bridge import Cursor, Workers, finish
+from weakincentives.runtime.context import LoopAdapter
+from weakincentives.runtime.drivers import ModelDelta, load_sections
+from weakincentives.runtime.events import RUN_EVENTS, SectionState
+from weakincentives.runtime.executor import CallSuspended
+from weakincentives.runtime.history import SHOWS, HistoryBuilder, RunState, Step, ToolUse, TurnSection, related
+from weakincentives.runtime.ledger import RequestTokens, request_tokens
+from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES
+from weakincentives.runtime.messages import (
+    CORRECTION,
+    INSTRUCTIONS,
+    PROMPT_TEXT,
+    CallModel,
+    Effect,
+    LoadSections,
+    RunTools,
+)
+from weakincentives.runtime.prefix import first_difference
+from weakincentives.runtime.providers import adapter_spec, adapter_specs, cache_safe_routes
+from weakincentives.runtime.runs import Run, RunScope
+
+__all__ = [
+    "CORRECTION",
+    "INSTRUCTIONS",
+    "MEGABYTE",
+    "PROMPT_TEXT",
+    "RUN_EVENTS",
+    "SHOWS",
+    "TEXT_TYPES",
+    "CallModel",
+    "CallSuspended",
+    "Cursor",
+    "Effect",
+    "HistoryBuilder",
+    "LoadSections",
+    "LoopAdapter",
+    "ModelDelta",
+    "RequestTokens",
+    "Run",
+    "RunOptions",
+    "RunScope",
+    "RunState",
+    "RunTools",
+    "SectionState",
+    "Step",
+    "ToolUse",
+    "TurnSection",
+    "Workers",
+    "adapter_spec",
+    "adapter_specs",
+    "cache_safe_routes",
+    "closing_resources",
+    "closing_resources_async",
+    "finish",
+    "first_difference",
+    "load_sections",
+    "related",
+    "request_tokens",
+]

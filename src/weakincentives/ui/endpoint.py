@@ -1,0 +1,146 @@
+"""Endpoints for the two protocols: a message by POST, answered as server-sent events, and the history by GET."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from weakincentives.runtime import Conversation
+from weakincentives.ui.agui import AgUi
+from weakincentives.ui.page import PageView, Show, exchanges
+from weakincentives.ui.requests import Refused, read_body
+from weakincentives.ui.threads import UNAVAILABLE, Exchange, Threads
+from weakincentives.ui.vercel import Vercel
+
+logger = logging.getLogger("weakincentives.ui")
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+# Proxies close connections that are silent for a minute or less.
+SILENT_SECONDS = 15
+
+
+PageProtocol = Vercel | AgUi
+
+
+def vercel_ai(threads: Threads) -> Endpoint:
+    """An endpoint for `useChat` and the other clients of Vercel's AI SDK.
+
+    An opened section is sent as a `data-section` part, data that a tool emits as `data-progress`, and a typed answer as
+    `data-output`, replaced as it grows. `GET ?id=...` returns the messages of a thread.
+    """
+    return _endpoint(threads, Vercel)
+
+
+def ag_ui(threads: Threads) -> Endpoint:
+    """An endpoint for AG-UI's `HttpAgent` and clients built on it.
+
+    The page's state is extended with `openSections` and the typed answer as `output`; data that a tool emits is a
+    custom event `progress`. `GET ?threadId=...` returns the `messages` and `state` of a thread.
+    """
+    return _endpoint(threads, AgUi)
+
+
+def ui_messages(
+    chat: Conversation[Any], protocol: Literal["vercel_ai", "ag_ui"] = "vercel_ai", *, show: Show | None = None
+) -> list[dict[str, Any]]:
+    """The messages of a conversation for a page that was reloaded, with images and tool calls, but no results.
+
+    Pass `show`, as to `Threads`, to include results that a page may see.
+    """
+    past = exchanges(chat, show)
+    if protocol == "vercel_ai":
+        return Vercel.history(chat, past)
+    if protocol != "ag_ui":
+        raise ValueError(f"protocol must be 'vercel_ai' or 'ag_ui', got {protocol!r}")
+    messages: list[dict[str, Any]] = AgUi.history(chat, past)["messages"]
+    return messages
+
+
+def _endpoint(threads: Threads, protocol: type[Vercel] | type[AgUi]) -> Endpoint:
+    async def respond(request: Request) -> Response:
+        try:
+            if request.method in ("GET", "HEAD"):
+                return await _history(threads, protocol, request)
+            return await _answer(threads, protocol, request)
+        except Refused as error:
+            return JSONResponse({"error": error.sentence}, error.status, headers=error.headers)
+        except (HTTPException, ClientDisconnect):
+            raise
+        except (Exception, SystemExit) as error:
+            logger.error("A request failed", exc_info=error)
+            return JSONResponse({"error": UNAVAILABLE}, 500)
+
+    return respond
+
+
+async def _history(threads: Threads, protocol: type[Vercel] | type[AgUi], request: Request) -> Response:
+    chat = await threads.read(request, request.query_params.get(protocol.thread_parameter, ""))
+    past = [] if chat is None else exchanges(chat, threads.show)
+    found = protocol.history(chat, past)
+    return Response(_encoded(found), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+async def _answer(threads: Threads, protocol: type[Vercel] | type[AgUi], request: Request) -> Response:
+    body = await read_body(request, threads.limits.body_bytes)
+    try:
+        page = protocol(body)
+    except (ValueError, RecursionError) as error:
+        raise Refused(400, str(error)) from None
+    exchange = await threads.send(request, page.asked)
+    try:
+        chat = await exchange.begun()
+    except BaseException:
+        exchange.stop()
+        raise
+    return _Stream(exchange, _lines(page, exchange, chat, threads.show), page.headers)
+
+
+async def _lines(
+    page: PageProtocol, exchange: Exchange, chat: Conversation[Any], show: Show | None
+) -> AsyncIterator[str]:
+    view = PageView(chat, show)
+    for chunk in page.begin(chat):
+        yield _event(chunk)
+    async for event in exchange.events(SILENT_SECONDS):
+        if event is None:
+            yield ": still there\n\n"
+            continue
+        lines = [_event(chunk) for shown in view.events(event) for chunk in page.encode(shown)]
+        if lines:
+            yield "".join(lines)
+    yield page.end
+
+
+class _Stream(StreamingResponse):
+    """A stream of events; the exchange stops when the page is gone, however early."""
+
+    def __init__(self, exchange: Exchange, lines: AsyncIterator[str], headers: Mapping[str, str]) -> None:
+        # A proxy that buffers would hold the answer back until it is whole.
+        unbuffered = {"cache-control": "no-cache", "x-accel-buffering": "no"}
+        super().__init__(lines, media_type="text/event-stream", headers={**unbuffered, **headers})
+        self._exchange = exchange
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._exchange.stop()
+
+
+def _event(chunk: dict[str, Any]) -> str:
+    return f"data: {_encoded(chunk)}\n\n"
+
+
+def _encoded(value: Any) -> str:
+    """JSON for a page, where NaN and infinities are null."""
+    try:
+        return json.dumps(value, allow_nan=False)
+    except ValueError:
+        return json.dumps(json.loads(json.dumps(value), parse_constant=lambda _: None))

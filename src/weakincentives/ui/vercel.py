@@ -1,0 +1,175 @@
+"""Vercel's AI message stream, version 1: what `useChat` and the other clients of the AI SDK send and read."""
+
+from __future__ import annotations
+
+import base64
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+
+from weakincentives.content import Part, Text
+from weakincentives.runtime import (
+    ArgumentsDelta,
+    Conversation,
+    PartialOutput,
+    ReasoningDelta,
+    SectionOpened,
+    TextDelta,
+    ToolEmitted,
+    ToolStarted,
+)
+from weakincentives.ui.page import (
+    CALL_FAILED,
+    CallEnded,
+    Failed,
+    Finished,
+    PageEvent,
+    PastExchange,
+    WrittenAgain,
+    arguments,
+)
+from weakincentives.ui.requests import Asked, PageMessage, read_message
+
+
+class _Request(msgspec.Struct, rename="camel"):
+    id: str
+    messages: list[PageMessage]
+    trigger: str = "submit-message"
+    message_id: str | None = None
+
+
+class Vercel:
+    """The protocol of one exchange."""
+
+    thread_parameter = "id"
+    headers: ClassVar[Mapping[str, str]] = {"x-vercel-ai-ui-message-stream": "v1"}
+    end = "data: [DONE]\n\n"
+
+    def __init__(self, body: bytes) -> None:
+        request = msgspec.json.decode(body, type=_Request)
+        again = request.trigger == "regenerate-message"
+        edits = not again and request.message_id is not None
+        self.asked: Asked = read_message(request.id, request.messages, again=again, edits=edits)
+        self._chunks = Chunks()
+
+    def begin(self, chat: Conversation[Any]) -> Iterator[dict[str, Any]]:
+        yield {"type": "start", "messageId": os.urandom(8).hex()}
+
+    def encode(self, event: PageEvent) -> Iterator[dict[str, Any]]:
+        return self._chunks.of(event)
+
+    @staticmethod
+    def history(chat: Conversation[Any] | None, past: Sequence[PastExchange]) -> list[dict[str, Any]]:
+        """The messages, as `useChat({messages})` takes them."""
+        return [message for exchange in past for message in _messages(exchange)]
+
+
+class Chunks:
+    """The chunks of one assistant message."""
+
+    def __init__(self) -> None:
+        # The kind of the text that is being written, its number, and whether a step has begun.
+        self._block = ""
+        self._number = 0
+        self._step = False
+        self._calls: set[str] = set()
+        self._open_calls: set[str] = set()
+
+    def of(self, event: PageEvent) -> Iterator[dict[str, Any]]:
+        kind = {TextDelta: "text", ReasoningDelta: "reasoning"}.get(type(event), "")
+        if self._block and kind != self._block and not isinstance(event, PartialOutput):
+            yield {"type": f"{self._block}-end", "id": str(self._number)}
+            self._block = ""
+        if not self._step and isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta | ToolStarted):
+            self._step = True
+            yield {"type": "start-step"}
+        if kind and not self._block:
+            self._block, self._number = kind, self._number + 1
+            yield {"type": f"{self._block}-start", "id": str(self._number)}
+        if isinstance(event, ArgumentsDelta | ToolStarted) and event.call_id not in self._calls:
+            self._calls.add(event.call_id)
+            self._open_calls.add(event.call_id)
+            yield {"type": "tool-input-start", **_call(event)}
+        yield from self._content(event)
+        # A step is one reply of the model with the results of its calls.
+        ends = isinstance(event, WrittenAgain | Finished) or (isinstance(event, CallEnded) and not self._open_calls)
+        if self._step and ends:
+            self._step = False
+            self._open_calls.clear()
+            yield {"type": "finish-step"}
+        if isinstance(event, Finished):
+            yield {"type": "finish", "finishReason": "stop"}
+
+    def _content(self, event: PageEvent) -> Iterator[dict[str, Any]]:
+        match event:
+            case TextDelta(text) | ReasoningDelta(text):
+                yield {"type": f"{self._block}-delta", "id": str(self._number), "delta": text}
+            case ArgumentsDelta(text=text):
+                yield {"type": "tool-input-delta", "toolCallId": event.call_id, "inputTextDelta": text}
+            case ToolStarted(arguments=text):
+                yield {"type": "tool-input-available", **_call(event), "input": arguments(text)}
+            case ToolEmitted(call_id, name, data):
+                value = {"toolCallId": call_id, "toolName": name, "data": data}
+                yield {"type": "data-progress", "id": call_id, "data": value}
+            case CallEnded(call_id, _, success, output):
+                self._open_calls.discard(call_id)
+                ended = {"toolCallId": call_id, "dynamic": True}
+                if success:
+                    yield {"type": "tool-output-available", **ended, "output": output}
+                else:
+                    yield {"type": "tool-output-error", **ended, "errorText": CALL_FAILED}
+            case SectionOpened(key, tools):
+                yield {"type": "data-section", "id": key, "data": {"key": key, "tools": tools}}
+            case PartialOutput(value):
+                yield {"type": "data-output", "id": "output", "data": value}
+            case Failed(sentence):
+                yield {"type": "error", "errorText": sentence}
+
+
+def _call(event: ArgumentsDelta | ToolStarted) -> dict[str, Any]:
+    return {"toolCallId": event.call_id, "toolName": event.name, "dynamic": True}
+
+
+def _messages(exchange: PastExchange) -> Iterator[dict[str, Any]]:
+    parts = [found for part in exchange.content if (found := _content_part(part)) is not None]
+    yield {"id": exchange.key, "role": "user", "parts": parts}
+    chunks = Chunks()
+    parts = _folded(chunk for event in exchange.events for chunk in chunks.of(event))
+    if parts:
+        yield {"id": f"{exchange.key}-answer", "role": "assistant", "parts": parts}
+
+
+def _content_part(part: Part) -> dict[str, Any] | None:
+    if isinstance(part, Text):
+        return {"type": "text", "text": part.text}
+    if part.file_id:  # Of no use to a page.
+        return None
+    data = f"data:{part.media_type};base64,{base64.b64encode(part.data).decode()}"
+    file = {"type": "file", "mediaType": part.media_type, "url": part.url or data}
+    return {**file, "filename": part.name} if part.name else file
+
+
+def _folded(chunks: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The parts that a client makes of chunks."""
+    parts: list[dict[str, Any]] = []
+    calls: dict[str, dict[str, Any]] = {}
+    for chunk in chunks:
+        match chunk:
+            case {"type": "start-step"}:
+                parts.append({"type": "step-start"})
+            case {"type": "text-delta" | "reasoning-delta" as kind, "delta": text}:
+                parts.append({"type": kind.removesuffix("-delta"), "text": text, "state": "done"})
+            case {"type": "tool-input-available", "toolCallId": call_id, "toolName": name, "input": given}:
+                calls[call_id] = {"type": "dynamic-tool", "toolName": name, "toolCallId": call_id, "input": given}
+                calls[call_id]["state"] = "input-available"
+                parts.append(calls[call_id])
+            case {"type": "tool-output-available", "toolCallId": call_id, "output": output} if call_id in calls:
+                calls[call_id].update(state="output-available", output=output)
+            case {"type": "tool-output-error", "toolCallId": call_id, "errorText": text} if call_id in calls:
+                calls[call_id].update(state="output-error", errorText=text)
+            case {"type": str(kind), "id": name, "data": data} if kind.startswith("data-"):
+                parts[:] = [part for part in parts if (part["type"], part.get("id")) != (kind, name)]
+                parts.append({"type": kind, "id": name, "data": data})
+    return parts
