@@ -275,7 +275,7 @@ class _Execution:
             meter.spent = replace(meter.spent, tool_calls=calls)
         elif not live:
             meter.spent = replace(meter.spent, tool_calls=calls + len(ran.outcomes))
-            apply_change(ran.change, session, resources)
+            apply_change(ran.change, session, resources, self._engine.store.serializer.upgrades)
         return ran
 
     def _step(self, name: str, run: Callable[[], OutcomeT]) -> tuple[OutcomeT, bool]:
