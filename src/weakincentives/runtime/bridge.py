@@ -247,8 +247,8 @@ def exited(error: SystemExit, prompt_name: str, phase: EvaluationPhase) -> Promp
     return PromptEvaluationError(problem, prompt_name=prompt_name, phase=phase)
 
 
-def call_sync(steps: Generator[Step, Any, T], resources: ScopedResourceContext) -> T:
-    """Make a tool call in this thread; async code runs on the event loop of its resources."""
+def call_sync(steps: Generator[Step, Any, T], thread: Callable[[], LoopThread]) -> T:
+    """Make a tool call in this thread; `thread` gives the event loop for async code."""
 
     def perform(step: Step) -> Any:
         if isinstance(step, ScopedResourceContext):
@@ -256,9 +256,9 @@ def call_sync(steps: Generator[Step, Any, T], resources: ScopedResourceContext) 
         if isinstance(step, HandlerCall):
             with step.fence:
                 value = step.call()
-                return wait(value, resources.loop.thread(), step) if inspect.isawaitable(value) else value
+                return wait(value, thread(), step) if inspect.isawaitable(value) else value
         value = _call(step)
-        return wait(value, resources.loop.thread()) if inspect.isawaitable(value) else value
+        return wait(value, thread()) if inspect.isawaitable(value) else value
 
     return run_steps(steps, perform)
 
