@@ -24,7 +24,14 @@ from weakincentives.serde.records import (
     is_record,
 )
 from weakincentives.serde.strict import describe_bounds, is_strict, to_strict
-from weakincentives.serde.tagged import declare_type, dump_tagged, is_declared, load_tagged, register_type
+from weakincentives.serde.tagged import (
+    declare_type,
+    dump_tagged,
+    is_declared,
+    load_tagged,
+    own_constructors,
+    register_type,
+)
 from weakincentives.serde.upgrade import Upgrades, named_types, upgrade_tagged
 
 __all__ = [
@@ -54,6 +61,7 @@ __all__ = [
     "load_checked",
     "load_tagged",
     "named_types",
+    "own_constructors",
     "parse",
     "register_type",
     "schema",

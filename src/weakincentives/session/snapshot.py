@@ -22,6 +22,7 @@ from weakincentives.serde import (
     load_checked,
     load_tagged,
     named_types,
+    own_constructors,
     undeclared,
     upgrade_tagged,
 )
@@ -70,7 +71,8 @@ class Snapshot:
     def to_json(self) -> str:
         """The snapshot as JSON text, each item with its type.
 
-        A value that its field does not declare is a `SessionError` here, since `from_json` could not read it.
+        What `from_json` could not read is a `SessionError` here: a value that its field does not declare, or one that
+        the constructor of its class refuses.
         """
         slices = []
         blobs: dict[str, Blob] = {}
@@ -79,6 +81,8 @@ class Snapshot:
             try:
                 dumped = [dump_tagged(item, blobs) for item in items]
                 check_tagged(list[slice_type], dumped)  # type: ignore[valid-type]
+                if _mentions(dumped, own_constructors()):
+                    load_tagged(dumped, blobs)
                 slices.append([dump_tagged(slice_type), [_each_field(parts.share, item) for item in dumped]])
             except SerdeError as error:
                 raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
@@ -164,6 +168,11 @@ def _each_field(change: Callable[[Any], Any], item: Any) -> Any:
     """A dumped item with each of its fields changed."""
     fields = item.get("v") if isinstance(item, dict) else None
     return {**item, "v": {name: change(part) for name, part in fields.items()}} if isinstance(fields, dict) else item
+
+
+def _mentions(dumped: list[Any], names: list[str]) -> bool:
+    text = msgspec.json.encode(dumped) if names else b""
+    return any(name.encode() in text for name in names)
 
 
 class _Reader:
