@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -174,11 +175,12 @@ class ScopedResourceContext:
         self._values: dict[type, Any] = {}
         self._created: list[Held] = []
         self._pending: dict[type, Creation] = {}
-        # Which resource each one that is being created waits for.
-        self._needs: dict[type, type] = {}
-        # Async resources of failed calls, which could not be closed when they were rolled back.
-        self._dropped: list[Held] = []
-        self._loop, self._owns_loop = loop, loop is None
+        if root is None:
+            # Which resource each one that is being created waits for.
+            self._needs: dict[type, type] = {}
+            # Async resources of failed calls, which could not be closed when they were rolled back.
+            self._dropped: list[Held] = []
+            self._loop, self._owns_loop = loop, loop is None
         # The tool calls for which each was created.
         self._makers: dict[type, tuple[object, ...]] = {}
         self._initial_states: dict[type, Any] | None = None if root is None or root._initial_states is None else {}
@@ -288,7 +290,10 @@ class ScopedResourceContext:
 
     def close(self) -> None:
         """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
-        self._run(self._ending(None, "close"))
+        if self._root is self or self.holds_any:
+            self._run(self._ending(None, "close"))
+        else:
+            self._start_closing()
 
     async def aclose(self) -> None:
         """`close()`, awaiting the resources that close asynchronously."""
@@ -332,8 +337,8 @@ class ScopedResourceContext:
                 if isinstance(step, Work):
                     self._note_awaiting()
                     outcome = self.loop.block(step.run, step.loop, anywhere=self._closed)
-                else:
-                    self._join(step)
+                elif step.done is not None:
+                    self._join(step, step.done)
             except BaseException as raised:
                 error = raised
 
@@ -350,19 +355,21 @@ class ScopedResourceContext:
                 if isinstance(step, Work):
                     self._note_awaiting()
                     outcome = await self.loop.wait(step.run, step.loop)
-                else:
-                    await step.run()
+                elif step.done is not None:
+                    from asyncio import wrap_future
+
+                    await wrap_future(step.done)
             except BaseException as raised:
                 error = raised
 
-    def _join(self, creation: Creation) -> None:
+    def _join(self, creation: Creation, done: Future[None]) -> None:
         """Wait until another thread or task has created the resource, unless that needs the loop of this thread."""
         from weakincentives.resources.loop import OnOwnLoop
 
         here = self._root._loop is not None and self._root._loop.is_here()
         while True:
             try:
-                return creation.result(POLL_SECONDS if here else None)
+                return done.result(POLL_SECONDS if here else None)
             except TimeoutError:
                 if creation.awaits:
                     raise OnOwnLoop from None
@@ -430,8 +437,9 @@ class ScopedResourceContext:
                 other = self._pending.setdefault(protocol, creation)
                 if other is not creation:
                     self._check_circle(chain)
+                    other.done = other.done or Future()
                 if len(chain) > 1:
-                    self._needs[chain[-2]] = protocol
+                    self._root._needs[chain[-2]] = protocol
             if other is creation:
                 break
             yield from awaited(other, chain)
@@ -446,15 +454,16 @@ class ScopedResourceContext:
         finally:
             with self._lock:
                 del self._pending[protocol]
-                self._needs.pop(protocol, None)
-            creation.set_result(None)
+                self._root._needs.pop(protocol, None)
+            if creation.done is not None:
+                creation.done.set_result(None)
         yield from held.end(None, "close")
         return self._check_open()
 
     def _check_circle(self, chain: tuple[type, ...]) -> None:
         """Raise if the resource to wait for is itself waiting, in another thread or task, for one of the chain."""
         path = [*chain]
-        while (needed := self._needs.get(path[-1])) is not None:
+        while (needed := self._root._needs.get(path[-1])) is not None:
             path.append(needed)
             if needed in chain:
                 raise CircularDependencyError(tuple(path[path.index(needed) :]))

@@ -45,19 +45,17 @@ class Work:
             self.awaitable.close()
 
 
-class Creation(Future[None]):
-    """A resource that is being created, for others to wait for; `awaits` is true if that takes an event loop."""
+class Creation:
+    """A resource that is being created; `awaits` is true if that takes an event loop.
 
-    awaits = False
-    loop = None
+    `done` is there once somebody waits for it.
+    """
 
-    async def run(self) -> None:
-        from asyncio import wrap_future
+    __slots__ = ("awaits", "done")
 
-        await wrap_future(self)
-
-    def drop(self) -> None:
-        pass
+    def __init__(self) -> None:
+        self.awaits = False
+        self.done: Future[None] | None = None
 
 
 T = TypeVar("T")
@@ -176,7 +174,8 @@ def awaited(work: Work | Creation, chain: tuple[type, ...]) -> Steps[Any]:
     try:
         return (yield work)
     except OnOwnLoop:
-        work.drop()
+        if isinstance(work, Work):
+            work.drop()
         name = type_name(chain[-1])
         raise ResourceError(
             f"{chain_text(chain)} is created asynchronously, so async code must await it: "
