@@ -290,6 +290,7 @@ class ScopedResourceContext:
 
     def close(self) -> None:
         """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
+        # Most tool calls create nothing.
         if self._root is self or self.holds_any:
             self._run(self._ending(None, "close"))
         else:
