@@ -64,9 +64,15 @@ def test_a_budget_names_the_field_that_is_wrong(field, value):
         Budget(**{field: value}, prices=Prices(1, 1))
 
 
-def test_a_cost_limit_needs_prices():
-    with pytest.raises(ValueError, match=r"prices=Prices\("):
-        Budget(max_cost=1.0)
+def test_a_cost_limit_without_prices_counts_the_prices_of_each_reply():
+    meter = Meter(Budget(max_cost=1.0))
+    assert meter.needs_prices and not Meter(Budget(max_cost=1.0, prices=Prices(1, 1))).needs_prices
+    meter.add_usage(TokenUsage(100_000), Prices(2, 0))
+    meter.add_usage(TokenUsage(100_000), Prices(4, 0))
+    meter.check_model_call("demo")
+    meter.add_usage(TokenUsage(100_000), Prices(4, 0))
+    with pytest.raises(BudgetExceededError, match=r"max_cost=1\.0, spent 1\.0; pass budget=Budget\(max_cost=\.\.\.\)"):
+        meter.check_model_call("demo")
 
 
 def test_negative_prices_are_refused():
@@ -120,8 +126,9 @@ def test_a_passed_deadline_refuses_models_and_tools():
             check("demo")
 
 
-def test_a_meter_without_limits_counts_and_refuses_nothing():
+def test_a_meter_without_a_budget_limits_turns_alone():
     meter = Meter()
+    assert meter.budget == Budget() == Budget(max_turns=50)
     meter.add_usage(TokenUsage(10**9, 10**9))
     meter.check_model_call("demo")
     meter.check_tool_call("demo")

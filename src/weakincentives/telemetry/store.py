@@ -118,8 +118,7 @@ class RunStore(EventReader):
     def _tagged(self, runs: Iterable[RunSummary]) -> tuple[RunSummary, ...]:
         """The runs with their tags, which stand in the event that begins each."""
         found = tuple(runs)
-        sql = f"SELECT run_id, key, value FROM {_TAGS} WHERE run_id IN ({{}})"
-        rows = self._salvage_each(sql, [run.run_id for run in found])
+        rows = [row for run in found for row in self.salvage(_TAGS.format("= ?1"), (run.run_id,))]
         tags: dict[str, dict[str, str]] = {}
         for run_id, name, text in rows:
             tags.setdefault(run_id, {})[str(name)] = str(text)
@@ -251,7 +250,7 @@ class RunStore(EventReader):
     ) -> tuple[str, list[Any]]:
         where, values = ["1"], list[Any]()
         for name, text in (tags or {}).items():
-            where.append(f"EXISTS (SELECT 1 FROM {_TAGS} WHERE run_id = r.run_id AND key = ? AND value = ?)")
+            where.append(f"(?, ?) IN (SELECT key, value FROM ({_TAGS.format('= r.run_id')}))")
             values += [name, text]
         if conversation:
             where.append("conversation_id = ?")
@@ -288,12 +287,12 @@ def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
 _USAGE = "input_tokens, output_tokens, cached_tokens, reasoning_tokens"
 _NAMES = [field.name for field in fields(RunSummary) if field.name != "tags"]
 _COLUMNS = ", ".join(_USAGE if name == "usage" else name for name in _NAMES)
-# The tags of each run, by name: the events that begin it have them.
+# A run's tags, from the events that begin it; `{0}` is the condition on their run.
 _TAGS = (
-    "(SELECT run_id, tag.key, tag.value FROM events, "
-    "json_each(iif(json_valid(payload), payload, 'null'), '$.v.tags') AS tag WHERE kind = 'PromptRendered' "
+    "SELECT run_id, tag.key, tag.value FROM events, "
+    "json_each(iif(json_valid(payload), payload, 'null'), '$.v.tags') AS tag WHERE kind = 'PromptRendered' AND run_id {0} "
     "UNION ALL SELECT run_id, 'overrides', payload ->> '$.v.overrides_tag' FROM events "
-    "WHERE kind = 'PromptRendered' AND json_valid(payload) AND payload ->> '$.v.overrides_tag' <> '')"
+    "WHERE kind = 'PromptRendered' AND run_id {0} AND json_valid(payload) AND payload ->> '$.v.overrides_tag' <> ''"
 )
 # A run was killed if its recorder went silent without closing.
 _STATUS = "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status"
