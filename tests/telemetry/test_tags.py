@@ -45,9 +45,7 @@ def ways() -> dict[str, Any]:
     loop, adapter = MainLoop(), lambda **options: ScriptedAdapter(SCRIPT, **options)
     return {
         "run": lambda session, tags: [run(prompt(), adapter(), session=session, tags=tags).run_id],
-        "async": lambda session, tags: [
-            asyncio.run(run_async(prompt(), adapter(), session=session, tags=tags)).run_id
-        ],
+        "async": lambda session, tags: [asyncio.run(run_async(prompt(), adapter(), session=session, tags=tags)).run_id],
         "stream": lambda session, tags: [
             streamed(loop.stream(prompt(), session=session, adapter=adapter(), tags=tags))
         ],

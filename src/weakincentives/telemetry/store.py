@@ -289,8 +289,9 @@ _NAMES = [field.name for field in fields(RunSummary) if field.name != "tags"]
 _COLUMNS = ", ".join(_USAGE if name == "usage" else name for name in _NAMES)
 # A run's tags, from the events that begin it; `{0}` is the condition on their run.
 _TAGS = (
-    "SELECT run_id, tag.key, tag.value FROM events, "
-    "json_each(iif(json_valid(payload), payload, 'null'), '$.v.tags') AS tag WHERE kind = 'PromptRendered' AND run_id {0} "
+    "SELECT run_id, tag.key, tag.value "
+    "FROM events, json_each(iif(json_valid(payload), payload, 'null'), '$.v.tags') AS tag "
+    "WHERE kind = 'PromptRendered' AND run_id {0} "
     "UNION ALL SELECT run_id, 'overrides', payload ->> '$.v.overrides_tag' FROM events "
     "WHERE kind = 'PromptRendered' AND run_id {0} AND json_valid(payload) AND payload ->> '$.v.overrides_tag' <> ''"
 )
