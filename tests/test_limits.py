@@ -9,7 +9,7 @@ import pytest
 
 from weakincentives.clock import FakeClock
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError
-from weakincentives.limits import Budget, Deadline, Meter, Prices, TokenUsage
+from weakincentives.limits import Budget, Deadline, Meter, Prices, Spent, TokenUsage
 from weakincentives.serde import dump_tagged, load_tagged
 
 
@@ -36,7 +36,8 @@ def test_a_deadline_survives_copy_and_pickle():
 
 
 def test_limits_survive_text_with_their_types():
-    limits = (Deadline.after(10, clock=FakeClock()), Budget(max_turns=3, max_cost=1.5, prices=Prices(1, 2.5)))
+    given = Budget(max_turns=3, max_cost=1.5, prices=Prices(1, 2.5))
+    limits = (Deadline.after(10, clock=FakeClock()), given, Budget(), Budget(max_turns=None))
     assert load_tagged(dump_tagged(limits)) == limits
 
 
@@ -165,3 +166,16 @@ def test_setting_the_wall_clock_does_not_move_a_deadline():
     clock.adjusted = -timedelta(hours=1)
     clock.advance(10)
     assert deadline.expired
+
+
+@pytest.mark.parametrize("copied", [lambda budget: budget, copy.deepcopy, lambda budget: load_tagged(dump_tagged(budget))])
+def test_the_default_of_fifty_turns_is_for_each_run_and_a_number_also_for_a_total(copied):
+    before = Spent(turns=49)
+    for total, refused in ((Budget(), False), (Budget(max_turns=50), True), (Budget(max_turns=None), False)):
+        meter = Meter(total=copied(total), before=before)
+        meter.add_usage(TokenUsage())
+        if refused:
+            with pytest.raises(BudgetExceededError, match=r"Total budget .* max_turns=50, spent 50; pass total=Budget"):
+                meter.check_model_call("demo")
+        else:
+            meter.check_model_call("demo")

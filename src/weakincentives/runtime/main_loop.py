@@ -164,7 +164,7 @@ class Conversation(Generic[OutputT]):
         total: Budget | None = None,
         max_expansions: int = 10,
     ) -> None:
-        Meter(budget, total=total)
+        Meter(budget, total=total)  # Rejects what is not a budget now, not in the first exchange.
         self.prompt = copy(prompt)
         self.adapter = adapter
         self.session = Session() if session is None else session
