@@ -168,7 +168,7 @@ def test_setting_the_wall_clock_does_not_move_a_deadline():
     assert deadline.expired
 
 
-@pytest.mark.parametrize("copied", [lambda budget: budget, copy.deepcopy, lambda budget: load_tagged(dump_tagged(budget))])
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda budget: load_tagged(dump_tagged(budget))])
 def test_the_default_of_fifty_turns_is_for_each_run_and_a_number_also_for_a_total(copied):
     before = Spent(turns=49)
     for total, refused in ((Budget(), False), (Budget(max_turns=50), True), (Budget(max_turns=None), False)):
