@@ -23,8 +23,7 @@ from statistics import fmean, median
 from weakincentives.limits import Prices
 from weakincentives.prompt import SectionVisibility, Tokenizer, inside
 from weakincentives.runtime import HistoryTurn, RunHistory
-from weakincentives.runtime.spi import SectionState, request_tokens
-from weakincentives.telemetry.runfile import prices_for
+from weakincentives.runtime.spi import SectionState, prices_for, request_tokens
 from weakincentives.telemetry.store import RunStore
 
 MIN_RUNS = 3
