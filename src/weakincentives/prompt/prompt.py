@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, get_args
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
@@ -29,7 +29,7 @@ from weakincentives.prompt.presentation import Late, Presentation
 from weakincentives.prompt.section import Section, check_placeholders, require_sections, split_text
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool
-from weakincentives.prompt.view import Disclosure, RenderedPrompt, View, ViewOptions
+from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions
 from weakincentives.prompt.visibility import Overrides, SectionPath, inside
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
@@ -518,5 +518,10 @@ def _check_disclosure(key: str, given: Disclosure) -> Disclosure:
         raise PromptValidationError(
             f"Prompt '{key}': disclosure must be a strategy, got {given!r}; pass ReadSections(), SearchSections(), "
             "OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own, derived from Disclosure."
+        )
+    if given.suffix not in get_args(Suffix):
+        hint = "; a strategy's own text below summaries is its hint()" if callable(given.suffix) else ""
+        raise PromptValidationError(
+            f"Prompt '{key}': {type(given).__name__}.suffix must be 'sentence' or 'key', got {given.suffix!r}{hint}."
         )
     return given

@@ -22,7 +22,10 @@ from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Bus, Session
 
 SECTION_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_DOLLAR = re.compile(r"\$(?:(?P<escaped>\$)|(?P<named>[A-Za-z_][A-Za-z0-9_]*)|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)\}|)")
+_DOLLAR = re.compile(
+    r"\$(?:(?P<escaped>\$)|(?P<named>[A-Za-z_][A-Za-z0-9_]*)"
+    r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<format>[^{}\n]*))?\}|)"
+)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -83,13 +86,15 @@ class SectionOptions(TypedDict, Generic[ParamsT_co], total=False):
     summary_suffix: str | None
     role: SectionRole
     open_when: Rule | None
+    heading: bool
 
 
 class Section(Specializable, Generic[ParamsT_co]):
     """A part of a prompt: `Section[Params]` with a title, a key, text, tools and children.
 
     A root section with `role="user"` is part of the first user turn, after all system sections. `open_when` is a
-    rule that opens a summarized section without the model, at the start of a run or between two turns.
+    rule that opens a summarized section without the model, at the start of a run or between two turns. With
+    `heading=False`, its text stands without title and number.
 
     A subclass implements `render_body(params)`, or `render(params, ...)` to render its heading too. It may override
     `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `stored`, `resources`
@@ -118,6 +123,7 @@ class Section(Specializable, Generic[ParamsT_co]):
         summary_suffix: str | None = None,
         role: SectionRole = "system",
         open_when: Rule | None = None,
+        heading: bool = True,
     ) -> None:
         if not isinstance(key, str) or not SECTION_KEY.fullmatch(key):
             raise PromptValidationError(
@@ -140,6 +146,7 @@ class Section(Specializable, Generic[ParamsT_co]):
         self.summary_suffix = summary_suffix
         self.role: SectionRole = role
         self.open_when = open_when
+        self.heading = heading
         self._tools: tuple[Tool[Any, Any], ...] = require_list(f"Section '{key}'", "tools", tools)
         self._hosted_tools: tuple[HostedTool[Any], ...] = require_list(f"Section '{key}'", "hosted_tools", hosted_tools)
         self._validate()
@@ -275,7 +282,8 @@ class Section(Specializable, Generic[ParamsT_co]):
             body = text.fill(params)
         else:
             body = self.render_body(params)
-        return "\n\n".join(part for part in (heading(self.title, depth, number), body) if part)
+        head = heading(self.title, depth, number) if self.heading else ""
+        return "\n\n".join(part for part in (head, body) if part)
 
     def with_content(self, tools: tuple[Tool[Any, Any], ...], children: tuple[Section[Any], ...]) -> Self:
         """The section with other tools and children."""
@@ -322,6 +330,10 @@ class Section(Specializable, Generic[ParamsT_co]):
             raise PromptValidationError(
                 f"{type(self).__name__} has no text; implement render_body(params), or render(params, ...) to write "
                 "the heading too."
+            )
+        if not isinstance(self.heading, bool):
+            raise PromptValidationError(
+                f"Section '{self.key}': heading must be True or False, got {self.heading!r}; its words are title=."
             )
         if self.role not in get_args(SectionRole):
             raise PromptValidationError(f"Section '{self.key}': role must be 'system' or 'user', got {self.role!r}.")
@@ -485,21 +497,35 @@ class _Call:
 
 @dataclass(frozen=True, slots=True)
 class TemplateText:
-    """`literals[0] names[0] literals[1] names[1] ... literals[-1]`, ready to be filled."""
+    """`literals[0] names[0] literals[1] names[1] ... literals[-1]`, ready to be filled.
+
+    `formats` has a format for each name, empty if it has none.
+    """
 
     literals: tuple[str, ...]
     names: tuple[str, ...]
+    formats: tuple[str, ...] = ()
 
     def fill(self, params: Any) -> str:
         parts = [self.literals[0]]
-        for name, literal in zip(self.names, self.literals[1:], strict=True):
-            parts += (placeholder_text(serde.field_value(params, name)), literal)
+        for name, spec, literal in zip(self.names, self.formats, self.literals[1:], strict=True):
+            parts += (placeholder_text(serde.field_value(params, name), spec), literal)
         return "".join(parts)
 
 
-def placeholder_text(value: Any) -> str:
-    """The value as text. An enum is written by its value, as in JSON, unless it has a text of its own."""
-    return str(value.value if isinstance(value, Enum) and type(value).__str__ is Enum.__str__ else value)
+def placeholder_text(value: Any, spec: str = "") -> str:
+    """The value as text: by its own `render`, a list as bullets, an enum by its value unless it has a text of its own.
+
+    `spec` is a format, as in an f-string; for a list, it is what separates the items.
+    """
+    if type(value) in (list, tuple):
+        items = map(placeholder_text, value)
+        return spec.join(items) if spec else "\n".join(f"- {item.replace(chr(10), chr(10) + '  ')}" for item in items)
+    if isinstance(value, Enum) and type(value).__str__ is Enum.__str__:
+        value = value.value
+    elif callable(getattr(type(value), "render", None)):
+        value = value.render()
+    return format(value, spec) if spec else str(value)
 
 
 def split_text(source: str, *, where: str, strict: bool = True, literal: bool = False) -> TemplateText:
@@ -514,12 +540,14 @@ def split_text(source: str, *, where: str, strict: bool = True, literal: bool = 
         return TemplateText((text,), ())
     literals: list[str] = []
     names: list[str] = []
+    formats: list[str] = []
     piece, position = "", 0
     for match in _DOLLAR.finditer(text):
         dollar = match.start()
         piece, position = piece + text[position:dollar], match.end()
         if name := match["named"] or match["braced"]:
             names.append(name)
+            formats.append(match["format"] or "")
             literals.append(piece)
             piece = ""
         elif match["escaped"] or not strict:
@@ -528,6 +556,6 @@ def split_text(source: str, *, where: str, strict: bool = True, literal: bool = 
             line = text.count("\n", 0, dollar) + 1
             raise PromptValidationError(
                 f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) does not start a placeholder, "
-                "which is '${name}' with the plain name of a field; write '$$' for a dollar sign."
+                "which is '${name}' or '${name:format}' with the plain name of a field; write '$$' for a dollar sign."
             )
-    return TemplateText((*literals, piece + text[position:]), tuple(names))
+    return TemplateText((*literals, piece + text[position:]), tuple(names), tuple(formats))
