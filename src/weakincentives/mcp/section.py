@@ -71,9 +71,9 @@ class MCPSection(Section[None]):
 
     `server` may be a function that returns one; it is called when the server is started. `group` maps a tool's name to
     the key of a child section, or None. `include` and `exclude` are names of tools, or patterns such as `list_*`: only
-    tools that the first names, if given, and the second does not, are offered. `compensate` maps tool names to functions that undo a failed call. `lock` is a
-    file with the server's listing, so that the tools are known before the server is started. `trusted=True` accepts
-    the server's claims about which tools are read-only.
+    tools that the first names, if given, and the second does not, are offered. `compensate` maps tool names to
+    functions that undo a failed call. `lock` is a file with the server's listing, so that the tools are known before
+    the server is started. `trusted=True` accepts the server's claims about which tools are read-only.
     """
 
     literal = True
