@@ -272,13 +272,14 @@ class Playground:
             found = states.get(node.path)
             state = found.state if found else declared.get(node.path)
             body = override.sections.get(node.path) if override else None
+            closable = node.summary is not None or bool(found and found.state.collapsible)
             yield {
                 "key": node.key,
                 "path": node.path,
                 "title": node.section.title,
                 "state": found.state.visibility.value if found else "absent",
                 "declared": declared[node.path].visibility.value if node.path in declared else "absent",
-                "choices": ["hidden", *(["summary"] if node.summary is not None else []), "full"],
+                "choices": ["hidden", *(["summary"] if closable else []), "full"],
                 "is_hidden": any(inside(node.path, up) for up in hidden),
                 "shown_tokens": found.state.shown_tokens if found else 0,
                 "full_tokens": state.full_tokens if state else 0,
