@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import example, given, settings, strategies as st
 
 from tests.disclosure.desk import FULL, SUMMARY, a_tool, desk, section
 from tests.disclosure.trees import line, poke, steps, trees
@@ -123,6 +123,9 @@ def check_agreement(session: Session) -> None:
         assert shown.seen == exposure[shown.path].source
 
 
+@example(
+    [(True, False, True, ((True, True, True, ()),))], [("read", 0), ("read", 1), ("collapse", 0)], ReadSections(), False
+)
 @settings(max_examples=100)
 @given(
     st.lists(trees, min_size=1, max_size=4),

@@ -67,7 +67,8 @@ class Exposed:
     `source` is where its text stands: in full in the system or first user text ("prompt"), in a later message
     ("conversation"), only as a summary, or nowhere. `digest` and `tokens` are those of that text; `call_id` is the call
     whose result holds it, if one does. `prompt` is the digest of the full text in the prompt, and `result` the last
-    call that returned the full text, with its digest; either may be an older text.
+    call that returned the full text, with its digest; either may be an older text. `listed` is the last call that
+    returned the summary, with its digest and tokens: it counts once the full text is gone.
     """
 
     source: Literal["prompt", "conversation", "summary", "none"]
@@ -76,12 +77,13 @@ class Exposed:
     tokens: int = 0
     prompt: str = ""
     result: tuple[str, str] | None = None
+    listed: tuple[str, str, int] | None = None
 
     def with_text(self, digest: str, tokens: int) -> Exposed:
         """The exposure once the full text with this digest stands somewhere in the conversation."""
         source: Literal["prompt", "conversation"] = "prompt" if self.prompt == digest else "conversation"
         call_id = self.result[0] if self.result is not None and self.result[1] == digest else ""
-        return Exposed(source, digest, call_id, tokens, self.prompt, self.result)
+        return Exposed(source, digest, call_id, tokens, self.prompt, self.result, self.listed)
 
 
 _NOWHERE = Exposed("none")

@@ -35,8 +35,11 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopA
         said = not rendered.user_text and known.source in HAS_TEXT and is_user(view, path)
         if known.result is not None:
             now[path] = replace(known, prompt="").with_text(known.result[1], known.tokens)
-        elif said or (known.source == "summary" and known.call_id):
+        elif said:
             now[path] = known
+        elif known.listed is not None:
+            call_id, digest, tokens = known.listed
+            now[path] = Exposed("summary", digest, call_id, tokens, listed=known.listed)
     marks = view.layout.marks
     ends = [*(at for _, at in marks[1:]), len(rendered.pieces)]
     for span, (node, start), end in zip(rendered.spans, marks, ends, strict=False):
@@ -48,7 +51,8 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopA
             tokens = adapter.count_tokens(shown) + sum(map(adapter.count_media, media))
             now[span.path] = replace(known, prompt=digest).with_text(digest, tokens)
         elif span.path not in now or now[span.path].source == "summary":
-            now[span.path] = Exposed("summary", digest, now.get(span.path, known).call_id, adapter.count_tokens(shown))
+            call_id, tokens = now.get(span.path, known).call_id, adapter.count_tokens(shown)
+            now[span.path] = Exposed("summary", digest, call_id, tokens, listed=known.listed)
     gone = {path: Exposed("none") for path in before if path not in now}
     return {**gone, **{path: exposed for path, exposed in now.items() if before[path] != exposed}}
 
@@ -64,12 +68,11 @@ def after_result(
             shown[inner] = FULL if view.is_open(inner) else SUMMARY
             exposed = _exposed(view, inner, visibility, call_id, adapter)
             known = changes.get(inner, before[inner])
-            if visibility is SUMMARY and known.source in HAS_TEXT:
-                continue
             if visibility is FULL:
                 known = replace(known, result=(call_id, exposed.digest))
-                exposed = known.with_text(exposed.digest, exposed.tokens)
-            changes[inner] = exposed
+                changes[inner] = known.with_text(exposed.digest, exposed.tokens)
+            else:
+                changes[inner] = replace(known if known.source in HAS_TEXT else exposed, listed=exposed.listed)
     return changes, shown
 
 
@@ -162,7 +165,7 @@ class Comparison:
     def _reassess(self, path: SectionPath, known: Exposed) -> None:
         """The text of a hidden section counts only while it is the one that applies."""
         digest = digest_of(self.view, path, FULL)
-        now = Exposed("none", prompt=known.prompt, result=known.result)
+        now = Exposed("none", prompt=known.prompt, result=known.result, listed=known.listed)
         if digest == known.prompt or (known.result and digest == known.result[1]):
             now = known.with_text(digest, known.tokens)
         self.found.exposed[path] = now
@@ -230,7 +233,9 @@ def _exposed(
 ) -> Exposed:
     pieces, digest = view.own_pieces(path, visibility), digest_of(view, path, visibility)
     tokens = adapter.count_tokens("".join(pieces)) + sum(map(adapter.count_media, media_in(pieces)))
-    return Exposed("conversation" if visibility is FULL else "summary", digest, call_id, tokens)
+    if visibility is FULL:
+        return Exposed("conversation", digest, call_id, tokens)
+    return Exposed("summary", digest, call_id, tokens, listed=(call_id, digest, tokens) if call_id else None)
 
 
 def _digest(text: str, media: Iterable[Media]) -> str:

@@ -341,6 +341,13 @@ def check_for(hint: Any) -> Check:
         return lambda value: isinstance(value, int | float)
     if origin is Literal:
         return lambda value: isinstance(value, str)
+    if origin is tuple and args[-1] is not ...:
+        items = [check_for(arg) for arg in args]
+        return lambda value: (
+            isinstance(value, tuple)
+            and len(value) == len(items)
+            and all(check(item) for check, item in zip(items, value, strict=True))
+        )
     if origin is tuple:
         item = check_for(args[0])
         return lambda value: isinstance(value, tuple) and all(map(item, value))
