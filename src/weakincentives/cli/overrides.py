@@ -170,13 +170,7 @@ def edit_one(
         raise UsageError(f"--visibility takes neither --from nor --delete; pass --visibility {DECLARED} to remove it")
 
     if arguments.delete or arguments.visibility == DECLARED:
-        without = {
-            "tool": lambda: override.without_tool(name),
-            "summary": lambda: override.without_summary(path),
-            "visibility": lambda: override.without_visibility(path),
-            "section": lambda: override.without_section(path),
-        }
-        kept = without[kind]()
+        kept = _without(override, kind, name, path)
         if kept == override:
             raise UsageError(f"nothing is stored for {label}")
         store.upsert(kept)
@@ -211,10 +205,21 @@ def edit_one(
     return 0
 
 
+def _without(override: PromptOverride, kind: Kind, name: str, path: tuple[str, ...]) -> PromptOverride:
+    match kind:
+        case "tool":
+            return override.without_tool(name)
+        case "summary":
+            return override.without_summary(path)
+        case "visibility":
+            return override.without_visibility(path)
+    return override.without_section(path)
+
+
 def _current(
     descriptor: PromptDescriptor, override: PromptOverride, name: str, path: tuple[str, ...], kind: Kind
 ) -> str:
-    """What is stored, else the original; the descriptor rejects an unknown name."""
+    """The stored text, else the original; the descriptor rejects an unknown name."""
     if kind == "tool":
         words = override.tools.get(name)
         tool = descriptor.tools.get(name)
