@@ -82,7 +82,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Replacements:
-    """What an override replaces in sections, by path."""
+    """The parts of sections that an override replaces, by path."""
 
     bodies: Mapping[SectionPath, TemplateText] = field(default_factory=dict)
     summaries: Mapping[SectionPath, TemplateText] = field(default_factory=dict)

@@ -184,7 +184,7 @@ def awaited(work: Work | Creation, chain: tuple[type, ...]) -> Steps[Any]:
 
 
 def _resource(protocol: type, manager: Any, entered: Any) -> Any:
-    """What entering returned, unless only the manager itself is what was bound."""
+    """The value that entering returned, unless only the manager itself is what was bound."""
     with suppress(TypeError):  # A protocol that cannot be checked at run time.
         if isinstance(manager, protocol) and not isinstance(entered, protocol):
             return manager

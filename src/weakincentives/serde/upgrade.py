@@ -26,7 +26,7 @@ def upgrade_tagged(
     blobs: dict[str, Blob] | None = None,
     types: Collection[type] | None = None,
 ) -> Any:
-    """What `dump_tagged` wrote, as it would write it today; the innermost values first."""
+    """Stored data as `dump_tagged` would write it today; the innermost values first."""
     if not upgrades:
         return data
     return converted(partial(_upgraded, upgrades, {} if blobs is None else blobs, types), data, blobs, "too deep")

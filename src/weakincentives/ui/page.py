@@ -1,4 +1,4 @@
-"""What a page may see of a run: the events of a stream, or of stored messages, without anything internal.
+"""The part of a run that a page may see: the events of a stream, or of stored messages, without anything internal.
 
 The encoders of the protocols get these events alone. Texts of sections and results, errors, and the reasons of restarts
 never reach them; of a result they get what `show` lets through.
@@ -118,7 +118,7 @@ class PageView:
 
 
 def shown(ended: ToolEnded, show: Show | None) -> Any:
-    """What a page sees of a result: of a failed call nothing, else what `show` returns, or the text if that is True."""
+    """The part of a result that a page sees: of a failed call nothing, else what `show` returns, or the text if that is True."""
     if not ended.success or show is None:
         return None
     try:
@@ -130,7 +130,7 @@ def shown(ended: ToolEnded, show: Show | None) -> Any:
 
 
 def typed_output(chat: Conversation[Any]) -> StructuredOutputConfig | None:
-    """What the answers of a conversation must be, unless they are text."""
+    """The type of a conversation's answers, unless they are text."""
     declared = chat.prompt.template.structured_output
     return None if declared is None or declared.container == "text" else declared
 

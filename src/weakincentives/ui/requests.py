@@ -1,4 +1,4 @@
-"""What a page asks for: its request, read and checked, and the reasons to refuse it.
+"""The request of a page, read and checked, and the reasons to refuse it.
 
 A page sends its whole history. Only its newest message is used, since the session holds the rest, including which
 sections were opened; the ids of the earlier ones say whether the page knows the newest exchange. A file id is refused:
@@ -147,7 +147,7 @@ class _Part(msgspec.Struct, rename="camel"):
 
 
 def read_message(thread: str, messages: Sequence[PageMessage], *, again: bool = False, edits: bool = False) -> Asked:
-    """What is asked by the newest of these messages."""
+    """The question in the newest of these messages."""
     if not messages or messages[-1].role != "user":
         raise ValueError(f"The newest message must be the user's, got {messages[-1].role[:40] if messages else 'none'}")
     newest = messages[-1]

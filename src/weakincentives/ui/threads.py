@@ -42,7 +42,7 @@ class StaleThreadError(WinkError):
 
 @dataclass(frozen=True, slots=True)
 class ThreadLimits:
-    """What a page may ask for. Longer bodies and messages are answered with status 413, too many requests with 429.
+    """The limits of requests. Longer bodies and messages are answered with status 413, too many requests with 429.
 
     `body_bytes` and `message_length`, in characters, limit one request; `requests` those of one thread that are waiting
     or being answered, and `per_minute` those that it has begun within a minute. An owner has at most `threads` in
