@@ -11,6 +11,7 @@ The command line, the hosted tools, the prices, the ledger and the prefix check 
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from typing import Any
 from weakincentives.limits import Prices
 
 GROUP = "weakincentives.adapters"
+_PLACED = re.compile(r"(.+)@(https?://.+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +32,16 @@ class AdapterSpec:
     `package` contains the class `adapter`, whose `name` is this one, and a module `codecs` if there are `hosted_tools`:
     the kinds that its `CODECS` encode. A user may add more if it `accepts_codecs`. `provider` is the part before the
     colon in `openai:gpt-5.6`; `model` stands for what may follow it ("MODEL", "FILE"), or must if it `requires_model`.
+    With "@URL" in it, the address of a server may follow the model, as the option `base_url`. `options` are arguments
+    that the provider's name stands for.
     `vendor` is the name of the provider in telemetry, if it is not the adapter's. An adapter that is `in_process` loads
     its model into this process, and reports how much of a prompt it has read to its option `progress`.
 
     Tools added by one of the `cache_safe_routes` leave the beginning of the request unchanged. `prefix_keys` are the
     fields of a request that a provider's prompt cache depends on, besides the conversation in `conversation_key` and
     without fields named `cache_marker`. A listed tool has its name below `tool_key`, if there is one. `prices` are US
-    dollars per million tokens. `package_needed` is the package the adapter imports; one of the environment variables
-    `key_variables` holds its key.
+    dollars per million tokens. `package_needed` is the package the adapter imports, `extra` what installs it if that is
+    not named like the provider; one of the environment variables `key_variables` holds its key.
     """
 
     name: str
@@ -57,7 +61,9 @@ class AdapterSpec:
     tool_key: str = ""
     prices: Mapping[str, Prices] = field(default_factory=dict)
     package_needed: str = ""
+    extra: str = ""
     key_variables: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def usage(self) -> str:
@@ -67,6 +73,15 @@ class AdapterSpec:
     def load(self) -> Any:
         """The adapter's class."""
         return getattr(import_module(self.package), self.adapter)
+
+    def create(self, model: str, **options: Any) -> Any:
+        """The adapter for a model, written as in `usage`."""
+        if "@URL" in self.model and (placed := _PLACED.fullmatch(model)):
+            model, options["base_url"] = placed.groups()
+        chosen = {**self.options, **options}
+        if "@URL" in self.model and "base_url" not in chosen:
+            raise ValueError(f"the adapter '{self.provider}' needs the address of a server, as in {self.usage!r}")
+        return self.load()(model, **chosen) if model else self.load()(**chosen)
 
     def codecs(self) -> Mapping[str, Any]:
         """The adapter's own codecs for hosted tools, by kind."""
