@@ -21,6 +21,12 @@ class Vendor:
     name: str
     server: type[Loopback]
     adapter: Callable[..., Any]
+    needs: str = ""
+
+    @property
+    def package(self) -> str:
+        """The package without which the adapter cannot be made."""
+        return self.needs or self.name
 
     def __str__(self) -> str:
         return self.name
@@ -60,6 +66,11 @@ def openai_chat_adapter(server: Loopback, **options: Any) -> Any:
 OPENAI = Vendor("openai", ResponsesServer, openai_adapter)
 ANTHROPIC = Vendor("anthropic", MessagesServer, anthropic_adapter)
 LITELLM = Vendor("litellm", ChatServer, litellm_adapter)
-OPENAI_CHAT = Vendor("openai chat", ChatServer, openai_chat_adapter)
+OPENAI_CHAT = Vendor("openai chat", ChatServer, openai_chat_adapter, needs="httptools")
 VENDORS = (OPENAI, ANTHROPIC, OPENAI_CHAT, LITELLM)
 LEAN = (OPENAI, ANTHROPIC, OPENAI_CHAT)
+ROUTED = (OPENAI, ANTHROPIC)
+"""Those with a route for new tools that keeps the beginning of a request."""
+
+HOSTING = (OPENAI, ANTHROPIC, LITELLM)
+"""Those with hosted tools of their own."""

@@ -94,7 +94,7 @@ def test_another_distribution_can_bring_an_adapter(tmp_path: Path) -> None:
 
 
 def test_an_adapter_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> None:
-    script = "from weakincentives.runtime import adapter_specs; print(*[spec.provider for spec in adapter_specs()])"
+    script = "from weakincentives.runtime.spi import adapter_specs; print(*[spec.provider for spec in adapter_specs()])"
     done = run_beside(tmp_path, script, gone="nowhere:SPEC", wrong="shouting:ShoutingAdapter", louder="shouting:SPEC")
     assert done.stdout.split() == [spec.provider for spec in adapter_specs()]
     assert "The adapter 'gone' (nowhere:SPEC) cannot be loaded: No module named 'nowhere'" in done.stderr
@@ -103,7 +103,7 @@ def test_an_adapter_that_cannot_be_loaded_is_a_warning(tmp_path: Path) -> None:
 
 
 def test_an_adapter_of_the_library_keeps_its_name(tmp_path: Path) -> None:
-    script = "from weakincentives.runtime import adapter_spec; print(adapter_spec('openai').name)"
+    script = "from weakincentives.runtime.spi import adapter_spec; print(adapter_spec('openai').name)"
     done = run_beside(tmp_path, script, openai="shouting:NAMESAKE")
     assert (done.stdout, done.stderr) == ("openai\n", "")
 
@@ -114,7 +114,7 @@ def test_the_routes_that_keep_the_prompt_cache_come_from_the_specs() -> None:
 
 def test_reading_the_specs_loads_tables_of_models_and_no_adapter() -> None:
     script = (
-        "import sys; from weakincentives.runtime import adapter_specs; adapter_specs()\n"
+        "import sys; from weakincentives.runtime.spi import adapter_specs; adapter_specs()\n"
         "print(*[name for name in sys.modules if name.startswith('weakincentives.adapters.') and name.count('.') > 2])"
     )
     assert subprocess.check_output([sys.executable, "-c", script], text=True).split() == [

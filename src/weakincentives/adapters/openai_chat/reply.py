@@ -154,6 +154,8 @@ class ReplyParser:
     def reply(self, completion: Completion) -> ModelReply:
         if completion.error:
             raise self.failure(completion.error)
+        if completion.choices is None:
+            raise ValueError("missing `choices`")
         if not completion.choices:
             raise TransportError.unusable(
                 f"{self.name} answered without any choices", {"id": completion.id, "choices": []}
