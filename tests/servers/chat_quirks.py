@@ -78,7 +78,7 @@ class QuirkyServer(ChatServer):
             for field in quirks.unknown_fields:
                 if field in message:
                     return f"'messages.{number}' : property '{field}' is unsupported"
-            if quirks.wants_reasoning and message.get("tool_calls") and not message.get("reasoning_content"):
+            if quirks.wants_reasoning and message.get("tool_calls") and "reasoning_content" not in message:
                 return "The `reasoning_content` in the thinking mode must be passed back to the API."
             for call in message.get("tool_calls") or ():
                 json.loads(call["function"]["arguments"])

@@ -351,10 +351,11 @@ class VisibilityState:
     own: bytes
     decided: Mapping[int, Decider] = field(default_factory=dict)
     opened: tuple[int, ...] = ()
+    seen: bytes = field(init=False, compare=False, repr=False)
 
-    @cached_property
-    def seen(self) -> bytes:
-        return self.outline.cached(("seen", self.own), lambda: visible(self.own, self.outline.parents))
+    def __post_init__(self) -> None:
+        seen = self.outline.cached(("seen", self.own), lambda: visible(self.own, self.outline.parents))
+        object.__setattr__(self, "seen", seen)
 
     @cached_property
     def _moments(self) -> dict[int, int]:

@@ -118,9 +118,10 @@ class Presentation:
         self, overrides: Overrides, selected: Mapping[str, SectionVisibility] = MappingProxyType({})
     ) -> VisibilityState:
         """The declared visibility, with the caller's overrides applied; sections in `selected` do not decide again."""
-        outline, params = self.outline, Params(self._bound)
+        outline = self.outline
         if not outline.dynamic and not overrides:
             return VisibilityState(outline, outline.base)
+        params = Params(self._bound)
         unknown = [path for path in overrides if path not in outline.by_path]
         if unknown:
             raise PromptRenderError(

@@ -174,14 +174,15 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         """The text and tools of a view."""
         view.check_params()
         pieces = view.pieces()
-        for node, tool, owner in view.skipped():
+        offered, skipped = view.tools
+        for node, tool, owner in skipped:
             if not view.state.opened_at(node):
                 raise PromptRenderError(same_tool(owner, node, tool.name))
-        tools = [tool for _, tool in view.offered()]
+        tools = [tool for _, tool in offered]
         return RenderedPrompt(
             text="".join(pieces),
-            tools=tuple(tool for tool in tools if isinstance(tool, Tool)),
-            hosted_tools=tuple(tool for tool in tools if isinstance(tool, HostedTool)),
+            tools=tuple([tool for tool in tools if isinstance(tool, Tool)]),
+            hosted_tools=tuple([tool for tool in tools if isinstance(tool, HostedTool)]),
             structured_output=self.structured_output,
             deadline=deadline,
             prompt_name=self.name,

@@ -307,14 +307,14 @@ class View:
 
     def offered(self) -> list[tuple[Node | None, AnyTool]]:
         """Every tool that may be called now, with its section; built-in tools come last and have none."""
-        return self._tools[0]
+        return self.tools[0]
 
     def skipped(self) -> list[SkippedTool]:
         """Tools of shown sections whose names are taken.
 
         Sections declared open come first, then those opened later, in order: the tool that was there first stays.
         """
-        return self._tools[1]
+        return self.tools[1]
 
     def check_params(self) -> None:
         """Raise if params that an enabled section needs, shown or not, were not bound."""
@@ -431,7 +431,7 @@ class View:
         return price
 
     @property
-    def _tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
+    def tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
         """The tools that are offered, and those that are skipped."""
         order = self.state.opened if self.outline.shares_tool_names else ()
         return self.outline.cached(("tools", self.state.seen, order), self._collect_tools)

@@ -242,7 +242,7 @@ class ScopedResourceContext:
 
     async def aclose(self) -> None:
         """`close()`, awaiting the resources that close asynchronously."""
-        await self._close_all(_aclose, None)
+        await self._close_all(self._start_closing(), _aclose, None)
 
     def __enter__(self) -> Self:
         if self._root is self:
@@ -260,7 +260,7 @@ class ScopedResourceContext:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._close_all(_aclose, error)
+        await self._close_all(self._start_closing(), _aclose, error)
 
     def __repr__(self) -> str:
         kind = "resources" if self._root is self else "tool scope"
@@ -268,14 +268,20 @@ class ScopedResourceContext:
         return f"<{kind}: {state or 'nothing created'}>"
 
     def _close_after(self, error: BaseException | None) -> None:
-        # The coroutine never waits, because `_close` leaves nothing to wait for.
-        with suppress(StopIteration):
-            self._close_all(_close, error).send(None)
+        # Most tool calls create nothing. The coroutine never waits, because `_close` leaves nothing to wait for.
+        if created := self._start_closing():
+            with suppress(StopIteration):
+                self._close_all(created, _close, error).send(None)
 
-    async def _close_all(self, close: Callable[[Any], Awaitable[object] | None], error: BaseException | None) -> None:
+    async def _close_all(
+        self,
+        created: list[tuple[type, Any]],
+        close: Callable[[Any], Awaitable[object] | None],
+        error: BaseException | None,
+    ) -> None:
         """Close everything; a failure becomes a note on the error that ended the block, if there is one."""
         failures: list[tuple[str, BaseException]] = []
-        for protocol, value in self._start_closing():
+        for protocol, value in created:
             try:
                 pending = close(value)
                 if pending is not None:

@@ -152,6 +152,8 @@ class Notices:
 
     def open_found(self, found: Mapping[str, tuple[str, ...]]) -> None:
         """Open the sections whose tools the provider found or the model called; `found` has their names by section."""
+        if not found:
+            return
         view = self.context.view
         paths = [path for key in found if (path := view.find(key)) is not None and not view.is_open(path)]
         self.open(paths, "provider")
@@ -219,7 +221,10 @@ class Notices:
     def disclosed(self, outcomes: Iterable[ToolExecutionOutcome]) -> None:
         """Record what the model has of sections whose content tools have returned, or which they have closed."""
         for outcome in outcomes:
-            asked, view, exposure = outcome.disclosure, self.context.view, self.context.exposure
+            asked = outcome.disclosure
+            if asked is None and not outcome.found:
+                continue
+            view, exposure = self.context.view, self.context.exposure
             if outcome.found:
                 found = after_search(view, exposure, outcome.found, outcome.tool_call_id, self.context.adapter)
                 self._expose(found, "search")

@@ -114,8 +114,8 @@ class RunStart:
 
     def open_by_rule(self) -> None:
         """Open the sections whose rules now apply."""
-        messages = self.context.session[Message]
-        opened = self.context.presentation.opened_by_rule(lambda: user_words(messages.view()))
+        session = self.context.session
+        opened = self.context.presentation.opened_by_rule(lambda: user_words(session[Message].view()))
         self.notices.open(opened, "rule")
 
     def missing_results(self) -> list[Message]:

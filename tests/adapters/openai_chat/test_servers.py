@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from tests.adapters.scenarios import Verdict, prompt
+from tests.adapters.tools import SYSTEM, ask
 from tests.servers.chat_quirks import BARE, DEEPSEEK, SERVERS, Quirks, QuirkyServer
 from tests.servers.turn import Call, Turn
 from weakincentives.adapters.openai_chat import OpenAIChatAdapter
+from weakincentives.content import Image
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
-from weakincentives.runtime import Conversation, ModelCalled, ReasoningDelta, ToolInvoked
+from weakincentives.runtime import Conversation, Message, ModelCalled, ReasoningDelta, ToolInvoked
 from weakincentives.session import Session
 
 
@@ -136,6 +139,31 @@ def test_what_another_wire_has_learned_holds_for_sessions_that_already_run() -> 
         for chat in (*chats, *chats):
             assert chat.send("Judge it.").output == Verdict(7, "good")
     assert server.refused == 1
+
+
+def test_calls_without_reasoning_are_marked_where_a_server_wants_some() -> None:
+    bare = Turn(calls=CALLS)
+    response, _, server = run(DEEPSEEK, called, prompt(), bare, LOOKED, Turn("Done."))
+    assert (response.text, server.refused) == ("Done.", 1)
+    asked = [message for message in server.requests[-1].json["messages"] if message.get("tool_calls")]
+    assert [message["reasoning_content"] for message in asked] == ["", THOUGHT]
+
+
+def test_the_schema_also_stands_beside_pictures_in_a_prompt_without_system_text() -> None:
+    section = MarkdownSection(title="T", key="t", template="Judge it.", role="user")
+    asked: Prompt[Any] = Prompt(PromptTemplate[Verdict](ns="tests", key="user", sections=[section]))
+    with QuirkyServer(DEEPSEEK, [VERDICT]) as server, adapter_on(server) as adapter:
+        chat = Conversation(asked, adapter=adapter)
+        assert chat.send([Image.from_url("https://x.example/a.png"), "This."]).output == Verdict(7, "good")
+    assert "JSON Schema" in str(server.requests[-1].json["messages"])
+
+
+def test_later_system_text_is_a_reminder_from_the_user() -> None:
+    wire = OpenAIChatAdapter("m", base_url="http://127.0.0.1:1/v1")._wire()
+    spoken = [SYSTEM, Message("user", "Hi."), Message("system", "Be brief.")]
+    messages = json.loads(wire.encode_request(ask(spoken)).body())["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "user"]
+    assert messages[-1]["content"] == "<system-reminder>\nBe brief.\n</system-reminder>"
 
 
 def test_one_request_is_sent_if_no_retry_is_allowed() -> None:

@@ -40,14 +40,16 @@ class Pool:
 
     def take(self) -> Connection | None:
         """A connection that the server has not closed, if there is one."""
-        with _unless_empty:
-            while True:
+        while self._idle:
+            try:
                 connection = self._idle.pop()
-                # An idle connection is readable only if the server has closed it.
-                fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS and connection.fileno() >= 0
-                if fresh and not wait_for(connection, 0.0):
-                    return connection
-                connection.discard()
+            except IndexError:  # Another thread has taken it.
+                break
+            # An idle connection is readable only if the server has closed it.
+            fresh = time.monotonic() - connection.idle_since < IDLE_SECONDS and connection.fileno() >= 0
+            if fresh and not wait_for(connection, 0.0):
+                return connection
+            connection.discard()
         return None
 
     def put(self, connection: Connection) -> None:
@@ -57,9 +59,10 @@ class Pool:
             return
         connection.idle_since = now = time.monotonic()
         self._idle.append(connection)
-        with _unless_empty:
-            if now - self._idle[0].idle_since > IDLE_SECONDS:
-                self._idle.popleft().discard()
+        if len(self._idle) > 1:
+            with _unless_empty:
+                if now - self._idle[0].idle_since > IDLE_SECONDS:
+                    self._idle.popleft().discard()
 
     def close(self) -> None:
         """Close every idle connection, and those in use when they are put back."""

@@ -18,11 +18,11 @@ from weakincentives.adapters.network import (
 from weakincentives.adapters.openai import wire as openai
 from weakincentives.adapters.openai_chat.reply import ORIGIN, ChunkParser, ReplyParser, json_text
 from weakincentives.content import Audio, Image, Media, Part
-from weakincentives.prompt import HostedTool, Tool, portable_name
+from weakincentives.prompt import HostedTool, StructuredOutputConfig, Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 
 PROVIDER = "openai_chat"
-_OUTPUT = "\n\nWrite your final answer as JSON that fits this JSON Schema, without any other text:\n\n{schema}"
+_OUTPUT = "\n\nWrite your final answer as JSON that fits this JSON Schema, without any other text:\n\n"
 _STRICT = (b',"strict":true}}', b',"strict":false}}')
 
 _REJECTIONS = {
@@ -31,9 +31,10 @@ _REJECTIONS = {
     "json_schema": re.compile(r"response_format|json_schema|json_object|\bjson mode\b", re.IGNORECASE),
     "json_object": re.compile(r"response_format|json_object|\bjson mode\b", re.IGNORECASE),
     "max_tokens": re.compile("max_completion_tokens"),
-    "reasoning": re.compile(r"\breasoning(_content|_details)?\b(?!.{0,60}(passed back|required))", re.DOTALL),
+    "bare calls": re.compile(r"reasoning_content.{0,80}passed back|[Mm]issing .{0,3}reasoning_content"),
+    "reasoning": re.compile(r"\breasoning(_content|_details)?\b"),
 }
-"""How servers name what they do not accept, each of which can be left out."""
+"""How servers name what they do not accept: fields that can be left out, and calls without any reasoning."""
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -68,7 +69,8 @@ class ChatWire(Wire):
         self._combines = combines
         self._lacks = set() if lacks is None else lacks
         self._without: frozenset[str] = frozenset()
-        self._schema: bytes | None = None
+        self._described_output: StructuredOutputConfig | None = None
+        self._schema: str | None = None
         self._last: tuple[ModelRequest, bool] | None = None
         super().__init__(model, **options)
         self._origin = encode({"type": "origin", "vendor": origin}).decode()
@@ -77,11 +79,13 @@ class ChatWire(Wire):
         if len(self._without) != len(self._lacks):
             self._without, self._start_of = frozenset(self._lacks), ()
             self._forget()
-        describes = request.output is not None and not (self._combines and "json_schema" not in self._without)
-        schema = encode(request.output.wire_schema) if describes and request.output is not None else None
-        if schema != self._schema:
-            self._schema = schema
-            self._forget()
+        described = None if self._combines and "json_schema" not in self._without else request.output
+        if described is not self._described_output:
+            self._described_output = described
+            schema = None if described is None else _OUTPUT + encode(described.wire_schema).decode()
+            if schema != self._schema:
+                self._schema = schema
+                self._forget()
         self._last = request, stream
         return super().encode_request(request, stream=stream)
 
@@ -102,6 +106,7 @@ class ChatWire(Wire):
             "json_schema": "json_schema" in form,
             "json_object": form.get("type") == "json_object",
             "max_tokens": request.settings.max_output_tokens is not None,
+            "bare calls": any(message.tool_calls for message in request.messages),
             "reasoning": any(item.startswith(ORIGIN) for message in request.messages for item in message.items),
         }
         shown = str(payload)
@@ -180,12 +185,19 @@ class ChatWire(Wire):
         elif role == "assistant":
             self._open()
             self._call_ids.update(call.id for call in message.tool_calls)
-            self._append(self._assistant(message))
+            spoken = self._assistant(message)
+            if message.tool_calls and "bare calls" in self._without and b'"reasoning_content":' not in spoken:
+                spoken = spoken[:-1] + b',"reasoning_content":""}'
+            self._append(spoken)
         elif role in ("system", "user"):
             self._opened = self._opened or role == "user"
             content = self._content(message)
-            if self._count == 0 and self._schema is not None and isinstance(content, str):
-                content += _OUTPUT.format(schema=self._schema.decode())
+            if role == "system" and self._count and not self._combines:
+                # The templates of many models have room for system text only at the beginning.
+                role, content = "user", f"<system-reminder>\n{message.text}\n</system-reminder>"
+            if self._count == 0 and self._schema is not None:
+                part = {"type": "text", "text": self._schema}
+                content = content + self._schema if isinstance(content, str) else [*content, part]
             self._append(encode({"role": role, "content": content}))
         elif role == "tools_added" and (text := self._description(message)):
             self._append(encode({"role": "user", "content": text}))
