@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from tests.adapters.scenarios import prompt
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import KEY, OPENAI_CHAT
 from tests.servers.chat_completions import ChatServer
+from tests.servers.loopback import CERTIFICATE, server_tls
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives import OpenAIChatAdapter, adapter_for
 from weakincentives.clock import FakeClock
@@ -120,6 +123,23 @@ def test_a_proxy_of_the_environment_is_refused_except_on_loopback(monkeypatch: p
         OpenAIChatAdapter("m", base_url="http://llm.example/v1").channel()
     with ChatServer(hello) as server, OPENAI_CHAT.adapter(server) as adapter:
         assert adapter.channel().call(ask([SYSTEM])).text == "hello"
+
+
+@pytest.mark.parametrize("extras", [True, False], ids=["with httpx2", "without"])
+def test_a_certificate_of_the_environment_is_trusted(
+    extras: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trusted = tmp_path / "trusted.pem"
+    trusted.write_bytes(CERTIFICATE.read_bytes())
+    with ChatServer(hello, tls=server_tls()) as server:
+        refused = pytest.raises(PromptEvaluationError, match=r"TLS|cert")
+        with OPENAI_CHAT.adapter(server, max_retries=0) as stranger, refused:
+            stranger.channel().call(ask([SYSTEM]))
+        monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
+        if not extras:
+            monkeypatch.setitem(sys.modules, "httpx2", None)
+        with OPENAI_CHAT.adapter(server) as adapter:
+            assert adapter.channel().call(ask([SYSTEM])).text == "hello"
 
 
 def test_a_redirect_is_an_error_that_says_where_to() -> None:
