@@ -22,6 +22,7 @@ from bench.measure import compare, cpu
 from bench.model_server import serving
 from bench.peers import PEERS
 from bench.row import Row
+from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult
 from weakincentives.session import Session
 
@@ -86,7 +87,7 @@ ADAPTERS = {
 
 
 def run(adapter: Any, prompts: PromptTemplate[Report]) -> None:
-    response = adapter.evaluate(Prompt(prompts), session=Session())
+    response = adapter.evaluate(Prompt(prompts), session=Session(), budget=Budget(max_turns=None))
     assert isinstance(response.output, Report)
 
 

@@ -50,18 +50,19 @@ def agent() -> tuple[Callable[[Any], Any], Any]:
 
 
 def plain_loop() -> float:
-    from weakincentives import MainLoop, Session
+    from weakincentives import Budget, MainLoop, Session
 
     prepare, adapter = agent()
     began = time.perf_counter()
-    MainLoop().execute(prepare(None), session=Session(), adapter=adapter)
+    MainLoop(budget=Budget(max_turns=None)).execute(prepare(None), session=Session(), adapter=adapter)
     return time.perf_counter() - began
 
 
 def durable(database_url: str) -> float:
+    from weakincentives import Budget
     from weakincentives.durable import DurableMainLoop
 
-    with DurableMainLoop("bench", *agent(), database_url) as loop:
+    with DurableMainLoop("bench", *agent(), database_url, budget=Budget(max_turns=None)) as loop:
         loop.execute(None, key="warm")
         keys = iter(range(ROUNDS))
 

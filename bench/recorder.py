@@ -14,6 +14,7 @@ from typing import Any
 from bench.measure import cpu
 from bench.row import Row
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
 from weakincentives.runtime import Message, ToolInvoked
 from weakincentives.session import Session
@@ -127,7 +128,7 @@ def reading(path: Path) -> Iterator[Row]:
     script = [call("search", text="again")] * (LONG_TURNS - 2)
     adapter = ScriptedAdapter([call("read_section", section_key="s0"), *script, "Done."])
     with record(path):
-        run_id = adapter.evaluate(prompt(0), session=Session()).run_id
+        run_id = adapter.evaluate(prompt(0), session=Session(), budget=Budget(max_turns=None)).run_id
     with RunStore(path) as store:
         events = f"{store.run(run_id).events:,} events"
         history = cpu(lambda: store.history(run_id), rounds=3)

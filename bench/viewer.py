@@ -13,6 +13,7 @@ from pathlib import Path
 
 from bench.row import Row
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore, record
@@ -63,7 +64,8 @@ def record_long(path: Path, events: int) -> str:
     """A run that reads a section and then calls a tool until it has so many events: four for each turn."""
     script = [call("read_section", section_key="guide"), *[call("look")] * (events // 4 - 3), "Done."]
     with record(path):
-        run_id = ScriptedAdapter(script).evaluate(prompt(), session=Session()).run_id
+        unlimited = Budget(max_turns=None)
+        run_id = ScriptedAdapter(script).evaluate(prompt(), session=Session(), budget=unlimited).run_id
     return str(run_id)
 
 

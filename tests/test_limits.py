@@ -9,7 +9,7 @@ import pytest
 
 from weakincentives.clock import FakeClock
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError
-from weakincentives.limits import Budget, Deadline, Meter, Prices, TokenUsage
+from weakincentives.limits import Budget, Deadline, Meter, Prices, Spent, TokenUsage
 from weakincentives.serde import dump_tagged, load_tagged
 
 
@@ -36,7 +36,8 @@ def test_a_deadline_survives_copy_and_pickle():
 
 
 def test_limits_survive_text_with_their_types():
-    limits = (Deadline.after(10, clock=FakeClock()), Budget(max_turns=3, max_cost=1.5, prices=Prices(1, 2.5)))
+    given = Budget(max_turns=3, max_cost=1.5, prices=Prices(1, 2.5))
+    limits = (Deadline.after(10, clock=FakeClock()), given, Budget(), Budget(max_turns=None))
     assert load_tagged(dump_tagged(limits)) == limits
 
 
@@ -64,9 +65,15 @@ def test_a_budget_names_the_field_that_is_wrong(field, value):
         Budget(**{field: value}, prices=Prices(1, 1))
 
 
-def test_a_cost_limit_needs_prices():
-    with pytest.raises(ValueError, match=r"prices=Prices\("):
-        Budget(max_cost=1.0)
+def test_a_cost_limit_without_prices_counts_the_prices_of_each_reply():
+    meter = Meter(Budget(max_cost=1.0))
+    assert meter.needs_prices and not Meter(Budget(max_cost=1.0, prices=Prices(1, 1))).needs_prices
+    meter.add_usage(TokenUsage(100_000), Prices(2, 0))
+    meter.add_usage(TokenUsage(100_000), Prices(4, 0))
+    meter.check_model_call("demo")
+    meter.add_usage(TokenUsage(100_000), Prices(4, 0))
+    with pytest.raises(BudgetExceededError, match=r"max_cost=1\.0, spent 1\.0; pass budget=Budget\(max_cost=\.\.\.\)"):
+        meter.check_model_call("demo")
 
 
 def test_negative_prices_are_refused():
@@ -120,8 +127,9 @@ def test_a_passed_deadline_refuses_models_and_tools():
             check("demo")
 
 
-def test_a_meter_without_limits_counts_and_refuses_nothing():
+def test_a_meter_without_a_budget_limits_turns_alone():
     meter = Meter()
+    assert meter.budget == Budget() == Budget(max_turns=50)
     meter.add_usage(TokenUsage(10**9, 10**9))
     meter.check_model_call("demo")
     meter.check_tool_call("demo")
@@ -158,3 +166,16 @@ def test_setting_the_wall_clock_does_not_move_a_deadline():
     clock.adjusted = -timedelta(hours=1)
     clock.advance(10)
     assert deadline.expired
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda budget: load_tagged(dump_tagged(budget))])
+def test_the_default_of_fifty_turns_is_for_each_run_and_a_number_also_for_a_total(copied):
+    before = Spent(turns=49)
+    for total, refused in ((Budget(), False), (Budget(max_turns=50), True), (Budget(max_turns=None), False)):
+        meter = Meter(total=copied(total), before=before)
+        meter.add_usage(TokenUsage())
+        if refused:
+            with pytest.raises(BudgetExceededError, match=r"Total budget .* max_turns=50, spent 50; pass total=Budget"):
+                meter.check_model_call("demo")
+        else:
+            meter.check_model_call("demo")

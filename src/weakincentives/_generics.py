@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
     AnyOutputT = DefaultingTypeVar("AnyOutputT", default=Any)
     OutputT = DefaultingTypeVar("OutputT", default=None)
-    ParamsT = DefaultingTypeVar("ParamsT", default=None)
+    # Covariant, so that a list of sections with different params is a list of sections to mypy, and not of objects.
+    ParamsT_co = DefaultingTypeVar("ParamsT_co", default=None, covariant=True)
 else:
     AnyOutputT = TypeVar("AnyOutputT")
     OutputT = TypeVar("OutputT")
-    ParamsT = TypeVar("ParamsT")
+    ParamsT_co = TypeVar("ParamsT_co", covariant=True)
 
 
 class Specialized:

@@ -31,9 +31,11 @@ class WinkError(Exception):
     """Base class of the library's errors. Pickling keeps every attribute.
 
     Raised in a tool handler, an error with `ends_run` ends the run; the model reads any other as the tool's failure.
+    `usage` is the `TokenUsage` of the run that failed with the error, up to then; None if no run did.
     """
 
     ends_run = False
+    usage: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restore, (type(self), self.args, self.__dict__.copy())

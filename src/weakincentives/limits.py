@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import math
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
 from weakincentives._frozen import quick_init
 from weakincentives.clock import SYSTEM_CLOCK, Clock
-from weakincentives.errors import BudgetExceededError, DeadlineExceededError
+from weakincentives.errors import BudgetExceededError, DeadlineExceededError, WinkError
 
 __all__ = ["Budget", "Deadline", "Meter", "Prices", "Spent", "TokenUsage"]
 
@@ -111,11 +113,20 @@ class TokenUsage:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The expenses of a run so far; `turns` counts model replies."""
+    """The expenses of a run so far; `turns` counts model replies, and `cost` is counted if the budget limits it."""
 
     usage: TokenUsage = TokenUsage()
     turns: int = 0
     tool_calls: int = 0
+    cost: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            self.usage + other.usage,
+            self.turns + other.turns,
+            self.tool_calls + other.tool_calls,
+            self.cost + other.cost,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,23 +142,29 @@ class Prices:
             _check_amount(f"Prices {name}", getattr(self, name), integer=False)
 
     def cost(self, usage: TokenUsage) -> float:
+        """The price of this usage: `Prices(input=1.25, output=10).cost(response.usage)`."""
         cached = min(usage.cached_tokens, usage.input_tokens)
         cached_price = self.input if self.cached_input is None else self.cached_input
         fresh = usage.input_tokens - cached
         return (fresh * self.input + cached * cached_price + usage.output_tokens * self.output) / 1_000_000
 
 
+class _DefaultTurns(int):
+    """The default of `max_turns`, which limits each run, but not a conversation as a whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """The most a run may spend; None means no limit.
+    """The most a run may spend; None means no limit. A run without a budget has this one: 50 turns.
 
-    `max_context_tokens` never stops a run: it is the context size above which open sections are closed, each once.
+    `max_cost` is in US dollars, by the library's table of prices, unless you pass `prices`. `max_context_tokens` never
+    stops a run: it is the context size above which open sections are closed, each once.
     """
 
     max_input_tokens: int | None = None
     max_output_tokens: int | None = None
     max_total_tokens: int | None = None
-    max_turns: int | None = None
+    max_turns: int | None = _DefaultTurns(50)
     max_tool_calls: int | None = None
     max_cost: float | None = None
     prices: Prices | None = None
@@ -157,26 +174,33 @@ class Budget:
         for limit in fields(self):
             if limit.name != "prices":
                 _check_amount(f"Budget {limit.name}", getattr(self, limit.name), integer=limit.name != "max_cost")
-        if self.max_cost is not None and self.prices is None:
-            raise ValueError(
-                "Budget max_cost needs prices; pass prices=Prices(input=..., output=...) per million tokens"
-            )
 
 
 class Meter:
     """Counts what one run spends across its restarts, and refuses a step that would exceed a limit.
 
-    Set `spent` to continue from what the run had spent in another process.
+    Set `spent` to continue from what the run had spent in another process. `total` is the budget of the conversation,
+    which had spent `before` when the run began.
     """
 
-    def __init__(self, budget: Budget | None = None, deadline: Deadline | None = None) -> None:
-        if not isinstance(budget, Budget | None):
-            raise TypeError(f"budget must be a Budget, got {budget!r}; pass for example Budget(max_turns=10)")
+    def __init__(
+        self,
+        budget: Budget | None = None,
+        deadline: Deadline | None = None,
+        *,
+        total: Budget | None = None,
+        before: Spent | None = None,
+    ) -> None:
+        for name, given in (("budget", budget), ("total", total)):
+            if not isinstance(given, Budget | None):
+                raise TypeError(f"{name} must be a Budget, got {given!r}; pass for example Budget(max_turns=10)")
         if not isinstance(deadline, Deadline | None):
             raise TypeError(f"deadline must be a Deadline, got {deadline!r}; pass Deadline.after(seconds=...)")
-        self.budget = budget
+        self.budget = Budget() if budget is None else budget
+        self.total = total
         self.deadline = deadline
         self.spent = Spent()
+        self._before = Spent() if before is None else before
         self._lock = threading.Lock()
 
     @property
@@ -191,32 +215,47 @@ class Meter:
     def tool_calls(self) -> int:
         return self.spent.tool_calls
 
-    def add_usage(self, usage: TokenUsage) -> None:
-        """Count one model reply and its tokens."""
+    @property
+    def needs_prices(self) -> bool:
+        """True if cost is limited and the budget does not say what tokens cost."""
+        return any(each.max_cost is not None and each.prices is None for each in (self.budget, self.total) if each)
+
+    def add_usage(self, usage: TokenUsage, prices: Prices | None = None) -> None:
+        """Count one model reply and its tokens, at these prices if the budget has none."""
+        cost = 0.0 if prices is None else prices.cost(usage)
         with self._lock:
             spent = self.spent
-            self.spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls)
+            self.spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls, spent.cost + cost)
+
+    @contextmanager
+    def on_errors(self) -> Iterator[None]:
+        """Give errors that leave the block the usage so far."""
+        try:
+            yield
+        except WinkError as error:
+            error.usage = self.usage
+            raise
 
     def check_model_call(self, prompt_name: str) -> None:
         """Raise if a limit is reached: a model call always spends something."""
         self.check_deadline(prompt_name)
-        if self.budget is not None:
-            _check_limit(prompt_name, "max_turns", self.budget.max_turns, self.turns)
-            self._check_spending(self.budget, prompt_name)
+        _check(self.budget, self.spent, prompt_name)
+        if self.total is not None:
+            _check(self.total, self._before + self.spent, prompt_name, is_total=True)
 
     def check_tool_call(self, prompt_name: str) -> None:
         """Raise if a limit is exceeded. A tool call spends no tokens, so an exactly used budget still allows it."""
         self.check_deadline(prompt_name)
-        if self.budget is not None:
-            _check_limit(prompt_name, "max_tool_calls", self.budget.max_tool_calls, self.tool_calls)
-            self._check_spending(self.budget, prompt_name, allow_equal=True)
+        _check(self.budget, self.spent, prompt_name, for_tool=True)
+        if self.total is not None:
+            _check(self.total, self._before + self.spent, prompt_name, for_tool=True, is_total=True)
 
     def begin_tool_call(self, prompt_name: str) -> None:
         """Check and count in one step, so that concurrent calls cannot pass a limit together."""
         with self._lock:
             self.check_tool_call(prompt_name)
             spent = self.spent
-            self.spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1)
+            self.spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1, spent.cost)
 
     def check_deadline(self, prompt_name: str) -> None:
         """Raise if the deadline has passed."""
@@ -229,26 +268,34 @@ class Meter:
                 phase="budget",
             )
 
-    def _check_spending(self, budget: Budget, prompt_name: str, *, allow_equal: bool = False) -> None:
-        usage = self.usage
-        spent: dict[str, float] = {
-            "max_input_tokens": usage.input_tokens,
-            "max_output_tokens": usage.output_tokens,
-            "max_total_tokens": usage.total_tokens,
-        }
-        if budget.max_cost is not None and budget.prices is not None:
-            spent["max_cost"] = budget.prices.cost(usage)
-        for name, amount in spent.items():
-            _check_limit(prompt_name, name, getattr(budget, name), amount, allow_equal=allow_equal)
+
+def _check(budget: Budget, spent: Spent, prompt_name: str, *, for_tool: bool = False, is_total: bool = False) -> None:
+    usage = spent.usage
+    amounts: list[tuple[str, float | None, float]] = [
+        ("max_input_tokens", budget.max_input_tokens, usage.input_tokens),
+        ("max_output_tokens", budget.max_output_tokens, usage.output_tokens),
+        ("max_total_tokens", budget.max_total_tokens, usage.total_tokens),
+    ]
+    if budget.max_cost is not None:
+        cost = spent.cost if budget.prices is None else budget.prices.cost(usage)
+        amounts.append(("max_cost", budget.max_cost, cost))
+    if not for_tool and not (is_total and isinstance(budget.max_turns, _DefaultTurns)):
+        amounts.insert(0, ("max_turns", budget.max_turns, spent.turns))
+    if for_tool and budget.max_tool_calls is not None and spent.tool_calls >= budget.max_tool_calls:
+        raise _exhausted("max_tool_calls", budget.max_tool_calls, spent.tool_calls, prompt_name, is_total)
+    for name, limit, amount in amounts:
+        if limit is not None and (amount > limit if for_tool else amount >= limit):
+            raise _exhausted(name, limit, amount, prompt_name, is_total)
 
 
-def _check_limit(prompt_name: str, name: str, limit: float | None, spent: float, *, allow_equal: bool = False) -> None:
-    if limit is not None and (spent > limit if allow_equal else spent >= limit):
-        raise BudgetExceededError(
-            f"Budget of prompt '{prompt_name}' is exhausted: {name}={limit}, spent {round(spent, 9)}",
-            prompt_name=prompt_name,
-            limit=name,
-        )
+def _exhausted(name: str, limit: float, spent: float, prompt_name: str, is_total: bool) -> BudgetExceededError:
+    whose, option = ("Total budget of the conversation with", "total") if is_total else ("Budget of", "budget")
+    return BudgetExceededError(
+        f"{whose} prompt '{prompt_name}' is exhausted: {name}={limit}, spent {round(spent, 9)}; "
+        f"pass {option}=Budget({name}=...) to allow more, None for no limit",
+        prompt_name=prompt_name,
+        limit=name,
+    )
 
 
 def _check_amount(name: str, value: float | None, *, integer: bool) -> None:

@@ -238,7 +238,8 @@ BY_TYPE: dict[str, tuple[Any, ...]] = {"TEXT": TEXTS, "INTEGER": NUMBERS, "REAL"
 
 
 USAGE = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
-SUMMARY = [*USAGE, *(each.name for each in fields(RunSummary) if each.name not in ("run_id", "usage", "status"))]
+NO_COLUMNS = ("run_id", "usage", "status", "tags")
+SUMMARY = [*USAGE, *(each.name for each in fields(RunSummary) if each.name not in NO_COLUMNS)]
 
 
 @pytest.mark.parametrize("column", SUMMARY)
@@ -280,3 +281,16 @@ def test_recording_to_a_damaged_file_is_our_error(path: Path) -> None:
     path.write_bytes(content[:8192])
     with pytest.raises(RunFileError, match=r"Cannot record to '.*runs\.db'"), record(path):
         pass
+
+
+TAGS = ("7", "[1, [2]]", '"x"', "null", '{"a": {"b": 1}, "c": null}', '{"a": 1e999}', "[" * 2000, "{")
+
+
+@pytest.mark.parametrize("tags", TAGS)
+def test_a_run_with_damaged_tags_is_still_listed_and_filtered(path: Path, tags: str) -> None:
+    payload = f'{{"$": "x", "v": {{"tags": {tags}, "overrides_tag": {tags}}}}}'
+    changed(path, "UPDATE events SET payload = :payload WHERE kind = 'PromptRendered' AND seq = 1", payload=payload)
+    with RunStore(path) as store:
+        assert len(store.list_runs()) == 2
+        assert store.list_runs(tags={"a": "b"}) == ()
+        json.dumps(Documents(store).runs(), allow_nan=False)

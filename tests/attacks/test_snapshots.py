@@ -360,3 +360,22 @@ def test_another_process_reads_all_that_a_program_has_declared(tmp_path: Path) -
     options: dict[str, Any] = {"cwd": tmp_path, "capture_output": True, "text": True, "timeout": 60, "check": True}
     written = subprocess.run([*command, f"from shop import *\n{WRITES}"], **options).stdout
     subprocess.run([*command, f"from shop import *\n{READS}"], input=written, **options)
+
+
+def test_a_part_cannot_grow_by_referring_to_other_parts() -> None:
+    written = document(Note("a", extra=["x" * 500, ["y"] * 100]))
+    doubled: list[Any] = ["x" * 500]
+    for at in range(60):
+        doubled.append([{"$": "part", "v": at}, {"$": "part", "v": at}])
+    with suppress(SessionError):
+        read({**written, "parts": doubled})
+    with suppress(SessionError):
+        read({**written, "parts": [[{"$": "part", "v": 0}]]})
+
+
+@pytest.mark.parametrize("position", [-1, 99, None, "0", [], True, 10**30])
+def test_a_reference_to_no_part_is_our_error(position: Any) -> None:
+    written = document(Note("a", extra=["x" * 500, ["y"] * 100]))
+    text = json.dumps(written).replace('{"$": "part", "v": 0}', json.dumps({"$": "part", "v": position}))
+    with suppress(SessionError):
+        Snapshot.from_json(text)

@@ -222,3 +222,25 @@ def test_a_full_context_is_reported_with_the_way_on(wink: Wink) -> None:
     done = wink("chat", "desk:template", *GUEST, "-a", "full:adapter", stdin="Hello.\n/new\nHello.\n")
     assert done.stdout == "Hi.\n"
     assert "wink: ContextOverflowError: " in done.stderr and "/new starts a new conversation." in done.stderr
+
+
+ENDLESS = """
+from weakincentives import ScriptedAdapter
+from weakincentives.adapters.scripted import call
+
+adapter = ScriptedAdapter(lambda request: call("unknown"))
+"""
+
+
+def test_an_endless_loop_stops_after_fifty_turns_and_the_chat_goes_on(wink: Wink) -> None:
+    (wink.folder / "endless.py").write_text(ENDLESS, encoding="utf-8")
+    done = wink("chat", "desk:template", *GUEST, "-a", "endless:adapter", stdin="Hi.\nAgain.\n")
+    assert done.stderr.count("BudgetExceededError: Budget of prompt 'desk' is exhausted: max_turns=50, spent 50") == 2
+    assert [row["turns"] for row in wink.json("runs", "list")] == [50, 50]
+
+
+@pytest.mark.parametrize(("option", "turns"), [((), 50), (("--max-turns", "3"), 3), (("--max-turns", "60"), 60)])
+def test_a_run_stops_after_its_turns(wink: Wink, option: tuple[str, ...], turns: int) -> None:
+    (wink.folder / "endless.py").write_text(ENDLESS, encoding="utf-8")
+    done = wink("run", "desk:template", *GUEST, "-a", "endless:adapter", *option)
+    assert done.returncode == 1 and f"max_turns={turns}, spent {turns}" in done.stderr

@@ -42,7 +42,32 @@ def test_list_and_show_name_what_is_overridden(wink: Wink) -> None:
         "overridden",
         "original",
         "original",
+        "original",
     ]
+
+
+def test_a_summary_and_a_visibility_are_overridden_shown_and_removed(wink: Wink) -> None:
+    edit = ("overrides", "edit", "desk:template", "house")
+    assert wink(*edit, "--summary", "--from", "-", stdin="Rules of ${name}'s stay.").returncode == 0
+    guest = ("--params", "Guest.name=Ada", "--tag", "latest")
+    assert "Rules of Seaview's stay." in wink("render", "desk:template", *guest).stdout
+    assert wink(*edit, "--visibility", "full").returncode == 0
+    assert wink("overrides", "list").stdout == "hotel/desk@latest: summary house, visibility house full\n"
+    assert "visibility  house    overridden\n" in wink("overrides", "show", "desk:template").stdout
+    assert "-summary\n+full\n" in wink("overrides", "diff", "desk:template").stdout
+    assert "Rules of Seaview's stay." not in wink("render", "desk:template", *guest).stdout
+    assert wink(*edit, "--visibility", "declared").returncode == 0
+    assert wink(*edit, "--summary", "--delete").returncode == 0
+    assert wink("overrides", "list").stdout == "hotel/desk@latest: empty\n"
+
+
+def test_a_visibility_that_cannot_be_had_is_refused(wink: Wink) -> None:
+    edit = ("overrides", "edit", "desk:template", "welcome", "--visibility", "summary")
+    refused = wink(*edit)
+    assert refused.returncode == 2
+    assert "welcome of hotel/desk@latest: it has no summary to show; override that too" in refused.stderr
+    assert "takes neither --from nor --delete" in wink(*edit, "--delete").stderr
+    assert wink("overrides", "list").stdout == ""
 
 
 def test_an_override_of_text_that_changed_since_is_stale(wink: Wink) -> None:

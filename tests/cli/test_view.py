@@ -68,7 +68,7 @@ def test_what_cannot_be_done_is_said(
 def test_play_refuses_an_adapter_that_does_not_exist(wink: Wink) -> None:
     refused = wink("play", "desk:template", "--adapter", "nope", "--no-open")
     assert (refused.returncode, refused.stdout) == (2, "")
-    assert "no adapter 'nope'; there are local, openai" in refused.stderr
+    assert "no adapter 'nope'; there are local, anthropic" in refused.stderr
 
 
 BROWSER = """

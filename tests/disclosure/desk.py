@@ -160,5 +160,5 @@ class LookUp(Disclosure):
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (LOOK_UP,) if with_tools or content_only else ()
 
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+    def hint(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return "[In short; `look_up` finds the rest by its words.]"

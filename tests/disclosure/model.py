@@ -22,6 +22,7 @@ class Shape:
     tools: tuple[str, ...] = ()
     summary: bool = True
     suffix: bool = False
+    heading: bool = True
     children: tuple[Shape, ...] = ()
 
 
@@ -59,6 +60,7 @@ class Model:
     caller: dict[Path, str] = field(default_factory=dict)
     overrides: dict[Path, str] = field(default_factory=dict)
     nodes: list[Node] = field(default_factory=list)
+    keyed: bool = False
 
     def __post_init__(self) -> None:
         self.nodes = list(_walk(self.shapes, ()))
@@ -141,33 +143,55 @@ class Model:
         return names
 
     def text(self) -> str:
-        parts: list[str] = []
+        parts: list[tuple[Node, str, str]] = []
         counters: list[int] = []
         for node in self.nodes:
             if self.is_shown(node):
                 depth = len(node.path) - 1
                 counters = counters[: depth + 1] + [0] * (depth + 1 - len(counters))
-                counters[depth] += 1
+                counters[depth] += bool(node.shape.heading or node.shape.children)
                 number = ".".join(map(str, counters)) + ". "
-                parts.append(self.section_text(node, depth, number, self.visibility(node)))
-        return "\n\n".join(parts)
+                shown = self.visibility(node)
+                parts.append((node, shown, self.section_text(node, depth, number, shown)))
+        return self.joined(parts)
+
+    def joined(self, parts: list[tuple[Node, str, str]]) -> str:
+        """The texts of sections; the first that ends with its key is preceded by how to open such sections."""
+        texts = [text for _, _, text in parts]
+        short = [at for at, (node, shown, _) in enumerate(parts) if shown == SUMMARY and not node.shape.suffix]
+        if self.keyed and short:
+            texts.insert(short[0], self.lead([parts[at][0] for at in short]))
+        return "\n\n".join(texts)
+
+    def lead(self, nodes: list[Node]) -> str:
+        tools = [self.has_tools(node) for node in nodes]
+        how = {"ReadSections": "`read_section` with its key.", "OpenAndHalt": "`open_sections` with its key."}
+        how["OpenToFiles"] = "`open_sections` with its key. Content without tools will be written to "
+        how["OpenToFiles"] += "context/<key>.md for you to read."
+        how["OpenOrRead"] = "`open_sections` with its key." if all(tools) else "`read_section` with its key."
+        if any(tools) and not all(tools):
+            how["OpenOrRead"] = "`read_section` with its key, or `open_sections` if it has tools."
+        start = "[A section that ends with its key in brackets is summarized. To view full content, call"
+        return f"{start} {how[self.strategy]}]"
 
     def content(self, top: Node, *, everything: bool = False) -> str:
         """A section in full by itself, unnumbered, with its descendants as they are or all in full."""
-        parts: list[str] = []
+        parts: list[tuple[Node, str, str]] = []
         for node in self.below(top):
             between = self.chain(node)[len(top.path) : -1]
             if not everything and any(self.visibility(up) != FULL for up in between):
                 continue
             shown = FULL if everything or node is top else self.visibility(node)
-            parts.append(self.section_text(node, len(node.path) - len(top.path), "", shown))
-        return "\n\n".join(parts)
+            parts.append((node, shown, self.section_text(node, len(node.path) - len(top.path), "", shown)))
+        return self.joined(parts)
 
     def section_text(self, node: Node, depth: int, number: str, visibility: str) -> str:
-        heading = f"{'#' * (depth + 2)} {number}{node.shape.key.upper()}"
+        heading = f"{'#' * (depth + 2)} {number}{node.shape.key.upper()}\n\n" if node.shape.heading else ""
         if visibility == FULL:
-            return f"{heading}\n\nAll of {node.shape.key}."
-        return f"{heading}\n\nAbout {node.shape.key}.\n\n---\n{self.suffix(node)}"
+            return f"{heading}All of {node.shape.key}."
+        if self.keyed and not node.shape.suffix:
+            return f"{heading}About {node.shape.key}.\n[{node.key}]"
+        return f"{heading}About {node.shape.key}.\n\n---\n{self.suffix(node)}"
 
     def suffix(self, node: Node) -> str:
         key, tools = node.key, self.has_tools(node)

@@ -6,7 +6,7 @@ import itertools
 import logging
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -21,6 +21,7 @@ from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
     CollapseSection,
+    Disclosure,
     MarkdownSection,
     OpenAndHalt,
     OpenOrRead,
@@ -121,6 +122,7 @@ def build(shape: Shape, above: spec.Path = ()) -> MarkdownSection[Flags]:
         visibility=VISIBILITIES[shape.visibility],
         enabled=SELECTORS[shape.enabled],
         tools=[a_tool(name, ".".join(path)) for name in shape.tools],
+        heading=shape.heading,
         children=[build(child, path) for child in shape.children],
     )
     if isinstance(section, Coded):
@@ -143,6 +145,7 @@ def draw_shape(draw: Any, numbers: Iterator[int], depth: int) -> Shape:
         tools=draw(st.sampled_from([(), (), (f"own{number}",), ("same",), ("same", f"own{number}"), ("other",)])),
         summary=visibility != "full" or draw(st.booleans()),
         suffix=draw(st.sampled_from([False, False, False, True])),
+        heading=draw(st.sampled_from([True, True, True, False])),
         children=tuple(draw_shape(draw, numbers, depth + 1) for _ in range(children)),
     )
 
@@ -155,7 +158,12 @@ def trees(draw: Any) -> tuple[Shape, ...]:
 
 def template_of(model: Model, **options: Any) -> PromptTemplate[None]:
     sections = [build(shape) for shape in model.shapes]
-    return PromptTemplate(ns="t", key="k", sections=sections, disclosure=STRATEGIES[model.strategy], **options)
+    return PromptTemplate(ns="t", key="k", sections=sections, disclosure=strategy_of(model), **options)
+
+
+def strategy_of(model: Model) -> Disclosure:
+    strategy: Any = STRATEGIES[model.strategy]
+    return replace(strategy, suffix="key" if model.keyed else "sentence")
 
 
 def shown_owners(tools: Any, revoked: Any = ()) -> dict[str, str]:
@@ -191,11 +199,11 @@ def change(model: Model, session: Session, action: str, number: int) -> None:
 
 
 @settings(max_examples=10 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), changes, changes)
+@given(trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), st.booleans(), changes, changes)
 def test_what_is_rendered_agrees_with_the_model(
-    shapes: tuple[Shape, ...], strategy: str, on: bool, dispatched: bool, before: Any, given_to_render: Any
+    shapes: tuple[Shape, ...], strategy: str, keyed: bool, on: bool, dispatched: bool, before: Any, given_to_render: Any
 ) -> None:
-    model, session, other = Model(shapes, strategy, Inputs(on, dispatched)), Session(), Session()
+    model, session, other = Model(shapes, strategy, Inputs(on, dispatched), keyed=keyed), Session(), Session()
     if dispatched:
         session.dispatch(Poked())
     for step in before:
@@ -377,11 +385,19 @@ class Run:
 
 @pytest.mark.limit(180)
 @settings(max_examples=20 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), steps, st.integers(0, 7))
+@given(
+    trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), st.booleans(), steps, st.integers(0, 7)
+)
 def test_a_run_agrees_with_the_model_step_by_step(
-    shapes: tuple[Shape, ...], strategy: str, on: bool, dynamic: bool, script: list[tuple[str, int]], resumed_at: int
+    shapes: tuple[Shape, ...],
+    strategy: str,
+    keyed: bool,
+    on: bool,
+    dynamic: bool,
+    script: list[tuple[str, int]],
+    resumed_at: int,
 ) -> None:
-    model = Model((TASK, *shapes, FILES), strategy, Inputs(on))
+    model = Model((TASK, *shapes, FILES), strategy, Inputs(on), keyed=keyed)
     assume(not collides_by_constants(model) and not model.collides())
     task = MarkdownSection(title="TASK", key="task", template="All of task.", tools=[poke])
     workspace = WorkspaceSection(title="WORKSPACE", template="All of workspace.")
@@ -389,7 +405,7 @@ def test_a_run_agrees_with_the_model_step_by_step(
         ns="t",
         key="k",
         sections=[task, *(build(shape) for shape in shapes), workspace],
-        disclosure=STRATEGIES[strategy],
+        disclosure=strategy_of(model),
         allow_collapse=True,
     )
     session, prompt, left = Session(), Prompt(template).bind(Flags(on)), iter(script)

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
-from tests.disclosure.desk import FULL, SUMMARY, a_tool, desk, section, tool_names
+from tests.disclosure.desk import FULL, SUMMARY, a_tool, desk, play, section, tool_names
+from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import (
+    Disclosure,
     EstimatedTokens,
     MarkdownSection,
     OpenAndHalt,
@@ -18,9 +20,11 @@ from weakincentives.prompt import (
     PromptTemplate,
     PromptValidationError,
     ReadSections,
+    SearchSections,
     SectionVisibility,
     SetVisibilityOverride,
 )
+from weakincentives.runtime import Conversation, Message
 from weakincentives.session import Session
 
 READ = '[This section is summarized. To view full content, call `read_section` with key "{}".]'
@@ -65,6 +69,100 @@ def test_the_suffix_speaks_the_words_of_the_strategy(strategy: Any, key: str, wo
     span = next(span for span in rendered.spans if span.path == (key,))
     text = rendered.text[span.start : span.end]
     assert text.endswith(f"About {key}.\n\n---\n{words.format(key)}")
+
+
+LEAD = "[A section that ends with its key in brackets is summarized. To view full content, call {}]\n\n"
+LEADS: list[tuple[Any, str]] = [
+    (ReadSections(suffix="key"), "`read_section` with its key."),
+    (SearchSections(suffix="key"), "`read_section` with its key."),
+    (OpenAndHalt(suffix="key"), "`open_sections` with its key."),
+    (OpenOrRead(suffix="key"), "`read_section` with its key, or `open_sections` if it has tools."),
+    (
+        OpenToFiles(suffix="key"),
+        "`open_sections` with its key. Content without tools will be written to context/<key>.md for you to read.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("strategy", "how"), LEADS)
+def test_with_keys_as_suffixes_the_sentence_stands_once(strategy: Any, how: str) -> None:
+    rendered = desk(disclosure=strategy).render()
+    assert rendered.text == (
+        f"## 1. Task\n\nHelp.\n\n{LEAD.format(how)}## 2. Docs\n\nAbout docs.\n[docs]\n\n"
+        "## 3. Orders\n\nAbout orders.\n[orders]\n\n## 4. Guide\n\nAbout guide.\n[guide]"
+    )
+    texts = [rendered.text[span.start : span.end] for span in rendered.spans]
+    assert texts[:2] == ["## 1. Task\n\nHelp.", "## 2. Docs\n\nAbout docs.\n[docs]"]
+
+
+def test_the_sentence_is_for_what_is_listed_and_goes_with_it() -> None:
+    template = desk(disclosure=ReadSections(suffix="key"))
+    everything = {("docs",): FULL, ("orders", "refunds"): FULL, ("guide", "tone"): FULL}
+    assert "in brackets" not in template.render(visibility_overrides=everything).text
+    rendered = template.render(visibility_overrides={("docs",): FULL, ("orders",): FULL})
+    assert f"{LEAD.format('`read_section` with its key.')}### 3.1. Refunds\n\nAbout refunds.\n[orders.refunds]" in (
+        rendered.text
+    )
+
+
+def test_a_text_that_begins_with_a_closed_section_begins_with_the_sentence() -> None:
+    sections = [section("a", summary_suffix="Ask for it."), section("b", heading=False)]
+    template = PromptTemplate(
+        ns="t", key="k", sections=sections, disclosure=ReadSections(suffix="key"), show_prices=True
+    )
+    rendered = template.render()
+    lead = LEAD.format("`read_section` with its key.")
+    assert rendered.text == (
+        "## 1. A\n\nAbout a.\n\n---\nAsk for it.\n[Opening it costs about 7 tokens.]\n\n"
+        f"{lead}About b.\n[b]\n[Opening it costs about 4 tokens.]"
+    )
+    alone = PromptTemplate(ns="t", key="k", sections=[section("b")], disclosure=ReadSections(suffix="key")).render()
+    assert alone.text == f"{lead}## 1. B\n\nAbout b.\n[b]" and alone.spans[0].start == len(lead)
+
+
+def test_what_a_read_section_lists_says_how_to_open_it() -> None:
+    adapter = play(desk(disclosure=ReadSections(suffix="key")), call("read_section", section_key="orders"), "Done.")
+    (result,) = [message.text for message in adapter.requests[1].messages if message.role == "tool"]
+    assert f"{LEAD.format('`read_section` with its key.')}### Refunds\n\nAbout refunds.\n[orders.refunds]" in result
+
+
+@pytest.mark.parametrize("suffix", ["sentence", "key"])
+def test_suffixes_and_missing_headings_cause_no_notices_between_exchanges(suffix: Any) -> None:
+    bare = MarkdownSection(key="a", title="A", template="## 1. Not a heading\n\nof ours.", heading=False)
+    sections = [bare, section("b"), section("c", tools=("x",))]
+    template = PromptTemplate(ns="t", key="k", sections=sections, disclosure=ReadSections(suffix=suffix))
+    adapter = ScriptedAdapter([call("read_section", section_key="c"), "One.", "Two."])
+    with Conversation(Prompt(template), adapter=adapter) as chat:
+        chat.send("First.")
+        chat.send("Second.")
+        roles = [message.role for message in chat.session[Message].all()]
+    assert roles == ["system", "user", "assistant", "tool", "tools_added", "assistant", "user", "assistant"]
+
+
+def test_a_suffix_is_a_sentence_or_a_key() -> None:
+    class Old(Disclosure):
+        def suffix(self, key: str) -> str:  # type: ignore[override]
+            return key
+
+    with pytest.raises(PromptValidationError, match=r"'desk': Old.suffix must be 'sentence' or 'key', got .*hint\(\)"):
+        desk(disclosure=Old())
+    with pytest.raises(PromptValidationError, match=r"ReadSections\.suffix must be 'sentence' or 'key', got 'keys'"):
+        desk(disclosure=ReadSections(suffix="keys"))  # type: ignore[arg-type]
+
+
+def test_explain_names_the_sections_that_cost_more_closed_than_open() -> None:
+    long = MarkdownSection(key="long", title="Long", template="Much. " * 50, summary="Much.", visibility=SUMMARY)
+    tooled = section("tooled", tools=("x",))
+    plan = ScriptedAdapter().explain(
+        Prompt(ns="t", key="k", sections=[*(section(f"s{n}") for n in range(12)), long, tooled])
+    )
+    dearer = [section.state.path[0] for section in plan.sections if section.dearer_closed]
+    assert dearer == [f"s{n}" for n in range(12)]
+    (line,) = [line for line in plan.render().splitlines() if "costs more" in line]
+    assert line.startswith("closing costs more than it saves (") and line.endswith(
+        "s0, s1, s2, s3, s4, s5, s6, s7, s8, s9 and 2 others"
+    )
+    assert "costs more" not in ScriptedAdapter().explain(Prompt(ns="t", key="k", sections=[long, tooled])).render()
 
 
 @pytest.mark.parametrize(

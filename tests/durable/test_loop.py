@@ -292,6 +292,16 @@ def test_a_restart_opens_sections_as_in_the_main_loop(tmp_path: Path, disclosure
         ]
 
 
+def test_work_without_a_budget_stops_after_fifty_turns_and_its_error_has_the_usage(tmp_path: Path) -> None:
+    with running(tmp_path, lambda request: call("shout", text="hi"), shout) as loop:
+        with pytest.raises(BudgetExceededError, match="max_turns=50, spent 50") as caught:
+            loop.execute(Question("Never end"), key="a")
+        assert caught.value.usage.input_tokens > 0
+        with pytest.raises(BudgetExceededError) as again:
+            loop.execute(Question("Never end"), key="a")
+        assert again.value.usage == caught.value.usage
+
+
 def test_the_budget_holds_for_the_work(tmp_path: Path) -> None:
     script = [call("shout", text="a"), call("shout", text="b"), "never"]
     refused = pytest.raises(BudgetExceededError, match="max_tool_calls=1")

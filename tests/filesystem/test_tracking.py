@@ -112,3 +112,26 @@ def test_a_directory_that_forbids_writing_comes_back_with_what_was_in_it(fs, roo
     assert os.stat(root / "d").st_mode & 0o777 == 0o500
     assert fs.read("d/f") == "x"
     (root / "d").chmod(0o700)
+
+
+def test_what_differs_from_a_snapshot_is_named_whoever_changed_it(fs, root):
+    (root / "edited").write_text("old")
+    (root / "gone").write_text("old")
+    (root / "same").write_text("same")
+    snapshot = fs.snapshot()
+    assert fs.tracks_external and fs.changed_since(snapshot) == ()
+    (root / "edited").write_text("new")
+    (root / "gone").unlink()
+    (root / "same").write_text("same")
+    (root / "a.log").write_text("ignored")
+    fs.write("made/f", "x")
+    assert fs.changed_since(snapshot) == ("edited", "gone", "made", "made/f")
+    fs.restore(snapshot)
+    assert fs.changed_since(snapshot) == ()
+
+
+def test_a_filesystem_that_does_not_track_others_cannot_name_changes(root):
+    fs = HostFilesystem(root)
+    assert not fs.tracks_external
+    with pytest.raises(SnapshotError, match="track_external=True"):
+        fs.changed_since(fs.snapshot())

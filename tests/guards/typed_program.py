@@ -17,7 +17,6 @@ from weakincentives import (
     PromptTemplate,
     ResourceRegistry,
     ScriptedAdapter,
-    Section,
     SectionVisibility,
     Session,
     Tool,
@@ -88,7 +87,11 @@ hints = MarkdownSection[City](
     visibility=lambda city: SectionVisibility.FULL if city.capital else SectionVisibility.SUMMARY,
 )
 rules = MarkdownSection(key="rules", title="Rules", template="Be brief.", enabled=lambda: True)
-everything: list[Section[Any]] = [section, hints, rules, WorkspaceSection(summary="Files.")]
+everything = [section, hints, rules, WorkspaceSection(summary="Files.")]
+greeting = MarkdownSection[Forecast](key="greeting", title="Greeting", template="Hi.", default_params=Forecast(1))
+family = MarkdownSection(key="family", title="Family", template="See below.", children=[*everything, greeting])
+several = [family, greeting]
+mixed = PromptTemplate(ns="typed", key="mixed", sections=several)
 plain = PromptTemplate(ns="typed", key="plain", sections=everything)
 typed = PromptTemplate[Forecast](
     ns="typed",
@@ -115,6 +118,8 @@ def mistakes() -> None:
     spell("two", time=2)  # type: ignore[call-arg]
     look_up_tool("Rome")  # type: ignore[operator]
     MarkdownSection(key="k", title="T", template="x", sumary="s")  # type: ignore[call-arg]
+    PromptTemplate(ns="n", key="k", sections=["text"])  # type: ignore[list-item]
+    MarkdownSection(key="k", title="T", template="x", children=["text"])  # type: ignore[list-item]
     WorkspaceSection(sumary="s")  # type: ignore[call-arg]
     MarkdownSection[City](key="k", title="T", template="x", default_params="Rome")  # type: ignore[arg-type]
     Tool[Forecast, Forecast](name="n", description="d", handler=look_up)  # type: ignore[arg-type]

@@ -73,6 +73,45 @@ def test_every_server_of_a_config_is_a_summarized_section(tmp_path: Path) -> Non
     ]
 
 
+FILTERS: list[tuple[dict[str, Any], list[str]]] = [
+    ({"include": ["get_stock", "list_*"]}, ["get_stock", "list_items"]),
+    ({"exclude": ["*_item", "crash", "[!glsw]*"]}, ["get_stock", "list_items", "show_picture", "wait"]),
+    ({"include": ["*_item"], "exclude": ["remove_*"]}, ["add_item"]),
+    ({"include": []}, []),
+]
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+@pytest.mark.parametrize(("filters", "kept"), FILTERS)
+def test_a_config_says_which_tools_of_a_server_are_offered(
+    tmp_path: Path, listings: str, filters: dict[str, Any], kept: list[str], is_locked: bool
+) -> None:
+    path = write(tmp_path, shop={**ENTRY, "summary": "The stock, for $5.", **filters})
+    if is_locked:
+        lock_file(path).write_text(listings)
+    adapter, session = evaluate(template(path, summary="Any server."), READ)
+    assert "The stock, for $5." in adapter.requests[0].messages[0].text
+    assert tool_names(adapter.requests[1].tools)[1:] == kept
+    assert [event.changed_tools for event in session[SectionLoaded].all()] == [()]
+
+
+def test_a_change_of_tools_that_are_not_offered_is_no_change(locked: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SHOP_TOOLS", "haggle")
+    _, session = evaluate(template(locked, include=["get_*"]), READ)
+    assert [event.changed_tools for event in session[SectionLoaded].all()] == [()]
+
+
+def test_a_filter_that_matches_no_tool_is_named(config: Path, caplog: pytest.LogCaptureFixture) -> None:
+    evaluate(template(config, include=["get_*"], exclude=["delete_*"]), READ)
+    assert "No tool of MCP server 'shop' matches 'delete_*'; it has: get_stock, list_items" in caplog.text
+    assert "'get_*'" not in caplog.text
+
+
+def test_a_filter_is_a_list(config: Path) -> None:
+    with pytest.raises(PromptValidationError, match=r"'shop': include= takes a list of names, got 'get_\*'"):
+        mcp_sections(config, include="get_*")
+
+
 def test_a_variable_that_is_not_set_fails_by_name_when_the_server_is_opened(tmp_path: Path) -> None:
     path = write(tmp_path, shop={**ENTRY, "env": {"KEY": "${SHOP_KEY_THAT_IS_NOT_SET}"}})
     _, session = evaluate(template(path), READ)
@@ -125,6 +164,8 @@ ODD_ENTRIES: list[Any] = [
     *({**ENTRY, "args": value} for value in (3, True, "text", {"a": 1}, [None], [["a"]], [{"a": 1}])),
     *({**ENTRY, "env": value} for value in (3, True, "text", ["a"], {"A": None}, {"A": ["a"]}, {"A": {}})),
     *({**ENTRY, "cwd": value} for value in (3, True, ["a"], {}, "", " ")),
+    *({**ENTRY, "summary": value} for value in (3, True, ["a"], {})),
+    *({**ENTRY, what: value} for what in ("include", "exclude") for value in (3, True, "get_*", {"a": 1}, [3], [None])),
     *({**ENTRY, "type": value} for value in (3, True, ["sse"], {}, "sse")),
     *({"url": "http://a", "headers": value} for value in (3, True, "text", ["a"], {"A": None}, {"A": ["a"]})),
 ]

@@ -52,6 +52,24 @@ def test_filesystem_reads_and_writes_files(npm_modules: NpmModules, tmp_path: Pa
     assert refused[0] is False and "outside allowed directories" in refused[1]
 
 
+def test_filesystem_with_a_filter_offers_the_tools_that_only_read(npm_modules: NpmModules, tmp_path: Path) -> None:
+    (tmp_path / "note.txt").write_text("milk")
+    server = npm_server(npm_modules, "filesystem", str(tmp_path))
+    read, write = call("read_text_file", path=str(tmp_path / "note.txt")), call("write_file", path="x", content="y")
+    adapter, session = run(server, read, write, include=["read_*", "list_*"], exclude=["*_media_*", "list_allowed*"])
+    assert tool_names(adapter.requests[1].tools) == [
+        "read_section",
+        "read_file",
+        "read_text_file",
+        "read_multiple_files",
+        "list_directory",
+        "list_directory_with_sizes",
+    ]
+    (_, read_result, refused) = answers(session)
+    assert read_result == (True, "milk") and refused[0] is False
+    assert [file.name for file in tmp_path.iterdir()] == ["note.txt"]
+
+
 def test_filesystem_in_groups_offers_only_the_tools_of_what_is_opened(npm_modules: NpmModules, tmp_path: Path) -> None:
     server = npm_server(npm_modules, "filesystem", str(tmp_path))
     opened = call("read_section", section_key="server.directory")

@@ -8,7 +8,16 @@ from threading import Thread
 import pytest
 
 from weakincentives.errors import PromptValidationError
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolResult
+from weakincentives.prompt import (
+    MarkdownSection,
+    Prompt,
+    PromptTemplate,
+    Section,
+    SectionVisibility,
+    TextSection,
+    Tool,
+    ToolResult,
+)
 from weakincentives.prompt.overrides import (
     Applied,
     JsonPromptOverridesStore,
@@ -322,3 +331,110 @@ def test_a_diff_shows_what_changes_and_what_does_not_apply():
 def test_a_stale_override_reads_as_a_sentence():
     stale = StaleOverride("tool", "find", "closed", "it does not accept overrides")
     assert str(stale) == "tool 'find': it does not accept overrides"
+
+
+FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+DOCS = ("docs",)
+
+
+def handbook(kind=MarkdownSection[Tone], text=None, **options):
+    given = {"summary": "For ${tone} people.", "visibility": SUMMARY, **options}
+    text = {"template": "All of it."} if text is None else text
+    return PromptTemplate(ns="demo", key="book", sections=[kind(key="docs", title="Docs", **text, **given)])
+
+
+def changed(template, *, summary=None, visibility=None):
+    descriptor = template.descriptor
+    override = descriptor.new_override("latest")
+    if summary is not None:
+        override = override.with_summary(DOCS, descriptor.override_summary(DOCS, summary))
+    if visibility is not None:
+        override = override.with_visibility(DOCS, descriptor.override_visibility(DOCS, visibility))
+    return override
+
+
+def shown(template, store):
+    return Prompt(template, overrides_store=store).render().text
+
+
+@pytest.mark.parametrize(
+    ("options", "summary", "visibility", "expected"),
+    [
+        ({}, "If you are ${tone}, for $5.", None, "If you are kind, for $5."),
+        ({}, None, FULL, "All of it."),
+        ({"visibility": FULL}, None, SUMMARY, "For kind people."),
+        ({"visibility": FULL, "summary": None}, "New.", SUMMARY, "New."),
+        ({"visibility": FULL}, "New.", None, "All of it."),
+    ],
+)
+def test_a_stored_summary_or_visibility_replaces_the_declared_one(store, options, summary, visibility, expected):
+    template = handbook(**options)
+    override = changed(template, summary=summary, visibility=visibility)
+    store.upsert(override)
+    assert store.get(ns="demo", key="book") == override
+    assert shown(template, store).startswith(f"## 1. Docs\n\n{expected}")
+    assert [tool.name for tool in Prompt(template, overrides_store=store).render().tools] == (
+        [] if expected == "All of it." else ["read_section"]
+    )
+    removed = override.without_summary(DOCS).without_visibility(DOCS)
+    assert removed == template.descriptor.new_override("latest")
+
+
+@pytest.mark.parametrize(
+    ("now", "stale"),
+    [
+        ({"summary": "Other."}, {("summary", "changed")}),
+        ({"visibility": FULL}, {("visibility", "changed")}),
+        ({"text": {"template": "Other."}}, set()),
+        ({"accepts_overrides": False}, {("summary", "closed"), ("visibility", "closed")}),
+        ({"visibility": lambda: SUMMARY}, {("visibility", "closed")}),
+        ({"kind": TextSection, "text": {"text": "All of it."}}, set()),
+    ],
+)
+def test_each_override_holds_as_long_as_what_it_replaces(store, now, stale):
+    override = changed(handbook(), summary="New.", visibility=FULL)
+    applied = check_override(handbook(**now).descriptor, override)
+    assert {(each.kind, each.reason) for each in applied.stale} == stale
+    assert ("summary" in dict(stale)) != (applied.summaries == {DOCS: "New."})
+    assert ("visibility" in dict(stale)) != (applied.visibility == {DOCS: FULL})
+
+
+def test_a_section_of_code_can_have_its_summary_replaced_but_not_its_text(store):
+    class Clock(Section[None]):
+        def render_body(self, params):
+            return "Noon."
+
+    template = handbook(kind=Clock, text={}, summary="Time.")
+    store.upsert(changed(template, summary="The time of day."))
+    assert "The time of day." in shown(template, store)
+    with pytest.raises(PromptValidationError, match="Section 'docs' cannot be overridden like this"):
+        template.descriptor.override_section(DOCS, "One.")
+
+
+def test_a_summary_cannot_be_shown_where_there_is_none(store, caplog):
+    template = handbook(summary=None, visibility=FULL)
+    store.upsert(changed(template, visibility=SUMMARY))
+    assert "All of it." in shown(template, store)
+    assert "visibility 'docs': it has no summary to show; override that too" in caplog.text
+
+
+def test_what_does_not_fit_cannot_be_made():
+    descriptor = handbook().descriptor
+    with pytest.raises(PromptValidationError, match=r"The summary of section 'docs' .*uses \$\{mood\}"):
+        descriptor.override_summary(DOCS, "For ${mood} people.")
+    with pytest.raises(PromptValidationError, match=r"must be SectionVisibility.FULL or .*SUMMARY, got 'hidden'"):
+        descriptor.override_visibility(DOCS, "hidden")
+    with pytest.raises(PromptValidationError, match="has no section 'nowhere'; it has: docs"):
+        descriptor.override_visibility(("nowhere",), FULL)
+    bad = descriptor.new_override("latest").with_visibility(
+        DOCS, SectionOverride(descriptor.visibility[DOCS].content_hash, "half")
+    )
+    (stale,) = check_override(descriptor, bad).stale
+    assert str(stale) == "visibility 'docs': it must be one of full, summary, got 'half'"
+
+
+def test_a_diff_shows_summaries_and_visibilities():
+    assert diff(handbook().descriptor, changed(handbook(), summary="New.", visibility=FULL)) == (
+        "--- summary docs (prompt)\n+++ summary docs (latest)\n@@ -1 +1 @@\n-For ${tone} people.\n+New.\n"
+        "--- visibility docs (prompt)\n+++ visibility docs (latest)\n@@ -1 +1 @@\n-summary\n+full\n"
+    )

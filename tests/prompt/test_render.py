@@ -6,6 +6,7 @@ import gc
 import logging
 import weakref
 from dataclasses import dataclass, field
+from enum import Enum
 
 import pytest
 
@@ -17,6 +18,7 @@ from weakincentives.prompt import (
     PromptRenderError,
     PromptTemplate,
     PromptValidationError,
+    Section,
     SectionVisibility,
     SetVisibilityOverride,
     Span,
@@ -387,3 +389,90 @@ def test_params_that_refuse_to_be_made_empty_say_why() -> None:
 def test_text_given_as_a_prompt_is_refused_with_the_way_out() -> None:
     with pytest.raises(PromptValidationError, match=r"Prompt takes a PromptTemplate, got 'Be kind'; write Prompt\(ns="):
         Prompt("Be kind")  # type: ignore[arg-type]
+
+
+class Size(Enum):
+    SMALL = "small"
+
+
+@dataclass(frozen=True)
+class Dish:
+    name: str
+    price: float
+
+    def render(self) -> str:
+        return f"{self.name}\n({self.price:.2f} EUR)"
+
+
+@dataclass(frozen=True)
+class Order:
+    price: float = 3.14159
+    count: int = 12345
+    name: str = "tea"
+    size: Size = Size.SMALL
+    notes: tuple[str, ...] = ("no milk", "two\nlines")
+    dishes: list[Dish] = field(default_factory=lambda: [Dish("Soup", 4), Dish("Pie", 5.5)])
+    dish: Dish = Dish("Soup", 4)
+    empty: tuple[str, ...] = ()
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "shown"),
+    [
+        ("${price:.2f}", "3.14"),
+        ("${count:,}", "12,345"),
+        ("${name:>5}", "  tea"),
+        ("${name:}", "tea"),
+        ("${size}", "small"),
+        ("${size:>6}", " small"),
+        ("${notes}", "- no milk\n- two\n  lines"),
+        ("${notes:; }", "no milk; two\nlines"),
+        ("${dish}", "Soup\n(4.00 EUR)"),
+        ("${dishes}", "- Soup\n  (4.00 EUR)\n- Pie\n  (5.50 EUR)"),
+        ("${empty}", ""),
+        ("$price", "3.14159"),
+        ("$${price:.2f}", "${price:.2f}"),
+    ],
+)
+@pytest.mark.parametrize("place", ["template", "summary"])
+def test_a_value_is_shown_by_its_format_its_own_render_or_as_bullets(place: str, placeholder: str, shown: str) -> None:
+    texts = {"template": "x", "summary": "y", place: f"<{placeholder}>"}
+    section = MarkdownSection[Order](key="o", title="O", **texts)
+    visibility = FULL if place == "template" else SUMMARY
+    rendered = template(section).render(Order(), visibility_overrides={("o",): visibility}).text
+    assert rendered.startswith(f"## 1. O\n\n<{shown}>")
+    assert section.render(Order(), visibility=visibility) == f"## O\n\n<{shown}>"
+
+
+def test_a_format_that_does_not_fit_the_value_is_named() -> None:
+    section = MarkdownSection[Order](key="o", title="O", template="${price:.2f} ${price:.2q}")
+    with pytest.raises(PromptRenderError, match=r"\$\{price:\.2q\} of Order cannot be filled in: ValueError"):
+        template(section).render(Order())
+
+
+@pytest.mark.parametrize("visibility", [FULL, SUMMARY])
+def test_a_section_without_heading_is_only_its_text(visibility: SectionVisibility) -> None:
+    bare = text("bare", "Bare.", heading=False, summary="Bare.", visibility=visibility)
+    rendered = template(text("a"), bare, text("b", children=[text("c", heading=False)]), text("d")).render()
+    closed = '\n\n---\n[This section is summarized. To view full content, call `read_section` with key "bare".]'
+    shown = f"Bare.{closed}" if visibility is SUMMARY else "Bare."
+    assert rendered.text == f"## 1. A\n\ntext\n\n{shown}\n\n## 2. B\n\ntext\n\ntext\n\n## 3. D\n\ntext"
+    span = rendered.spans[1]
+    assert rendered.text[span.start : span.end].startswith("Bare.")
+
+
+def test_a_section_without_heading_counts_if_it_has_children() -> None:
+    rendered = template(text("a"), text("b", heading=False, children=[text("c")]), text("d")).render()
+    assert rendered.text == "## 1. A\n\ntext\n\ntext\n\n### 2.1. C\n\ntext\n\n## 3. D\n\ntext"
+
+
+def test_a_section_with_code_of_its_own_has_no_heading_either() -> None:
+    class Clock(Section[None]):
+        def render_body(self, params: None) -> str:
+            return "Noon."
+
+    clock = Clock(key="clock", title="Clock", heading=False)
+    assert template(text("a"), clock).render().text == "## 1. A\n\ntext\n\nNoon."
+    assert clock.render() == "Noon."
+    with pytest.raises(PromptValidationError, match="heading must be True or False, got 'Time'"):
+        Clock(key="clock", title="Clock", heading="Time")  # type: ignore[arg-type]

@@ -25,6 +25,8 @@ def test_our_own_notes_are_left_out() -> None:
     assert sentences("Text.\n\n[Tools now available: lookup.]\n\n---\n[This section is summarized. Read it.]") == [
         "Text."
     ]
+    lead = "[A section that ends with its key in brackets is summarized. To view full content, call `x` with its key.]"
+    assert sentences(f"Text.\n\n{lead}") == ["Text."]
     notes = "`more.md` is the subsection `more`.\nFiles of this skill, in `skills/pack/` of the workspace: `a.py`."
     assert sentences(f"Pack it.\n\n{notes}") == ["Pack it."]
 

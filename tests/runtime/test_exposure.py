@@ -85,7 +85,7 @@ class ByTitle(Disclosure):
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (READ,) if with_tools or content_only else ()
 
-    def suffix(self, key: str, *, children: Any, has_tools: bool) -> str:
+    def hint(self, key: str, *, children: Any, has_tools: bool) -> str:
         return f"[More: {key}]"
 
 

@@ -269,3 +269,34 @@ def test_a_value_that_could_not_be_read_is_not_written(item: Any, problem: str) 
     session.dispatch(item)
     with pytest.raises(SessionError, match=rf"Slice '{type(item).__name__}' cannot be written as JSON: {problem}"):
         session.snapshot().to_json()
+
+
+@dataclass(frozen=True)
+class Page:
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    text: str
+    value: Any = None
+
+
+LONG = st.sampled_from(["a" * 400, "b" * 400, 'quoted "text"\n' * 40, "short"])
+ODD = st.sampled_from([{"$": "part", "v": 0}, {"$": "part"}, {"$": "tuple", "v": []}])
+VALUES = st.recursive(
+    LONG | ODD | st.builds(Page, LONG, LONG),
+    lambda each: st.lists(each, max_size=3) | st.dictionaries(st.sampled_from(["v", "$", "x"]), each, max_size=2),
+    max_leaves=6,
+)
+
+
+@given(st.lists(st.builds(Kept, LONG, VALUES), min_size=1, max_size=4))
+def test_a_long_text_is_written_once_wherever_it_stands(items: list[Kept]) -> None:
+    session = Session()
+    session[Kept].seed(items)
+    written = session.snapshot().to_json()
+    assert Snapshot.from_json(written) == session.snapshot()
+    for letter in "ab":
+        assert written.count(letter * 400) <= 1

@@ -274,3 +274,19 @@ def test_opening_what_a_summary_hides_is_a_cost_of_that_summary(path: Path) -> N
     assert (outer.opened_runs, inner.opened_runs, outer.findings, outer.advised) == (0, 3, (), "full")
     assert outer.cost_full == pytest.approx(outer.full_tokens * 2 * MICRO)
     assert outer.cost_summary is not None and outer.cost_summary > 1000 * 2 * MICRO
+
+
+@pytest.mark.parametrize("runs", [1, 3])
+def test_a_section_that_is_shorter_than_its_summary_is_advised_open_from_the_first_run_on(
+    path: Path, runs: int
+) -> None:
+    short = MarkdownSection(title="Short", key="short", template="one", summary="two", visibility=SUMMARY)
+    docs = MarkdownSection(title="Docs", key="docs", template="word " * 100, summary="docs", visibility=SUMMARY)
+    with record(path):
+        for _ in range(runs):
+            adapter = ScriptedAdapter([reply(50)], tokenizer=Words())
+            MainLoop().execute(Prompt(ns="t", key="k", sections=[short, docs]), session=Session(), adapter=adapter)
+    _, sections = advised(path)
+    why = "closing it costs more than it saves: 18 tokens, in full 4"
+    assert (sections["short"].advised, sections["short"].reason) == ("full", why)
+    assert sections["docs"].advised == ("summary" if runs == 3 else "")

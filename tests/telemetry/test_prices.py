@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from weakincentives.limits import Prices
-from weakincentives.telemetry.runfile import known_prices, prices_for
+from weakincentives.runtime.spi import known_prices, prices_for
 
 
 @pytest.mark.parametrize(

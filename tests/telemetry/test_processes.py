@@ -20,6 +20,7 @@ ENDLESS = """
 import sys, time
 from tests.telemetry.agents import ADD, prompt
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.limits import Budget
 from weakincentives.session import Session
 from weakincentives.telemetry import record
 
@@ -29,7 +30,7 @@ def answer(request):
     return call("add", a=1, b=len(request.messages))
 
 with record(sys.argv[1]):
-    ScriptedAdapter(answer).evaluate(prompt(ADD), session=Session())
+    ScriptedAdapter(answer).evaluate(prompt(ADD), session=Session(), budget=Budget(max_turns=None))
 """
 RUNS = """
 import sys

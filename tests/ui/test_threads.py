@@ -788,3 +788,12 @@ async def test_a_message_that_the_application_adds_does_not_make_the_page_outdat
     await page.send("First?", key="a")
     chat.session.dispatch(Message("user", "By the way."))
     assert await page.hear("Second?", key="b", earlier=["a"]) == "Two."
+
+
+@PATHS
+def test_a_page_cannot_keep_a_model_calling_tools_for_ever(path: str) -> None:
+    chat = Conversation(Prompt(desk()), adapter=(model := ScriptedAdapter(lambda request: call("unknown"))))
+    status, body = asyncio.run(Page(Threads(lambda thread, request: chat), path).send("Go."))
+    assert (status, len(model.requests)) == (200, 50)
+    assert "This message could not be answered." in body
+    assert "Go." in spoken(chat)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.telemetry.agents import FAIL, prompt, record_durable_run
+from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import JsonPromptOverridesStore, Prompt
@@ -386,6 +386,15 @@ def test_a_durable_run_can_be_opened_from_the_list(tmp_path: Path, open_page: Op
         page.locator(".run-row:not(.head) a").click()
         expect(page.locator(".answer")).to_have_text("Three.")
         expect(page).to_have_url(re.compile("#/run/desk%2Forder%201%2F2/turn/1"))
+        page.close()
+
+
+def test_the_list_shows_tags_with_nothing_invisible_in_them(tmp_path: Path, open_page: Open) -> None:
+    with record(tmp_path / "runs.db"):
+        run("Hi.", session=Session(tags={"release": "7", "team": "\u202edesk"}))
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        expect(page.locator(".run-row:not(.head)")).to_contain_text("scripted · release=7 · team=⟨U+202E⟩desk")
         page.close()
 
 

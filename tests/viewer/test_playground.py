@@ -17,7 +17,7 @@ import pytest
 
 from scripts.viewer_runs import on_call_template
 from tests.viewer.playground import SCRIPT, on_call
-from weakincentives import MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
+from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, ToolContext, tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import SerdeError
 from weakincentives.prompt.overrides import JsonPromptOverridesStore
@@ -288,6 +288,28 @@ def test_drafts_come_on_top_of_the_override_that_a_prompt_has(tmp_path: Path) ->
     )
     shown = playground.render(Wanted(drafts={"task": "Do it."}))["sections"]
     assert [each["source"] for each in shown] == ["Do it.", "Be brief."]
+
+
+def test_a_stored_summary_and_visibility_apply_unless_their_section_is_hidden(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, sections = JsonPromptOverridesStore(tmp_path), [section("task", "Do."), section("tone", "Be kind.")]
+    template = PromptTemplate(ns="shop", key="own", sections=sections)
+    made = template.descriptor
+    override = made.new_override("short").with_summary(("tone",), made.override_summary(("tone",), "On manners."))
+    store.upsert(override.with_visibility(("tone",), made.override_visibility(("tone",), SectionVisibility.SUMMARY)))
+    playground = Playground(
+        Prompt(template),
+        adapters=[AdapterChoice("scripted")],
+        make_adapter=lambda name: ScriptedAdapter([]),
+        overrides=store,
+    )
+    shown = playground.render(Wanted(tag="short"))
+    assert [each["state"] for each in shown["sections"]] == ["full", "summary"]
+    assert "summary" in shown["sections"][1]["choices"] and "On manners." in shown["pieces"][-1]["text"]
+    hidden = playground.render(Wanted(tag="short", states={"tone": "hidden"}))
+    assert [each["state"] for each in hidden["sections"]] == ["full", "absent"]
+    assert "not applied" not in caplog.text
 
 
 def section(key: str, text: str) -> MarkdownSection[None]:

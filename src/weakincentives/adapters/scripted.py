@@ -5,11 +5,12 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from weakincentives import serde
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.limits import TokenUsage
+from weakincentives.resources import UnboundResourceError
 from weakincentives.runtime import (
     Channel,
     MediaSupport,
@@ -28,6 +29,8 @@ __all__ = ["ScriptedAdapter", "call"]
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
 
+PROGRAMMING_ERRORS = (AttributeError, NameError, TypeError, AssertionError, UnboundResourceError)
+
 
 class ScriptedAdapter(ProviderAdapter):
     """Answers each request with the next line of its script.
@@ -36,6 +39,9 @@ class ScriptedAdapter(ProviderAdapter):
 
     A line is text, one or more tool calls, a dataclass (sent as JSON), a `ModelReply`, or an exception to raise.
     `requests` records every request. As a context manager, the adapter checks on exit that the script was used up.
+
+    A programming error in a tool (`AttributeError`, `NameError`, `TypeError`, `UnboundResourceError` or a failed
+    assertion) is raised, so that the test fails; with `tool_errors="tell"` the model reads it, as with other adapters.
     """
 
     name = "scripted"
@@ -47,9 +53,13 @@ class ScriptedAdapter(ProviderAdapter):
         model: str = "scripted",
         supports_dynamic_tools: bool = True,
         tool_route: str | None = None,
+        tool_errors: Literal["raise", "tell"] = "raise",
         **options: Any,
     ) -> None:
         super().__init__(model, **options)
+        if tool_errors not in ("raise", "tell"):
+            raise ValueError(f"tool_errors must be 'raise' or 'tell', got {tool_errors!r}")
+        self.raised_errors = PROGRAMMING_ERRORS if tool_errors == "raise" else ()
         if isinstance(script, str):
             raise TypeError(
                 f"script must be a list of replies, got the string {script!r}; write ScriptedAdapter([...])"

@@ -1,4 +1,4 @@
-"""List, show, edit and compare overrides of prompt texts.
+"""List, show, edit and compare overrides of a prompt's texts, summaries and visibility.
 
 An override applies to the text it was written for. If the prompt has changed since, the override is stale: it is not
 applied, `show` and `diff` report it, and their exit code is 1.
@@ -16,9 +16,13 @@ from typing import Any
 
 from weakincentives.cli.output import UsageError, print_json, print_line, progress, stdin
 from weakincentives.cli.selection import add_store_option, named_prompt, open_store
+from weakincentives.prompt import SectionVisibility
 from weakincentives.prompt.overrides import (
+    FULL,
     LATEST,
+    SUMMARY,
     JsonPromptOverridesStore,
+    Kind,
     PromptDescriptor,
     PromptOverride,
     StaleOverride,
@@ -26,17 +30,23 @@ from weakincentives.prompt.overrides import (
     diff,
 )
 
+DECLARED = "declared"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     listing = verbs.add_parser("list", help="every stored override")
-    show = verbs.add_parser("show", help="the texts of a prompt, and which are overridden")
+    show = verbs.add_parser("show", help="what can be overridden in a prompt, and what is")
     compare = verbs.add_parser("diff", help="the original text beside the override")
-    edit = verbs.add_parser("edit", help="override the text of a section or a tool")
+    edit = verbs.add_parser("edit", help="override a section's text, summary or visibility, or a tool's description")
     for verb in (show, compare, edit):
         verb.add_argument("target", metavar="module:variable", help="the prompt")
     edit.add_argument("name", metavar="KEY", help="the key of the section, or with --tool the name of the tool")
-    edit.add_argument("--tool", action="store_true", help="KEY names a tool, whose description is edited")
+    what = edit.add_mutually_exclusive_group()
+    what.add_argument("--tool", action="store_true", help="KEY names a tool, whose description is edited")
+    what.add_argument("--summary", action="store_true", help="edit the summary of the section")
+    choices = [FULL.value, SUMMARY.value, DECLARED]
+    what.add_argument("--visibility", choices=choices, help=f"show the section like this; {DECLARED}: as the code says")
     edit.add_argument("--from", dest="source", metavar="FILE", help="take the text from a file, or - for stdin")
     edit.add_argument("--delete", action="store_true", help="remove the override")
     for verb in (show, compare, edit):
@@ -71,12 +81,19 @@ def list_all(store: JsonPromptOverridesStore, *, as_json: bool) -> int:
                     "tag": override.tag,
                     "sections": [".".join(path) for path in override.sections],
                     "tools": list(override.tools),
+                    "summaries": [".".join(path) for path in override.summaries],
+                    "visibility": {".".join(path): each.body for path, each in override.visibility.items()},
                 }
                 for override in found
             ]
         )
     for override in () if as_json else found:
-        names = [*(".".join(path) for path in override.sections), *(f"tool {name}" for name in override.tools)]
+        names = [
+            *(".".join(path) for path in override.sections),
+            *(f"summary {'.'.join(path)}" for path in override.summaries),
+            *(f"visibility {'.'.join(path)} {each.body}" for path, each in override.visibility.items()),
+            *(f"tool {name}" for name in override.tools),
+        ]
         print_line(f"{override.ns}/{override.key}@{override.tag}: {', '.join(names) or 'empty'}")
     if not found:
         progress(f"no overrides in {store.root_dir}")
@@ -88,23 +105,31 @@ def show_one(descriptor: PromptDescriptor, override: PromptOverride, *, as_json:
     if as_json:
         print_json({"ns": descriptor.ns, "key": descriptor.key, "tag": override.tag, "texts": rows})
     else:
-        width = max((len(row["name"]) for row in rows), default=0)
+        width, kinds = (max((len(row[column]) for row in rows), default=0) for column in ("name", "kind"))
         for row in rows:
             detail = f": {row['detail']}" if row["detail"] else ""
-            print_line(f"{row['kind']:7}  {row['name'].ljust(width)}  {row['state']}{detail}")
+            print_line(f"{row['kind'].ljust(kinds)}  {row['name'].ljust(width)}  {row['state']}{detail}")
     return int(any(row["state"] == "stale" for row in rows))
 
 
 def states(descriptor: PromptDescriptor, override: PromptOverride) -> list[dict[str, Any]]:
-    """One row per text: original, overridden, closed to overrides, or with a stale override."""
+    """One row per text: original, overridden, closed to overrides, or with a stale override.
+
+    Summaries are listed where there are any, visibilities where they are overridden.
+    """
     stale: dict[tuple[str, str], StaleOverride] = {
         (left_out.kind, left_out.name): left_out for left_out in check_override(descriptor, override).stale
     }
     overridden = {("section", ".".join(path)) for path in override.sections}
+    overridden |= {("summary", ".".join(path)) for path in override.summaries}
+    overridden |= {("visibility", ".".join(path)) for path in override.visibility}
     overridden |= {("tool", name) for name in override.tools}
     texts: dict[tuple[str, str], bool] = {}
     for path, section in descriptor.sections.items():
-        texts["section", ".".join(path)] = section.accepts_overrides
+        key = ".".join(path)
+        texts["section", key] = section.accepts_overrides
+        if descriptor.summaries[path].source is not None:
+            texts["summary", key] = descriptor.summaries[path].accepts_overrides
     for name, tool in descriptor.tools.items():
         texts["tool", name] = tool.accepts_overrides
     rows = []
@@ -137,18 +162,29 @@ def edit_one(
     path = tuple(name.split("."))
     if not arguments.tool:
         path = next((known for known in descriptor.sections if ".".join(known) == name), path)
-    label = f"{'tool' if arguments.tool else 'section'} {name} of {descriptor.ns}/{descriptor.key}@{override.tag}"
+    kind: Kind = "section"
+    if arguments.tool or arguments.summary or arguments.visibility:
+        kind = "tool" if arguments.tool else "summary" if arguments.summary else "visibility"
+    label = f"{kind} {name} of {descriptor.ns}/{descriptor.key}@{override.tag}"
+    if kind == "visibility" and (arguments.delete or arguments.source):
+        raise UsageError(f"--visibility takes neither --from nor --delete; pass --visibility {DECLARED} to remove it")
 
-    if arguments.delete:
-        kept = override.without_tool(name) if arguments.tool else override.without_section(path)
+    if arguments.delete or arguments.visibility == DECLARED:
+        without = {
+            "tool": lambda: override.without_tool(name),
+            "summary": lambda: override.without_summary(path),
+            "visibility": lambda: override.without_visibility(path),
+            "section": lambda: override.without_section(path),
+        }
+        kept = without[kind]()
         if kept == override:
             raise UsageError(f"nothing is stored for {label}")
         store.upsert(kept)
         progress(f"removed {label}")
         return 0
 
-    before = _current_text(descriptor, override, name, path, is_tool=arguments.tool)
-    after = _new_text(before, arguments.source)
+    before = _current(descriptor, override, name, path, kind)
+    after = arguments.visibility or _new_text(before, arguments.source)
     if not after.strip():
         raise UsageError(f"the new text of {label} is empty; pass --delete to return to the original")
     if after == before:
@@ -156,10 +192,18 @@ def edit_one(
         return 0
 
     def change(stored: PromptOverride) -> PromptOverride:
-        if arguments.tool:
+        if kind == "tool":
             words = stored.tools.get(name)
             params = words.param_descriptions if words else {}
             return stored.with_tool(name, descriptor.override_tool(name, description=after, param_descriptions=params))
+        if kind == "summary":
+            return stored.with_summary(path, descriptor.override_summary(path, after))
+        if kind == "visibility":
+            changed = stored.with_visibility(path, descriptor.override_visibility(path, SectionVisibility(after)))
+            for left_out in check_override(descriptor, changed).stale:
+                if (left_out.kind, left_out.name) == (kind, name):
+                    raise UsageError(f"{label}: {left_out.detail}")
+            return changed
         return stored.with_section(path, descriptor.override_section(path, after))
 
     store.update(ns=descriptor.ns, key=descriptor.key, tag=override.tag, change=change)
@@ -167,17 +211,21 @@ def edit_one(
     return 0
 
 
-def _current_text(
-    descriptor: PromptDescriptor, override: PromptOverride, name: str, path: tuple[str, ...], *, is_tool: bool
+def _current(
+    descriptor: PromptDescriptor, override: PromptOverride, name: str, path: tuple[str, ...], kind: Kind
 ) -> str:
-    """The stored text, else the original; the descriptor rejects an unknown name."""
-    if is_tool:
+    """What is stored, else the original; the descriptor rejects an unknown name."""
+    if kind == "tool":
         words = override.tools.get(name)
         tool = descriptor.tools.get(name)
         return (words and words.description) or (tool.description if tool else "")
-    stored = override.sections.get(path)
-    section = descriptor.sections.get(path)
-    return stored.body if stored else (section and section.source) or ""
+    stores = {"section": override.sections, "summary": override.summaries, "visibility": override.visibility}
+    if (stored := stores[kind].get(path)) is not None:
+        return stored.body
+    if kind == "visibility":
+        return descriptor.visibility[path].source if path in descriptor.visibility else ""
+    known = (descriptor.sections if kind == "section" else descriptor.summaries).get(path)
+    return (known and known.source) or ""
 
 
 def _new_text(before: str, source: str | None) -> str:

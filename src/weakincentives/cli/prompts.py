@@ -41,7 +41,9 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens", type=number(1), metavar="N", help="make no further model call after this many tokens"
     )
-    parser.add_argument("--max-turns", type=number(1), metavar="N", help="stop after this many model calls")
+    parser.add_argument(
+        "--max-turns", type=number(1), default=50, metavar="N", help="stop after this many model calls (default: 50)"
+    )
     add_record_option(parser)
     parser.add_argument("--no-record", action="store_true", help="record nothing")
     parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")

@@ -113,7 +113,7 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
         )
     fine = len(prompt.sections) - len(shown)
     if fine and prompt.runs < MIN_RUNS:
-        print_line(f"\nAdvice needs at least {MIN_RUNS} runs.")
+        print_line(f"\n{'Other advice' if rows else 'Advice'} needs at least {MIN_RUNS} runs.")
     elif fine:
         print_line(f"\n{plural(fine, 'other section')} {'is' if fine == 1 else 'are'} best left as declared.")
     changes = list(filter(changed, prompt.sections))

@@ -48,6 +48,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     listing.add_argument("--limit", type=number(1), default=50, help="at most this many (default: 50)")
     listing.add_argument("--offset", type=number(0), default=0, help="skip this many of the newest")
     listing.add_argument("--search", default="", metavar="TEXT", help="only runs that contain this text")
+    listing.add_argument(
+        "--where",
+        action="append",
+        default=[],
+        type=tag,
+        metavar="KEY=VALUE",
+        help="only runs with this tag; overrides=TAG finds those with this override; may be repeated",
+    )
     listing.add_argument("--status", default="", choices=list(STATUS_STYLES), help="only runs with this status")
     show.add_argument(
         "--turn", type=number(1), metavar="N", help="one turn: its sections, request, reply and tool calls"
@@ -80,10 +88,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) -> None:
-    found = store.list_runs(arguments.limit, arguments.offset, arguments.search, status=arguments.status)
+    filters = {"status": arguments.status, "tags": dict(arguments.where)}
+    found = store.list_runs(arguments.limit, arguments.offset, arguments.search, **filters)
     if arguments.json:
         print_json([facts(run) for run in found])
         return
+    tagged = any(run.tags for run in found)
     rows = [
         (
             run.run_id,
@@ -96,16 +106,18 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
             f"{run.usage.output_tokens:,}",
             "" if run.cost is None else f"${run.cost:.4f}",
             f"{run.duration:.1f} s",
+            *([" ".join(f"{name}={text}" for name, text in run.tags.items())] if tagged else []),
             run.question or run.error,
         )
         for run in found
     ]
-    heading = ("run", "status", "started", "prompt", "model", "turns", "input", "output", "cost", "time", "question")
+    heading = ["run", "status", "started", "prompt", "model", "turns", "input", "output", "cost", "time", "question"]
+    heading[-1:-1] = ["tags"] if tagged else []
     if not rows:
         progress("no runs")
         return
     right = ("turns", "input", "output", "cost", "time")
-    drop = ("output", "cost", "model", "time", "input", "started", "prompt", "turns", "question")
+    drop = ("output", "cost", "model", "time", "input", "started", "tags", "prompt", "turns", "question")
     print_table(Table(heading, rows, right, drop=drop, flexible="question"), styles=STATUS_STYLES)
 
 
@@ -321,7 +333,15 @@ def facts(run: RunSummary) -> dict[str, Any]:
         "error": run.error,
         "question": run.question,
         "answer": run.answer,
+        "tags": dict(run.tags),
     }
+
+
+def tag(text: str) -> tuple[str, str]:
+    name, is_tag, value = text.partition("=")
+    if not name or not is_tag:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text!r}")
+    return name, value
 
 
 def moment(seconds: float) -> str:

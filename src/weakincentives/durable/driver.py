@@ -191,7 +191,7 @@ class _Execution:
         def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
             return self._drive(adapter, adapter.loop(prompt, session, **options))
 
-        with closing_resources(prompt, session, work_id):
+        with scope.meter.on_errors(), closing_resources(prompt, session, work_id):
             return workflow.adapter.attempt(evaluate, session, {"scope": scope})
 
     def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:

@@ -218,6 +218,18 @@ class HostFilesystem(Searchable):
                     self._journal.record(parts, partial(self._store.current, parts))
             self._put_back(changes)
 
+    @property
+    def tracks_external(self) -> bool:
+        """True if restoring also undoes the changes of other processes."""
+        return self._tracker is not None
+
+    def changed_since(self, snapshot: HostSnapshot) -> tuple[str, ...]:
+        """The paths that differ from a snapshot, whoever changed them; needs `track_external=True`."""
+        if self._tracker is None or snapshot.tree is None:
+            raise SnapshotError(f"Changes are found by HostFilesystem({self.root!r}, track_external=True) alone")
+        with self._lock:
+            return tuple(sorted(map(join, self._tracker.changes_to(snapshot.tree))))
+
     def close(self) -> None:
         """Discard the snapshots and what was saved for them; the files and the copies in `saved_in` are kept."""
         with self._lock:

@@ -26,7 +26,7 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from weakincentives.content import Part
-from weakincentives.limits import Meter
+from weakincentives.limits import Budget, Meter
 from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
 from weakincentives.runtime import (
@@ -221,7 +221,7 @@ class _Host:
     def __init__(self, prompt: Prompt[Any], session: Session, relist_seconds: float) -> None:
         self.listener = Listener()
         self.last_used = time.monotonic()
-        self._loop = InnerLoop(prompt, session, RunScope(Meter(None, None)), _HostAdapter(prompt))
+        self._loop = InnerLoop(prompt, session, RunScope(Meter(Budget(max_turns=None))), _HostAdapter(prompt))
         self._cursor: Cursor[Effect, PromptResponse[Any]] | None = None
         self._offered: list[Tool[Any, Any]] = []
         self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import base64
+import fnmatch
 import json
 import logging
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -69,9 +70,10 @@ class MCPSection(Section[None]):
         MCPSection(key="files", title="Files", summary="Reads and writes files.", server=StdioServer("npx", [...]))
 
     `server` may be a function that returns one; it is called when the server is started. `group` maps a tool's name to
-    the key of a child section, or None. `compensate` maps tool names to functions that undo a failed call. `lock` is a
-    file with the server's listing, so that the tools are known before the server is started. `trusted=True` accepts
-    the server's claims about which tools are read-only.
+    the key of a child section, or None. `include` and `exclude` are names of tools, or patterns such as `list_*`: only
+    tools that the first names, if given, and the second does not, are offered. `compensate` maps tool names to
+    functions that undo a failed call. `lock` is a file with the server's listing, so that the tools are known before
+    the server is started. `trusted=True` accepts the server's claims about which tools are read-only.
     """
 
     literal = True
@@ -83,6 +85,8 @@ class MCPSection(Section[None]):
         title: str,
         server: Server | Callable[[], Server],
         group: Group | None = None,
+        include: Iterable[str] | None = None,
+        exclude: Iterable[str] = (),
         call_timeout: float = 60.0,
         on_elicit: OnElicit | None = None,
         on_progress: OnProgress | None = None,
@@ -98,13 +102,16 @@ class MCPSection(Section[None]):
             )
         self.server = server
         self._group = group
+        self._include = None if include is None else _patterns(key, "include", include)
+        self._exclude = _patterns(key, "exclude", exclude)
         self._call_timeout = call_timeout
         self._on_elicit = on_elicit
         self._on_progress = on_progress
         self._compensate = dict(compensate or {})
         self._trusted = trusted
         self._lock = lock
-        self._stored = None if lock is None else read_lock(lock).get(key)
+        stored = None if lock is None else read_lock(lock).get(key)
+        self._stored = None if stored is None else self._filtered(stored)
         options.setdefault("summary", self._default_summary(title))
         options.setdefault("visibility", SectionVisibility.SUMMARY)
         super().__init__(key=key, title=title, **options)
@@ -121,7 +128,13 @@ class MCPSection(Section[None]):
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
         """Start the server and list its tools; None if they are as they were, or as in the lock file."""
         connection = self._connection(resources)
-        before, listing = connection.listed or self._stored, connection.listing()
+        before = self._stored if connection.listed is None else self._filtered(connection.listed)
+        complete = connection.listing()
+        listing, names = self._filtered(complete), [tool.name for tool in complete.tools]
+        for pattern in (*(self._include or ()), *self._exclude):
+            if not fnmatch.filter(names, pattern):
+                known = ", ".join(map(_printable, names)) or "none"
+                logger.warning("No tool of MCP server '%s' matches %r; it has: %s.", self.key, pattern, known)
         if before and listing.instructions == before.instructions and not listing.changed_from(before):
             return None
         changed = {} if self._stored is None else listing.changed_from(self._stored)
@@ -159,6 +172,22 @@ class MCPSection(Section[None]):
         if result.success or name in self._compensate:
             return result
         return replace(result, message=f"{result.message}\n\n{NOT_UNDONE}".strip())
+
+    def _filtered(self, listing: Listing) -> Listing:
+        """The listing with those tools alone that are included and not excluded."""
+
+        def matches(name: str, patterns: Iterable[str]) -> bool:
+            return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+        return replace(
+            listing,
+            tools=tuple(
+                tool
+                for tool in listing.tools
+                if (self._include is None or matches(tool.name, self._include))
+                and not matches(tool.name, self._exclude)
+            ),
+        )
 
     def _connection(self, resources: ScopedResourceContext) -> Connection:
         return resources.get(Connections).get(self, lambda: Connection(self.key, self.server, self._on_elicit))
@@ -230,7 +259,7 @@ def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, *
     """A section for each server in a config file such as `.mcp.json`, using the lock file beside it if there is one.
 
     `${VAR}` and `${VAR:-default}` are replaced by environment variables when the server is started. `options` are
-    passed to every `MCPSection`.
+    passed to every `MCPSection`; a server's own "summary", "include" and "exclude" take precedence.
     """
     file = Path(path)
     try:
@@ -254,6 +283,7 @@ def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, *
                 "server": partial(_configured, name, servers[name], file, start_timeout, partial(_expanded, name)),
                 "lock": lock if lock.exists() else None,
                 **options,
+                **{what: servers[name][what] for what in _OPTIONS if servers[name].get(what) is not None},
             }
         )
         for key, name in keys.items()
@@ -283,6 +313,13 @@ def _configured(
                 f'\'{file}\': "args", "env" and "headers" of server \'{name}\' must contain text, got {value!r}.'
             )
 
+    for key in ("include", "exclude"):
+        for pattern in entry.get(key) or ():
+            if not isinstance(pattern, str):
+                raise PromptValidationError(
+                    f"'{file}': \"{key}\" of server '{name}' must contain names of tools, got {pattern!r}."
+                )
+
     def text(key: str) -> str:
         value: str = entry.get(key) or ""
         if not value.strip():
@@ -299,11 +336,18 @@ def _configured(
     return HttpServer(text("url"), texts("headers"), start_timeout=start_timeout)
 
 
+_OPTIONS = ("summary", "include", "exclude")
 _FIELDS: dict[str, tuple[type, str]] = {
-    **dict.fromkeys(("command", "url", "cwd", "type"), (str, "text")),
-    "args": (list, "a list of texts"),
+    **dict.fromkeys(("command", "url", "cwd", "type", "summary"), (str, "text")),
+    **dict.fromkeys(("args", "include", "exclude"), (list, "a list of texts")),
     **dict.fromkeys(("env", "headers"), (dict, "an object with texts")),
 }
+
+
+def _patterns(key: str, what: str, given: Iterable[str]) -> tuple[str, ...]:
+    if isinstance(given, str):
+        raise PromptValidationError(f"MCPSection '{key}': {what}= takes a list of names, got {given!r}.")
+    return tuple(given)
 
 
 def _expanded(server: str, text: str) -> str:

@@ -16,7 +16,7 @@ from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker
 from weakincentives.prompt.ranking.finder import CLEAR, WORD_FINDER, Found, SectionFinder, matching_sentence
 from weakincentives.prompt.toolkit import AnyTool, Handler, Tool, ToolResult
-from weakincentives.prompt.view import Disclosure, Menu, View, Voice
+from weakincentives.prompt.view import Disclosure, Menu, Suffix, View, Voice
 from weakincentives.prompt.visibility import (
     CollapseSection,
     DisclosureRequest,
@@ -118,11 +118,12 @@ class ReadSections(Disclosure):
     """
 
     voice: Voice = "result"
+    suffix: Suffix = "sentence"
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (READ_SECTION,) if with_tools or content_only else ()
 
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+    def hint(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return _call_hint("read_section", key)
 
 
@@ -130,10 +131,12 @@ class ReadSections(Disclosure):
 class OpenAndHalt(Disclosure):
     """Return the request to the caller of `evaluate`, who decides what to open and evaluates again."""
 
+    suffix: Suffix = "sentence"
+
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()
 
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+    def hint(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return _open_hint(key, children) if children else _call_hint("open_sections", key)
 
 
@@ -141,11 +144,18 @@ class OpenAndHalt(Disclosure):
 class OpenOrRead(Disclosure):
     """Open sections with tools permanently, by a new evaluation; other sections are read without changing state."""
 
+    suffix: Suffix = "sentence"
+
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return ((OPEN_SECTIONS,) if with_tools else ()) + ((READ_CONTENT,) if content_only else ())
 
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+    def hint(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return _call_hint("open_sections" if has_tools else "read_section", key)
+
+    def instruction(self, *, with_tools: bool, content_only: bool) -> str:
+        if not (with_tools and content_only):
+            return Disclosure.instruction(self, with_tools=with_tools, content_only=content_only)
+        return "To view full content, call `read_section` with its key, or `open_sections` if it has tools."
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,10 +165,12 @@ class OpenToFiles(Disclosure):
     Runs that share a filesystem share these files, so sections with params need a filesystem for each run.
     """
 
+    suffix: Suffix = "sentence"
+
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_TO_FILES,) if with_tools or content_only else ()
 
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+    def hint(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         names = ", ".join(children)
         if has_tools and children:
             return _open_hint(key, children, more=" Additional tools may become available.")
@@ -177,6 +189,12 @@ class OpenToFiles(Disclosure):
             f"The content will be written to {context_file(key)} for you to read.]"
         )
 
+    def instruction(self, *, with_tools: bool, content_only: bool) -> str:
+        return (
+            "To view full content, call `open_sections` with its key. Content without tools will be written to "
+            f"{context_file('<key>')} for you to read."
+        )
+
 
 # No slots: the finder and the tool are created on first use.
 @dataclass(frozen=True)
@@ -192,6 +210,7 @@ class SearchSections(Disclosure):
     ranker: Ranker | None = None
     preopen: int = 0
     menu: Menu = "all"
+    suffix: Suffix = "sentence"
 
     def __post_init__(self) -> None:
         if self.menu not in get_args(Menu):
@@ -208,7 +227,7 @@ class SearchSections(Disclosure):
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (READ_SECTION, self._search_tool) if with_tools or content_only else ()
 
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+    def hint(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
         return _call_hint("read_section", key)
 
     def preopened(self, view: View, words: str) -> list[Node]:

@@ -47,21 +47,25 @@ def parts_in(pieces: Iterable[str]) -> tuple[Part, ...]:
 class Layout:
     """Pieces of text with slots; `marks` has the piece at which each shown section begins.
 
-    The pieces from `user_piece` on are the user's: those of sections whose index is `user_start` or higher.
+    The pieces from `user_piece` on are the user's: those of sections whose index is `user_start` or higher. `lead` has
+    the mark of the section that text of no section precedes, and the length of that text.
     """
 
     def __init__(self, user_start: int) -> None:
         self._user_start = user_start
-        self._value_index: dict[tuple[ParamsSource | None, str], int] = {}
+        self._value_index: dict[tuple[ParamsSource | None, str, str], int] = {}
         self._pieces: list[str] = []
         self._slots: list[tuple[int, int]] = []
         self._calls: list[tuple[int, Callable[[Params], str]]] = []
         self._prices: list[tuple[int, Node]] = []
         self.marks: list[tuple[Node, int]] = []
+        self.lead: tuple[int, int] | None = None
 
-    def add(self, node: Node, depth: int, number: str, suffix: str | None) -> None:
-        """Append a section; with a suffix, as a summary."""
-        section, separator = node.section, "\n\n" if self.marks else ""
+    def add(self, node: Node, depth: int, number: str, suffix: str | None, lead: str = "") -> None:
+        """Append a section; with a suffix, as a summary. `lead` is text before it that belongs to no section."""
+        section, separator = node.section, ("\n\n" if self.marks else "") + lead
+        if lead:
+            self.lead = (len(self.marks), len(lead))
         if suffix is not None and node.summary is None:
             raise missing_summary(node.key)
         self.marks.append((node, len(self._pieces)))
@@ -72,12 +76,13 @@ class Layout:
             self._add_call(node, whole)
         else:
             text = node.text if suffix is None else node.summary
-            head = separator + heading(section.title, depth, number)
+            head = separator + (heading(section.title, depth, number) if section.heading else "")
+            gap = "\n\n" if section.heading else ""
             if text is None:
                 self._pieces.append(head)
-                self._add_call(node, section.render_body, after="\n\n")
+                self._add_call(node, section.render_body, after=gap)
             elif text.names or text.literals[0]:
-                self._add_text(node, head + "\n\n", text)
+                self._add_text(node, head + gap, text)
             else:
                 self._pieces.append(head)
         if suffix is not None:
@@ -108,31 +113,32 @@ class Layout:
         known: ParamsSource | None = None
         instance: Any = None
         read: Callable[[Any, str], Any] = getattr
-        for source, name in self._value_index:
+        for source, name, spec in self._value_index:
             if source is not known:
                 known, instance = source, params[source]
                 read = getitem if type(instance) is dict else getattr
             try:
                 value = read(instance, name)
-                values.append(value if type(value) is str else _text_of(value))
+                values.append(value if type(value) is str and not spec else _text_of(value, spec))
             except Exception as error:
+                shown = f"{name}:{spec}" if spec else name
                 raise PromptRenderError(
-                    f"${{{name}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"
+                    f"${{{shown}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"
                 ) from error
         return values
 
     def _check_placed(self, values: Sequence[str]) -> None:
         for piece, value in self._slots:
             if piece < self.user_piece and isinstance(values[value], Placed):
-                _, name = list(self._value_index)[value]
+                _, name, _ = list(self._value_index)[value]
                 raise PromptRenderError(
                     f"${{{name}}} is {values[value]}, which can only be placed in a section with role='user'."
                 )
 
     def _add_text(self, node: Node, head: str, text: TemplateText) -> None:
         self._pieces.append(head + text.literals[0])
-        for name, literal in zip(text.names, text.literals[1:], strict=True):
-            value = self._value_index.setdefault((node.source, name), len(self._value_index))
+        for name, spec, literal in zip(text.names, text.formats, text.literals[1:], strict=True):
+            value = self._value_index.setdefault((node.source, name, spec), len(self._value_index))
             self._slots.append((len(self._pieces), value))
             self._pieces += ("", literal)
 
@@ -141,9 +147,9 @@ class Layout:
         self._pieces.append("")
 
 
-def _text_of(value: Any) -> str:
+def _text_of(value: Any, spec: str) -> str:
     if not isinstance(value, Image | Document | Audio):
-        return placeholder_text(value)
+        return placeholder_text(value, spec)
     placed = Placed(value)
     placed.part = value
     return placed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self, Unpack
 
-from weakincentives._generics import ParamsT
+from weakincentives._generics import ParamsT_co
 from weakincentives.errors import PromptRenderError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt.section import (
@@ -21,7 +21,7 @@ from weakincentives.session import Session
 _WORKSPACE = "A workspace of files is available. Paths are relative to its root."
 
 
-class MarkdownSection(Section[ParamsT]):
+class MarkdownSection(Section[ParamsT_co]):
     """Text that is dedented, stripped, and filled from the fields of its params dataclass.
 
     `${tone}` is a field of the params:
@@ -29,7 +29,7 @@ class MarkdownSection(Section[ParamsT]):
         MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
     """
 
-    def __init__(self, *, template: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT]]) -> None:
+    def __init__(self, *, template: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT_co]]) -> None:
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'", literal=self.literal)
         super().__init__(title=title, key=key, **options)
@@ -42,14 +42,14 @@ class MarkdownSection(Section[ParamsT]):
     def body_text(self) -> TemplateText | None:
         return self._text if type(self).render_body is MarkdownSection.render_body else None
 
-    def render_body(self, params: ParamsT | None) -> str:
+    def render_body(self, params: ParamsT_co | None) -> str:
         try:
             return self._text.fill(params)
         except (AttributeError, KeyError) as error:
             raise PromptRenderError(f"Section '{self.key}': {error}.") from error
 
 
-class TextSection(MarkdownSection[ParamsT]):
+class TextSection(MarkdownSection[ParamsT_co]):
     """Literal text: a `$` in the text, its summary or an override is just a dollar sign.
 
     TextSection(key="deploy", title="Deploy", text="Run $HOME/bin/deploy.", summary="A run costs $5.")
@@ -57,7 +57,7 @@ class TextSection(MarkdownSection[ParamsT]):
 
     literal = True
 
-    def __init__(self, *, text: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT]]) -> None:
+    def __init__(self, *, text: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT_co]]) -> None:
         super().__init__(template=text, title=title, key=key, **options)
 
     @property

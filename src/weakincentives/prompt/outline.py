@@ -80,6 +80,15 @@ class Node:
         return (*self.tools, *self.hosted_tools)
 
 
+@dataclass(frozen=True, slots=True)
+class Replacements:
+    """What an override replaces in sections, by path."""
+
+    bodies: Mapping[SectionPath, TemplateText] = field(default_factory=dict)
+    summaries: Mapping[SectionPath, TemplateText] = field(default_factory=dict)
+    visibility: Mapping[SectionPath, SectionVisibility] = field(default_factory=dict)
+
+
 class Outline:
     """Nodes in depth-first order, with what is known before any params are bound."""
 
@@ -88,13 +97,13 @@ class Outline:
         sections: Sequence[Section[Any]],
         *,
         reserved: frozenset[str] = frozenset(),
-        bodies: Mapping[SectionPath, TemplateText] | None = None,
+        replaced: Replacements | None = None,
         tools: Mapping[str, Tool[Any, Any]] | None = None,
         late: Mapping[SectionPath, LateContent] | None = None,
     ) -> None:
         self._sections = sections
         self._reserved = reserved
-        self._bodies = bodies or {}
+        self._replaced = replaced or Replacements()
         self._tools = tools or {}
         self._late = late or {}
         self._sources: dict[tuple[type, int], ParamsSource] = {}
@@ -116,7 +125,10 @@ class Outline:
                     "section keys must differ, also when joined with dots."
                 )
         self.base = bytes(
-            SUMMARY if node.section.visibility is SectionVisibility.SUMMARY else FULL for node in self.nodes
+            SUMMARY
+            if self._replaced.visibility.get(node.path, node.section.visibility) is SectionVisibility.SUMMARY
+            else FULL
+            for node in self.nodes
         )
         self.parents = tuple((node.index, node.parent) for node in self.nodes if node.parent >= 0)
         self.dynamic: tuple[Node, ...] = tuple(node for node in self.nodes if node.may_be_disabled or node.selects)
@@ -155,9 +167,9 @@ class Outline:
                 return self._rebuilt(self._late, self._tools)
         return self
 
-    def overridden(self, bodies: Mapping[SectionPath, TemplateText], tools: Mapping[str, Tool[Any, Any]]) -> Outline:
-        """The outline with texts replaced by path and tools by name."""
-        return self._rebuilt(self._late, tools, bodies)
+    def overridden(self, replaced: Replacements, tools: Mapping[str, Tool[Any, Any]]) -> Outline:
+        """The outline with sections replaced by path and tools by name."""
+        return self._rebuilt(self._late, tools, replaced)
 
     def brought(self, path: SectionPath) -> LateContent:
         """The late content of a section, loaded or expected."""
@@ -167,10 +179,10 @@ class Outline:
         self,
         late: Mapping[SectionPath, LateContent],
         tools: Mapping[str, Tool[Any, Any]],
-        bodies: Mapping[SectionPath, TemplateText] | None = None,
+        replaced: Replacements | None = None,
     ) -> Outline:
-        bodies = self._bodies if bodies is None else bodies
-        return Outline(self._sections, reserved=self._reserved, bodies=bodies, tools=tools, late=late)
+        replaced = self._replaced if replaced is None else replaced
+        return Outline(self._sections, reserved=self._reserved, replaced=replaced, tools=tools, late=late)
 
     def subtree(self, node: Node) -> tuple[Node, ...]:
         return self.nodes[node.index : node.end]
@@ -233,8 +245,9 @@ class Outline:
                 parent=parent,
                 end=len(nodes),
                 source=self._source(section),
-                text=self._bodies.get(path) or (TemplateText((late.text,), ()) if late.text else section.body_text()),
-                summary=section.summary_text(),
+                text=self._replaced.bodies.get(path)
+                or (TemplateText((late.text,), ()) if late.text else section.body_text()),
+                summary=self._replaced.summaries.get(path) or section.summary_text(),
                 tools=tuple(self._tools.get(tool.name, tool) for tool in tools),
                 hosted_tools=hosted_tools,
             )

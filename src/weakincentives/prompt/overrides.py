@@ -22,9 +22,9 @@ from weakincentives import serde
 from weakincentives.errors import PromptError, PromptValidationError, SerdeError
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt.outline import Node, Outline
-from weakincentives.prompt.section import split_text
+from weakincentives.prompt.section import has_own, split_text
 from weakincentives.prompt.toolkit import MAX_DESCRIPTION, Tool, check_description
-from weakincentives.prompt.visibility import SectionPath
+from weakincentives.prompt.visibility import SectionPath, SectionVisibility, check_visibility
 
 try:
     import fcntl
@@ -33,8 +33,10 @@ except ImportError:  # Not on Windows; between processes, only the atomic rename
 
 logger = logging.getLogger(__name__)
 
+Kind = Literal["section", "summary", "visibility", "tool"]
 Reason = Literal["missing", "closed", "changed", "invalid"]
 LATEST = "latest"
+FULL, SUMMARY = OVERRIDABLE = (SectionVisibility.FULL, SectionVisibility.SUMMARY)
 FORMAT = "weakincentives.override/1"
 _PLAIN = re.compile(r"[a-z0-9_-][a-z0-9._-]*(?<!\.)")
 _MAX_LENGTH = 100
@@ -42,7 +44,7 @@ _MAX_LENGTH = 100
 
 @dataclass(frozen=True, slots=True)
 class SectionOverride:
-    """A replacement body for a section, written when the section's text had `expected_hash`."""
+    """A replacement for a section's text, summary or visibility, written when that had `expected_hash`."""
 
     expected_hash: str
     body: str
@@ -70,6 +72,8 @@ class PromptOverride:
     tag: str = LATEST
     sections: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)
     tools: Mapping[str, ToolOverride] = field(default_factory=dict)
+    summaries: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)
+    visibility: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for what in ("ns", "key", "tag"):
@@ -89,6 +93,18 @@ class PromptOverride:
     def without_tool(self, name: str) -> PromptOverride:
         return replace(self, tools={other: kept for other, kept in self.tools.items() if other != name})
 
+    def with_summary(self, path: SectionPath, override: SectionOverride) -> PromptOverride:
+        return replace(self, summaries={**self.summaries, path: override})
+
+    def without_summary(self, path: SectionPath) -> PromptOverride:
+        return replace(self, summaries={other: kept for other, kept in self.summaries.items() if other != path})
+
+    def with_visibility(self, path: SectionPath, override: SectionOverride) -> PromptOverride:
+        return replace(self, visibility={**self.visibility, path: override})
+
+    def without_visibility(self, path: SectionPath) -> PromptOverride:
+        return replace(self, visibility={other: kept for other, kept in self.visibility.items() if other != path})
+
     def tagged(self, tag: str) -> PromptOverride:
         """The same under another tag, for example to promote "latest" to "stable"."""
         return replace(self, tag=tag)
@@ -96,7 +112,10 @@ class PromptOverride:
 
 @dataclass(frozen=True, slots=True)
 class SectionDescriptor:
-    """The hash of a section's text; `placeholders` are the names that a body may use, none if it is `literal`."""
+    """The hash of a section's text or summary; `placeholders` are the names that it may use, none if it is `literal`.
+
+    Unless `strict`, as for a summary, a `$` that starts no placeholder is a dollar sign.
+    """
 
     path: SectionPath
     content_hash: str
@@ -104,16 +123,32 @@ class SectionDescriptor:
     placeholders: tuple[str, ...] = ()
     source: str | None = field(default=None, repr=False, compare=False)
     literal: bool = False
+    strict: bool = True
 
     def misfit(self, override: SectionOverride) -> str:
         """Why the section cannot show the body of an override; empty if it can."""
         try:
-            names = split_text(override.body, where="its body", literal=self.literal).names
+            names = split_text(override.body, where="its body", strict=self.strict, literal=self.literal).names
         except PromptValidationError as error:
             return str(error)
         unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(names) if name not in self.placeholders)
         known = ", ".join(self.placeholders) or "none"
         return f"its body uses {unknown}, which the section cannot fill; it has: {known}" if unknown else ""
+
+
+@dataclass(frozen=True, slots=True)
+class VisibilityDescriptor:
+    """The hash of a section's declared visibility; closed to overrides if code decides it."""
+
+    path: SectionPath
+    content_hash: str
+    accepts_overrides: bool
+    source: str = ""
+
+    def misfit(self, override: SectionOverride) -> str:
+        """Why the section cannot have the visibility of an override; empty if it can."""
+        known = [each.value for each in OVERRIDABLE]
+        return "" if override.body in known else f"it must be one of {', '.join(known)}, got {override.body!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,12 +175,14 @@ class ToolDescriptor:
 
 @dataclass(frozen=True, slots=True)
 class PromptDescriptor:
-    """The content hashes of a template's sections and tools."""
+    """The content hashes of a template's sections, with their summaries and visibility, and of its tools."""
 
     ns: str
     key: str
     sections: Mapping[SectionPath, SectionDescriptor]
     tools: Mapping[str, ToolDescriptor]
+    summaries: Mapping[SectionPath, SectionDescriptor] = field(default_factory=dict)
+    visibility: Mapping[SectionPath, VisibilityDescriptor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ns: str, key: str, outline: Outline) -> PromptDescriptor:
@@ -153,18 +190,44 @@ class PromptDescriptor:
         tools: dict[str, ToolDescriptor] = {}
         for tool in (tool for node in outline.nodes for tool in node.tools):
             tools[tool.name] = _describe_tool(tool, twin=tool.name in tools)
-        return cls(ns, key, {node.path: _describe_section(node) for node in outline.nodes}, tools)
+        nodes = outline.nodes
+        return cls(
+            ns,
+            key,
+            {node.path: _describe_section(node) for node in nodes},
+            tools,
+            {node.path: _describe_summary(node) for node in nodes},
+            {node.path: _describe_visibility(node) for node in nodes},
+        )
 
     def override_section(self, path: SectionPath, body: str) -> SectionOverride:
-        """An override for the section as it is today; raises if it cannot be applied."""
-        section = self.sections.get(path)
-        if section is None:
-            known = ", ".join(".".join(other) for other in self.sections)
+        """An override for the section's text as it is today; raises if it cannot be applied."""
+        return self._override_section("Section", self.sections, path, body)
+
+    def override_summary(self, path: SectionPath, summary: str) -> SectionOverride:
+        """An override for the section's summary as it is today, if it has one; raises if it cannot be applied."""
+        return self._override_section("The summary of section", self.summaries, path, summary)
+
+    def override_visibility(self, path: SectionPath, visibility: SectionVisibility) -> SectionOverride:
+        """An override for the section's visibility as declared today; raises if it cannot be applied."""
+        value = check_visibility(visibility).value
+        return self._override_section("The visibility of section", self.visibility, path, value)
+
+    def _override_section(
+        self,
+        what: str,
+        known: Mapping[SectionPath, SectionDescriptor] | Mapping[SectionPath, VisibilityDescriptor],
+        path: SectionPath,
+        body: str,
+    ) -> SectionOverride:
+        described = known.get(path)
+        if described is None:
             if isinstance(path, str):
                 example = tuple(str(path).split("."))
                 raise PromptValidationError(f"A section's path is a tuple of keys, such as {example!r}, not {path!r}.")
-            raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(path)}'; it has: {known}.")
-        return _applicable(f"Section '{'.'.join(path)}'", section, SectionOverride(section.content_hash, body))
+            names = ", ".join(".".join(other) for other in known)
+            raise PromptValidationError(f"Prompt '{self.key}' has no section '{'.'.join(path)}'; it has: {names}.")
+        return _applicable(f"{what} '{'.'.join(path)}'", described, SectionOverride(described.content_hash, body))
 
     def override_tool(
         self, name: str, *, description: str | None = None, param_descriptions: Mapping[str, str] | None = None
@@ -185,7 +248,7 @@ class PromptDescriptor:
 class StaleOverride:
     """An override that was not applied: its target has changed, is gone or closed, or the override does not fit it."""
 
-    kind: Literal["section", "tool"]
+    kind: Kind
     name: str
     reason: Reason
     detail: str
@@ -196,11 +259,13 @@ class StaleOverride:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The parts of an override that apply: bodies by section, descriptions by tool; `stale` lists what does not."""
+    """The parts of an override that apply, by section and by tool; `stale` lists what does not."""
 
     section_bodies: Mapping[SectionPath, str] = field(default_factory=dict)
     tools: Mapping[str, ToolOverride] = field(default_factory=dict)
     stale: tuple[StaleOverride, ...] = ()
+    summaries: Mapping[SectionPath, str] = field(default_factory=dict)
+    visibility: Mapping[SectionPath, SectionVisibility] = field(default_factory=dict)
 
 
 def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
@@ -213,15 +278,30 @@ def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Ap
 
 def check_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
     """`apply_override` without logging."""
-    sections = {path: _problem(descriptor.sections.get(path), body) for path, body in override.sections.items()}
-    tools = {name: _problem(descriptor.tools.get(name), words) for name, words in override.tools.items()}
+    stale: list[StaleOverride] = []
+
+    def applying(kind: Kind, known: Mapping[Any, Any], given: Mapping[Any, AnyOverride]) -> dict[Any, Any]:
+        problems = {name: _problem(known.get(name), words) for name, words in given.items()}
+        for name, problem in problems.items():
+            if problem is not None:
+                stale.append(StaleOverride(kind, name if kind == "tool" else ".".join(name), *problem))
+        return {name: words for name, words in given.items() if problems[name] is None}
+
+    bodies = applying("section", descriptor.sections, override.sections)
+    summaries = applying("summary", descriptor.summaries, override.summaries)
+    visibility = applying("visibility", descriptor.visibility, override.visibility)
+    for path, chosen in list(visibility.items()):
+        if chosen.body == SUMMARY.value and descriptor.summaries[path].source is None and path not in summaries:
+            del visibility[path]
+            problem = "it has no summary to show; override that too"
+            stale.append(StaleOverride("visibility", ".".join(path), "invalid", problem))
+    tools = applying("tool", descriptor.tools, override.tools)
     return Applied(
-        {path: override.sections[path].body for path, problem in sections.items() if problem is None},
-        {name: override.tools[name] for name, problem in tools.items() if problem is None},
-        (
-            *(StaleOverride("section", ".".join(path), *problem) for path, problem in sections.items() if problem),
-            *(StaleOverride("tool", name, *problem) for name, problem in tools.items() if problem),
-        ),
+        {path: text.body for path, text in bodies.items()},
+        tools,
+        tuple(stale),
+        {path: text.body for path, text in summaries.items()},
+        {path: SectionVisibility(chosen.body) for path, chosen in visibility.items()},
     )
 
 
@@ -237,7 +317,9 @@ def _problem(known: Any, override: AnyOverride) -> tuple[Reason, str] | None:
     return ("invalid", misfit) if misfit else None
 
 
-def _applicable(what: str, known: SectionDescriptor | ToolDescriptor, override: OverrideT) -> OverrideT:
+def _applicable(
+    what: str, known: SectionDescriptor | VisibilityDescriptor | ToolDescriptor, override: OverrideT
+) -> OverrideT:
     if problem := _problem(known, override):
         raise PromptValidationError(f"{what} cannot be overridden like this: {problem[1]}.")
     return override
@@ -247,10 +329,16 @@ def diff(descriptor: PromptDescriptor, override: PromptOverride) -> str:
     """A unified diff from the prompt's own text to the override's; it notes what is not applied, and why."""
     stale = {(item.kind, item.name): f"# not applied: {item}\n" for item in check_override(descriptor, override).stale}
     parts: list[str] = []
-    for path, body in override.sections.items():
-        section, name = descriptor.sections.get(path), ".".join(path)
-        parts.append(stale.get(("section", name), ""))
-        parts += _unified(f"section {name}", (section and section.source) or "", body.body, override.tag)
+    sections: tuple[tuple[Kind, Mapping[SectionPath, Any], Mapping[SectionPath, SectionOverride]], ...] = (
+        ("section", descriptor.sections, override.sections),
+        ("summary", descriptor.summaries, override.summaries),
+        ("visibility", descriptor.visibility, override.visibility),
+    )
+    for kind, known, given in sections:
+        for path, body in given.items():
+            described, name = known.get(path), ".".join(path)
+            parts.append(stale.get((kind, name), ""))
+            parts += _unified(f"{kind} {name}", (described and described.source) or "", body.body, override.tag)
     for name, words in override.tools.items():
         tool = descriptor.tools.get(name)
         parts.append(stale.get(("tool", name), ""))
@@ -389,6 +477,30 @@ def _describe_section(node: Node) -> SectionDescriptor:
     )
 
 
+def _describe_summary(node: Node) -> SectionDescriptor:
+    """A section without a summary may be given one; code that writes its own summary is closed to overrides."""
+    section = node.section
+    text = None if section.summary is None else dedent(section.summary).strip()
+    names = () if section.params_type is None else tuple(column.name for column in serde.columns(section.params_type))
+    return SectionDescriptor(
+        node.path,
+        _hash("summary") if text is None else _hash("summary", text),
+        section.accepts_overrides and not has_own(section, "render", "summary_text"),
+        names,
+        text,
+        literal=section.literal,
+        strict=False,
+    )
+
+
+def _describe_visibility(node: Node) -> VisibilityDescriptor:
+    declared = node.section.visibility
+    if node.selects or not isinstance(declared, SectionVisibility):
+        return VisibilityDescriptor(node.path, _hash("visibility"), accepts_overrides=False)
+    value = declared.value
+    return VisibilityDescriptor(node.path, _hash("visibility", value), node.section.accepts_overrides, value)
+
+
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:
     """A name shared by tools of two sections cannot be overridden: an override would not identify one of them."""
     params = tool.params
@@ -426,6 +538,13 @@ class _Tool:
 
 
 @dataclass(frozen=True, slots=True)
+class _Visibility:
+    path: tuple[str, ...]
+    expected_hash: str
+    visibility: str
+
+
+@dataclass(frozen=True, slots=True)
 class _Document:
     format: str
     ns: str
@@ -433,17 +552,25 @@ class _Document:
     tag: str
     sections: tuple[_Section, ...] = ()
     tools: tuple[_Tool, ...] = ()
+    summaries: tuple[_Section, ...] = ()
+    visibility: tuple[_Visibility, ...] = ()
 
 
 def _encode(override: PromptOverride) -> bytes:
     """Write bodies as lists of lines, so that the file and its diffs are readable."""
+
+    def lines(given: Mapping[SectionPath, SectionOverride]) -> tuple[_Section, ...]:
+        return tuple(_Section(path, each.expected_hash, tuple(each.body.split("\n"))) for path, each in given.items())
+
     document = _Document(
         FORMAT,
         override.ns,
         override.key,
         override.tag,
-        tuple(_Section(path, s.expected_hash, tuple(s.body.split("\n"))) for path, s in override.sections.items()),
+        lines(override.sections),
         tuple(_Tool(name, t.expected_hash, t.description, t.param_descriptions) for name, t in override.tools.items()),
+        lines(override.summaries),
+        tuple(_Visibility(path, each.expected_hash, each.body) for path, each in override.visibility.items()),
     )
     return (json.dumps(serde.dump(document), indent=2, ensure_ascii=False) + "\n").encode()
 
@@ -453,12 +580,16 @@ def _decode(path: Path, data: bytes) -> PromptOverride:
         document = serde.decode(_Document, data)
         if document.format != FORMAT:
             raise PromptOverridesError(f"Override file {path} has format {document.format!r}; expected {FORMAT!r}")
-        sections = {each.path: SectionOverride(each.expected_hash, "\n".join(each.body)) for each in document.sections}
+        sections, summaries = (
+            {each.path: SectionOverride(each.expected_hash, "\n".join(each.body)) for each in given}
+            for given in (document.sections, document.summaries)
+        )
+        visibility = {each.path: SectionOverride(each.expected_hash, each.visibility) for each in document.visibility}
         tools = {
             each.name: ToolOverride(each.expected_hash, each.description, each.param_descriptions)
             for each in document.tools
         }
-        return PromptOverride(document.ns, document.key, document.tag, sections, tools)
+        return PromptOverride(document.ns, document.key, document.tag, sections, tools, summaries, visibility)
     except (SerdeError, PromptValidationError) as error:
         raise PromptOverridesError(f"Override file {path} is damaged: {error}") from error
 

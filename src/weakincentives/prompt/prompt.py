@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, get_args
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
@@ -22,14 +22,14 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.markdown import OWN_FILES
-from weakincentives.prompt.outline import Outline, same_tool
+from weakincentives.prompt.outline import Outline, Replacements, same_tool
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
 from weakincentives.prompt.presentation import Late, Presentation
-from weakincentives.prompt.section import Section, check_placeholders, require_sections, split_text
+from weakincentives.prompt.section import Section, TemplateText, check_placeholders, require_sections, split_text
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool
-from weakincentives.prompt.view import Disclosure, RenderedPrompt, View, ViewOptions
+from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions
 from weakincentives.prompt.visibility import Overrides, SectionPath, inside
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
@@ -129,19 +129,26 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
 
     def _override(self, override: PromptOverride) -> Outline:
         applied = apply_override(self.descriptor, override)
-        bodies = {}
-        for path, body in applied.section_bodies.items():
-            section = self.outline.by_path[path].section
-            where = f"Override of section '{'.'.join(path)}'"
-            bodies[path] = split_text(body, where=where, literal=section.literal)
-            check_placeholders(section, bodies[path].names, "override")
+
+        def texts(given: Mapping[SectionPath, str], strict: bool) -> dict[SectionPath, TemplateText]:
+            found = {}
+            for path, words in given.items():
+                section = self.outline.by_path[path].section
+                where = f"Override of section '{'.'.join(path)}'"
+                found[path] = split_text(words, where=where, strict=strict, literal=section.literal)
+                check_placeholders(section, found[path].names, "override")
+            return found
+
+        replaced = Replacements(
+            texts(applied.section_bodies, strict=True), texts(applied.summaries, strict=False), applied.visibility
+        )
         tools = {
             tool.name: tool.with_descriptions(words.description, words.param_descriptions)
             for node in self.outline.nodes
             for tool in node.tools
             if (words := applied.tools.get(tool.name)) is not None
         }
-        return self.outline.overridden(bodies, tools) if bodies or tools else self.outline
+        return self.outline.overridden(replaced, tools) if tools or replaced != Replacements() else self.outline
 
     def with_output(self, output_type: Any) -> PromptTemplate[Any]:
         """The template with this output type; raises if it already declares a different one."""
@@ -519,5 +526,10 @@ def _check_disclosure(key: str, given: Disclosure) -> Disclosure:
         raise PromptValidationError(
             f"Prompt '{key}': disclosure must be a strategy, got {given!r}; pass ReadSections(), SearchSections(), "
             "OpenOrRead(), OpenToFiles(), OpenAndHalt() or one of your own, derived from Disclosure."
+        )
+    if given.suffix not in get_args(Suffix):
+        hint = "; a strategy's own text below summaries is its hint()" if callable(given.suffix) else ""
+        raise PromptValidationError(
+            f"Prompt '{key}': {type(given).__name__}.suffix must be 'sentence' or 'key', got {given.suffix!r}{hint}."
         )
     return given

@@ -33,6 +33,7 @@ from weakincentives.prompt.visibility import (
 
 Menu = Literal["all", "top", "none"]
 Voice = Literal["result", "system"]
+Suffix = Literal["sentence", "key"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +86,28 @@ class Disclosure:
     """A strategy for letting a model open summarized sections; derive from it to write your own.
 
     `menu` selects the summaries that the prompt lists, and `preopen` limits how many sections `preopened` may open for
-    the user's words. With `voice="system"`, a section's text is sent as a system message where that is possible.
+    the user's words. With `voice="system"`, a section's text is sent as a system message where that is possible. With
+    `suffix="key"`, a summary ends with its key alone, and `instruction` stands once, before the first of them.
     """
 
     __slots__ = ()
     menu: Menu = "all"
     preopen: int = 0
     voice: Voice = "result"
+    suffix: Suffix = "sentence"
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         """The tools to offer, given which kinds of summarized sections are shown."""
         return ()
 
-    def suffix(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
-        """The text after `---` under a summary."""
+    def hint(self, key: str, *, children: Sequence[str], has_tools: bool) -> str:
+        """The text after `---` under a summary, with `suffix="sentence"`."""
         return f"[This section is summarized; its key is '{key}'.]"
+
+    def instruction(self, *, with_tools: bool, content_only: bool) -> str:
+        """How to open a section, given which kinds of summarized sections follow; for `suffix="key"`."""
+        tools = self.tools(with_tools=with_tools, content_only=content_only)
+        return f"To view full content, call `{tools[0].name}` with its key." if tools else ""
 
     def preopened(self, view: View, words: str) -> Sequence[Node]:
         """The closed sections to open for the user's words."""
@@ -338,11 +346,14 @@ class View:
         """The place of each section in the text that these pieces make."""
         offsets = [0, *accumulate(map(len, pieces))]
         starts = [offsets[piece] for _, piece in self.layout.marks]
+        blank = [2 if at else 0 for at in range(len(starts))]
+        if self.layout.lead is not None:
+            blank[self.layout.lead[0]] += self.layout.lead[1]
         return tuple(
             Span(
                 node.path,
-                # A blank line precedes every section but the first.
-                start + 2 if at else start,
+                # A blank line precedes every section but the first, and the instruction the first closed one.
+                start + blank[at],
                 end,
                 self.visibility_of(node),
                 self.decided_by(node),
@@ -378,15 +389,21 @@ class View:
         layout = Layout(self.outline.user_start)
         counters: list[int] = []
         nodes, least = (self.outline.nodes, 0) if top is None else (self.outline.subtree(top), top.depth)
-        for node in self._shown(nodes):
+        shown = self._shown(nodes)
+        short = (
+            [node for node in shown if self._ends_with_key(node)] if self._options.disclosure.suffix == "key" else []
+        )
+        for node in shown:
             depth = node.depth - least
             del counters[depth + 1 :]
             if len(counters) <= depth:
                 counters.append(0)
-            counters[depth] += 1
+            if node.section.heading or node.end > node.index + 1:
+                counters[depth] += 1
             summarized = self.state.seen[node.index] == SUMMARY
             number = ".".join(map(str, counters)) if top is None else ""
-            layout.add(node, depth, number, self._suffix(node) if summarized else None)
+            lead = self._instruction(short) if short and node is short[0] else ""
+            layout.add(node, depth, number, self._suffix(node) if summarized else None, lead)
         return layout
 
     def _shown(self, nodes: Iterable[Node]) -> list[Node]:
@@ -407,13 +424,24 @@ class View:
 
     def _suffix(self, node: Node) -> str:
         children = [child.section.key for child in self.outline.children(node) if self._exists(child)]
+        disclosure = self._options.disclosure
         if node.section.summary_suffix is None:
-            words = self._options.disclosure.suffix(node.key, children=children, has_tools=self.has_tools(node.path))
+            if disclosure.suffix == "key":
+                return f"\n[{node.key}]"
+            words = disclosure.hint(node.key, children=children, has_tools=self.has_tools(node.path))
         else:
             words = node.section.summary_suffix.replace("${section_key}", node.key)
             if children:
                 words += f"\nSubsections: {', '.join(children)}."
         return f"\n\n---\n{words}"
+
+    def _ends_with_key(self, node: Node) -> bool:
+        return self.state.seen[node.index] == SUMMARY and node.section.summary_suffix is None
+
+    def _instruction(self, nodes: Iterable[Node]) -> str:
+        kinds = {self.has_tools(node.path) for node in nodes}
+        how = self._options.disclosure.instruction(with_tools=True in kinds, content_only=False in kinds)
+        return f"[{f'A section that ends with its key in brackets is summarized. {how}'.strip()}]\n\n"
 
     def _price(self) -> Callable[[Node], str] | None:
         if not self._options.show_prices:

@@ -31,7 +31,7 @@ from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
 from weakincentives.runtime.runs import RunScope
 from weakincentives.runtime.start import Beginning
-from weakincentives.session import Session
+from weakincentives.session import Session, check_tags
 
 logger = logging.getLogger("weakincentives.runtime")
 OutputT = TypeVar("OutputT")
@@ -48,8 +48,9 @@ class RunOptions(TypedDict, total=False):
     """The options of every method that runs a prompt.
 
     `bus` receives the run's events, as the session does. `visibility_overrides` open or summarize sections for this
-    run. `settings` override the adapter's. A main loop passes `scope` to share one deadline and one budget between
-    restarts; it replaces those two. A conversation passes `beginning` and `message` to take its next turn.
+    run. `settings` override the adapter's, and `tags` are recorded with the run, as are the session's. A main loop
+    passes `scope` to share one deadline and one budget between restarts; it replaces those two. A conversation passes
+    `beginning` and `message` to take its next turn.
     """
 
     bus: EventSink | None
@@ -57,6 +58,7 @@ class RunOptions(TypedDict, total=False):
     budget: Budget | None
     visibility_overrides: Overrides | None
     settings: Settings | None
+    tags: Mapping[str, str] | None
     scope: RunScope | None
     beginning: Beginning
     message: Message | None
@@ -210,10 +212,12 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             raise TypeError(
                 f"unexpected keyword argument '{min(unknown)}'; known: {', '.join(RunOptions.__annotations__)}"
             )
+        scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
+        scope.tags = check_tags(options.get("tags"))
         return InnerLoop(
             prompt,
             session,
-            options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline"))),
+            scope,
             self,
             InnerLoopConfig(self.supports_dynamic_tools, self.settings.merged(options.get("settings"))),
             visibility_overrides=options.get("visibility_overrides"),
@@ -255,7 +259,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
 @contextmanager
 def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
     """Claim the session, connect the bus, and stop the async tools' helper thread afterwards."""
-    with loop.session.claim(loop.owner):
+    with loop.scope.meter.on_errors(), loop.session.claim(loop.owner):
         unsubscribe = None if bus is None else loop.session.observe(bus.dispatch)
         try:
             yield

@@ -46,6 +46,8 @@ class LoopAdapter:
     """The longest tool description that the provider accepts, in characters; longer ones are also sent as text."""
     reserved_names: Collection[str] = ()
     """The names of tools that the provider adds itself."""
+    raised_errors: tuple[type[Exception], ...] = ()
+    """The exceptions of tool handlers that end the run and are raised, instead of being sent to the model."""
     sends_tools: ClassVar[bool] = True
     """True if requests include the definitions of tools, so that they count as input."""
 
@@ -174,6 +176,11 @@ class RunContext:
     def overrides_by_key(self) -> dict[str, SectionVisibility]:
         """The caller's overrides, by section key."""
         return {".".join(path): shown for path, shown in (self.visibility_overrides or {}).items()}
+
+    @property
+    def tags(self) -> dict[str, str]:
+        """The session's tags and the run's own."""
+        return {**self.session.tags, **self.scope.tags}
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool by its section's key and its name; built-in tools have the key ''."""

@@ -144,7 +144,7 @@ class PromptRendered(RunEvent):
 
     `overrides` are the session's at this moment, and `exposed` is what the model had of each section before; the
     `SectionsExposed` that follows changes it. `continues` is the run whose conversation continues here with the same
-    text. `overrides_tag` is that of the stored override of its texts, if one was applied.
+    text. `overrides_tag` is that of the stored override of its texts, if one was applied; `tags` are the run's.
     """
 
     run_id: str
@@ -166,6 +166,7 @@ class PromptRendered(RunEvent):
     continues: str = ""
     exposed: Mapping[SectionPath, Exposed] = field(default_factory=dict)
     overrides_tag: str = ""
+    tags: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

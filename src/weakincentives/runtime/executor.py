@@ -303,6 +303,9 @@ class ToolExecutor:
                     error.prompt_name = error.prompt_name or self.context.prompt.name
                 pending.error = error
                 return ToolResult(f"Tool '{tool.name}' was stopped: {error}", success=False)
+            case _ if isinstance(error, self.context.adapter.raised_errors):
+                pending.error = error
+                return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
             case _ if exits or isinstance(error, Exception):
                 trace = (type(error), error, callers_traceback(error))
                 logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=trace)

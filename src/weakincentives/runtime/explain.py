@@ -15,6 +15,8 @@ from weakincentives.runtime.hosted import hosted_problems
 from weakincentives.runtime.sections import section_states
 from weakincentives.session import Session
 
+MAX_LISTED = 10
+
 
 @dataclass(frozen=True, slots=True)
 class SectionExplanation:
@@ -30,6 +32,12 @@ class SectionExplanation:
     @property
     def hidden_tokens(self) -> int:
         return 0 if self.state.visibility is SectionVisibility.FULL else self.state.full_tokens
+
+    @property
+    def dearer_closed(self) -> bool:
+        """True if the section's summary takes at least as many tokens as the section would in full, tools included."""
+        closed = self.state.visibility is SectionVisibility.SUMMARY
+        return closed and self.opening_tokens is not None and self.opening_tokens <= self.state.shown_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +108,13 @@ class Explanation(Displayed):
         heading = ("section", "shows", "because", "shown", "hidden", "tools", "opening it")
         drop = ("because", "tools", "shown", "hidden")
         yield Table(heading, rows, ("shown", "hidden"), drop=drop, flexible="opening it")
+        if dearer := [section for section in self.sections if section.dearer_closed]:
+            more = sum(section.state.shown_tokens - (section.opening_tokens or 0) for section in dearer)
+            keys = ", ".join(".".join(section.state.path) for section in dearer[:MAX_LISTED])
+            others = f" and {len(dearer) - MAX_LISTED} others" if len(dearer) > MAX_LISTED else ""
+            yield (
+                f"closing costs more than it saves ({more:,} tokens in all), so show in full or merge: {keys}{others}"
+            )
         yield f"tools offered: {', '.join(self.tools) or 'none'}"
         spoken = "as system messages" if self.operator_text else "as results and reminders"
         yield f"the model accepts {self.accepts}; text added during a conversation arrives {spoken}"

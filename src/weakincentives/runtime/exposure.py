@@ -39,10 +39,11 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopA
             now[path] = known
     marks = view.layout.marks
     ends = [*(at for _, at in marks[1:]), len(rendered.pieces)]
-    for span, (_, start), end in zip(rendered.spans, marks, ends, strict=False):
+    for span, (node, start), end in zip(rendered.spans, marks, ends, strict=False):
         known, media = before[span.path], media_in(rendered.pieces[start:end])
         shown = rendered.text[span.start : span.end]
-        digest = _digest(_NUMBER.sub("", _PRICE.sub("", shown), count=1), media)
+        plain = _PRICE.sub("", shown)
+        digest = _digest(_NUMBER.sub("", plain, count=1) if node.section.heading else plain, media)
         if span.visibility is FULL:
             tokens = adapter.count_tokens(shown) + sum(map(adapter.count_media, media))
             now[span.path] = replace(known, prompt=digest).with_text(digest, tokens)
@@ -208,7 +209,9 @@ def is_user(view: View, path: SectionPath) -> bool:
 def digest_of(view: View, path: SectionPath, visibility: SectionVisibility) -> str:
     """A digest of a section's own text, which does not depend on its number or on other sections."""
     pieces = view.own_pieces(path, visibility)
-    return _digest(_LEVEL.sub("", "".join(pieces), count=1), media_in(pieces))
+    text = "".join(pieces)
+    headed = view.outline.by_path[path].section.heading
+    return _digest(_LEVEL.sub("", text, count=1) if headed else text, media_in(pieces))
 
 
 def media_tokens(view: View, pieces: Sequence[str], adapter: LoopAdapter) -> dict[SectionPath, int]:

@@ -17,6 +17,7 @@ from weakincentives.errors import (
     PromptError,
     PromptEvaluationError,
 )
+from weakincentives.limits import Prices
 from weakincentives.prompt import (
     OpenSectionsResult,
     Overrides,
@@ -45,6 +46,7 @@ from weakincentives.runtime.messages import (
 )
 from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.notices import Notices
+from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.runtime.sections import close_unused
 from weakincentives.runtime.start import Beginning, RunStart
@@ -276,7 +278,21 @@ class InnerLoop:
         self.notices.announce_opened()
         self._tools.update(self.scope.meter.turns)
         self.context.transcript.put_in_order()
+        if self.scope.meter.needs_prices and self.context.adapter.model:
+            self._prices(self.context.adapter.model)
         self.scope.meter.check_model_call(self.prompt.name)
+
+    def _prices(self, model: str) -> Prices:
+        """The prices of a model, or of the adapter's if the reply came from one that is not listed."""
+        known = prices_for(model) or prices_for(self.context.adapter.model)
+        if known is None:
+            raise PromptEvaluationError(
+                f"Budget max_cost needs the prices of model '{model}', which are not listed; pass "
+                "Budget(max_cost=..., prices=Prices(input=..., output=...)), per million tokens.",
+                prompt_name=self.prompt.name,
+                phase="budget",
+            )
+        return known
 
     def _stop_to_open(self, ended: list[ToolExecutionOutcome], pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
         """End the turn at calls that open sections: return to the caller, or raise for a new attempt."""
@@ -310,7 +326,7 @@ class InnerLoop:
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
         context, meter = self.context, self.scope.meter
         self.partial_text = []
-        meter.add_usage(reply.usage)
+        meter.add_usage(reply.usage, self._prices(reply.model) if meter.needs_prices else None)
         self._context_tokens = reply.usage.input_tokens
         context.save(spent=meter.spent, unfinished=False)
         context.emit(

@@ -10,17 +10,19 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 from weakincentives._generics import OutputT
 from weakincentives.content import Content
-from weakincentives.limits import Budget, Deadline, Meter, TokenUsage
+from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
-from weakincentives.runtime.events import ModelCalled
+from weakincentives.runtime.events import ModelCalled, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
+from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import Session
 
 T = TypeVar("T")
+EventT = TypeVar("EventT", ModelCalled, ToolInvoked)
 
 
 class MainLoop:
@@ -102,7 +104,8 @@ class MainLoop:
                 f"adapter must be a ProviderAdapter, got {adapter!r}; pass one, such as OpenAIAdapter(model)"
             )
         meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
-        scope = options["scope"] = RunScope(meter, max_expansions=self.max_expansions)
+        scope = options["scope"] = options.get("scope") or RunScope(meter)
+        scope.max_expansions = self.max_expansions
         return scope
 
 
@@ -146,8 +149,9 @@ class Conversation(Generic[OutputT]):
 
     All state is in the session: opened sections stay open, and a conversation whose session was restored from a
     snapshot continues from there. Each exchange is a separate run; `budget` limits each of them unless `send` receives
-    another. A run can be stopped at any time: by closing its stream, cancelling its task, or Ctrl-C. Used as a context
-    manager, the conversation keeps the prompt's resources open in between. `prompt` is its own copy of the prompt.
+    another. `total` limits the conversation as a whole, in turns only if it sets `max_turns`. A run can be stopped at
+    any time: by closing its stream, cancelling its task, or Ctrl-C. Used as a context manager, the conversation keeps
+    the prompt's resources open in between. `prompt` is its own copy of the prompt.
     """
 
     def __init__(
@@ -157,11 +161,14 @@ class Conversation(Generic[OutputT]):
         adapter: ProviderAdapter,
         session: Session | None = None,
         budget: Budget | None = None,
+        total: Budget | None = None,
         max_expansions: int = 10,
     ) -> None:
+        Meter(budget, total=total)  # Rejects what is not a budget now, not in the first exchange.
         self.prompt = copy(prompt)
         self.adapter = adapter
         self.session = Session() if session is None else session
+        self.total = total
         self._loop = MainLoop(max_expansions=max_expansions, budget=budget)
 
     def __enter__(self) -> Self:
@@ -191,9 +198,7 @@ class Conversation(Generic[OutputT]):
     @property
     def usage(self) -> TokenUsage:
         """The tokens used in all exchanges, including those in earlier processes."""
-        mine = self.conversation_id
-        calls = self.session[ModelCalled].view()
-        return sum((call.usage for call in calls if call.conversation_id == mine), TokenUsage())
+        return sum((call.usage for call in self._of_mine(ModelCalled)), TokenUsage())
 
     def bind(self, *params: Any) -> None:
         """Replace bound params; the next exchange begins with a notice of what changed."""
@@ -219,5 +224,22 @@ class Conversation(Generic[OutputT]):
 
     def _exchange(self, content: Content | None, options: RunOptions) -> dict[str, Any]:
         message = options.get("message") if content is None else user_message(content)
-        whose = {"session": self.session, "adapter": self.adapter}
+        whose: dict[str, Any] = {"session": self.session, "adapter": self.adapter}
+        if self.total is not None:
+            budget, before = options.get("budget") or self._loop.budget, self._spent(self.total)
+            whose["scope"] = RunScope(Meter(budget, options.get("deadline"), total=self.total, before=before))
         return {**options, **whose, "beginning": "exchange", "message": message}
+
+    def _spent(self, total: Budget) -> Spent:
+        """The expenses of all exchanges so far, which the session's events know in every process."""
+        calls, cost = self._of_mine(ModelCalled), 0.0
+        if total.max_cost is not None and total.prices is None:
+            default = prices_for(self.adapter.model)
+            known = ((prices_for(call.model) or default, call.usage) for call in calls)
+            cost = sum(prices.cost(usage) for prices, usage in known if prices is not None)
+        return Spent(self.usage, len(calls), len(self._of_mine(ToolInvoked)), cost)
+
+    def _of_mine(self, kind: type[EventT]) -> list[EventT]:
+        """The session's events of this conversation."""
+        mine = self.conversation_id
+        return [event for event in self.session[kind].view() if event.conversation_id == mine]

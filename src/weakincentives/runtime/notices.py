@@ -83,6 +83,7 @@ class Notices:
             definitions=self.tools.definitions,
             overrides=self.tools.overrides,
             overrides_tag=self.context.prompt.overrides_tag,
+            tags=self.context.tags,
         )
         forgotten = {path: Exposed("none") for path in self.context.exposure if path not in before}
         self._expose({**forgotten, **changes}, "render")
@@ -112,6 +113,7 @@ class Notices:
                 definitions=self.tools.definitions,
                 overrides=self.tools.overrides,
                 overrides_tag=self.context.prompt.overrides_tag,
+                tags=self.context.tags,
                 timestamp=self.context.session.timestamp(),
                 continues=run.run_id,
                 exposed=self.context.exposure.sections,

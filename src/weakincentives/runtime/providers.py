@@ -23,6 +23,10 @@ from weakincentives.limits import Prices
 
 GROUP = "weakincentives.adapters"
 _PLACED = re.compile(r"(.+)@(https?://.+)")
+# When the prices in the adapters' specs were taken from litellm 1.108. They exclude surcharges for cache writes (the
+# usage in a reply does not distinguish such tokens), for very long prompts and for faster service.
+AS_OF = "2026-11"
+_DATED = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,3 +124,22 @@ def adapter_spec(name: str) -> AdapterSpec | None:
 def cache_safe_routes() -> frozenset[str]:
     """The routes that keep each request an extension of the one before it, so that the prompt cache stays valid."""
     return frozenset().union(*(spec.cache_safe_routes for spec in adapter_specs()))
+
+
+@cache
+def known_prices() -> Mapping[str, Prices]:
+    """The prices of every model listed in an adapter's spec."""
+    return {model: prices for spec in adapter_specs() for model, prices in spec.prices.items()}
+
+
+def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | None:
+    """The prices of a model, by its name with or without a date or a provider prefix; None if unknown.
+
+    `own` prices take precedence over the known ones.
+    """
+    table = {**known_prices(), **own} if own else known_prices()
+    name = model.rpartition("/")[2]
+    for candidate in (model, name, _DATED.sub("", name)):
+        if candidate in table:
+            return table[candidate]
+    return None

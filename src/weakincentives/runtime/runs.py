@@ -118,7 +118,7 @@ class RunScope:
     loop restarts the run to open sections; without one, its caller opens them. `abandon`, set by the attempt under
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
-    `presentation` is the prompt as the run shows it.
+    `presentation` is the prompt as the run shows it. `tags` are added to the session's.
     """
 
     meter: Meter
@@ -133,6 +133,7 @@ class RunScope:
     given: dict[str, Message] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
     presentation: Presentation | None = None
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     def check_expansions(self, signal: VisibilityExpansionRequired, prompt_name: str) -> None:
         """Raise if the run has restarted as often as it may."""

@@ -49,8 +49,7 @@ def close_unused(context: RunContext, context_tokens: int) -> None:
     What was sent stays in the context, so the text of a closed section is counted as gone, and one that the model opens
     again stays open. Sections that were opened after the last request have not been sent yet.
     """
-    budget = context.scope.meter.budget
-    limit = None if budget is None else budget.max_context_tokens
+    limit = context.scope.meter.budget.max_context_tokens
     if limit is None or context_tokens <= limit:
         return
     closed = {each.path for each in context.session[CollapseSection].view() if each.reason.startswith(_TOO_LARGE)}

@@ -24,10 +24,18 @@ from weakincentives.runtime.messages import (
     RunTools,
 )
 from weakincentives.runtime.prefix import first_difference
-from weakincentives.runtime.providers import adapter_spec, adapter_specs, cache_safe_routes
+from weakincentives.runtime.providers import (
+    AS_OF,
+    adapter_spec,
+    adapter_specs,
+    cache_safe_routes,
+    known_prices,
+    prices_for,
+)
 from weakincentives.runtime.runs import Run, RunScope
 
 __all__ = [
+    "AS_OF",
     "CORRECTION",
     "INSTRUCTIONS",
     "MEGABYTE",
@@ -61,7 +69,9 @@ __all__ = [
     "closing_resources_async",
     "finish",
     "first_difference",
+    "known_prices",
     "load_sections",
+    "prices_for",
     "related",
     "request_tokens",
 ]

@@ -1,7 +1,7 @@
 """Typed, append-only state of a run: slices, reducers, observers and snapshots."""
 
 from weakincentives.errors import SessionBusyError, SessionError
-from weakincentives.session.session import Bus, Session, Slice, observing
+from weakincentives.session.session import Bus, Session, Slice, check_tags, observing
 from weakincentives.session.slices import (
     Append,
     Clear,
@@ -29,6 +29,7 @@ __all__ = [
     "Slice",
     "SliceView",
     "Snapshot",
+    "check_tags",
     "extends",
     "observing",
     "reducer",

@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -24,6 +24,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 E = TypeVar("E")
 
+MAX_TAG = 200
 process_observers: list[Callable[[Any, object], None]] = []
 
 
@@ -142,11 +143,20 @@ class Session(Displayed):
         session.dispatch(Incremented(by=2))
         session[Incremented].all()  # every event of that type
         session[Counter].latest()  # the state that a @reducer made of them
+
+    `tags` are recorded with each of its runs, for `wink runs list --where key=value`; a snapshot does not hold them.
     """
 
-    def __init__(self, *, session_id: str | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
+    def __init__(
+        self,
+        *,
+        session_id: str | None = None,
+        clock: Clock = SYSTEM_CLOCK,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
         self.session_id = session_id or os.urandom(16).hex()
         self.clock = clock
+        self.tags = check_tags(tags)
         # Set during a replay: it repeats events that observers have already seen.
         self.silent = False
         self._store = SliceStore()
@@ -218,7 +228,7 @@ class Session(Displayed):
 
     def clone(self, *, session_id: str | None = None, observers: bool = False) -> Session:
         """An independent session with the same slices, reducers and in-memory files, for a parallel run."""
-        session = Session(session_id=session_id, clock=self.clock)
+        session = Session(session_id=session_id, clock=self.clock, tags=self.tags)
         session._store = self._store.clone()
         if self._workspace is not None:
             session.workspace.restore(self._workspace.snapshot())
@@ -260,6 +270,21 @@ class Session(Displayed):
         if process_observers:
             notify(tuple(process_observers), self, event)
         self._bus.dispatch(event)
+
+
+def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
+    """A copy of these tags; raises unless each has a name and a short text."""
+    if not isinstance(tags, Mapping | None):
+        raise TypeError(f"tags must be a mapping of names to texts, got {tags!r}; write tags={{'release': '7'}}")
+    for name, text in (tags or {}).items():
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise TypeError(f"tags must map strings to strings, got {name!r}: {text!r}; write str(...)")
+        if not name or "=" in name or name in ("$", "overrides") or len(name) > MAX_TAG or len(text) > MAX_TAG:
+            raise ValueError(
+                f"tags must have names without '=', other than 'overrides' and '$', and at most {MAX_TAG} characters; "
+                f"got {shortened(name, 40)!r}: {shortened(text, 40)!r}"
+            )
+    return dict(tags or {})
 
 
 @contextmanager

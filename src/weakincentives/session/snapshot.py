@@ -91,7 +91,7 @@ class Snapshot:
         match document:
             case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
                 marks: dict[type, Mark] = {}
-                blobs, parts = _parse_blobs(document.get("blobs", [])), document.get("parts", [])
+                blobs, parts = _parse_blobs(document.get("blobs", [])), _with_texts(document.get("parts", []))
                 for index, entry in enumerate(slices):
                     slice_type, items = _parse_slice(_unshared(entry, parts), f"$.slices[{index}]", blobs, known)
                     if slice_type in marks:
@@ -117,9 +117,13 @@ class _Parts:
         self._positions: dict[bytes, int] = {}
 
     def share(self, part: Any) -> Any:
+        """The part, or a reference to it if it is long; so are long texts inside it, such as that of a tool result."""
         encoded = msgspec.json.encode(part) if isinstance(part, str | list | dict) else b""
         if len(encoded) < LONG:
             return part
+        if not isinstance(part, str):
+            part = _each_text(self.share, part)
+            encoded = msgspec.json.encode(part)
         position = self._positions.setdefault(encoded, len(self.values))
         if position == len(self.values):
             self.values.append(part)
@@ -130,13 +134,41 @@ def _unshared(entry: Any, parts: Any) -> Any:
     """A slice with its long parts in place of the references to them."""
 
     def whole(part: Any) -> Any:
-        return parts[part["v"]] if isinstance(part, dict) and part.get("$") == "part" else part
+        return parts[part["v"]] if _is_reference(part) else part
 
     try:
         slice_type, items = entry
         return slice_type, [_each_field(whole, item) for item in items]
     except (KeyError, IndexError, TypeError, ValueError):
         return entry
+
+
+def _with_texts(parts: Any) -> Any:
+    """The parts with their long texts. Only a text may stand in another part, so that no snapshot grows without end."""
+
+    def text(part: Any) -> Any:
+        found = parts[part["v"]]
+        return found if isinstance(found, str) else part
+
+    try:
+        return [part if isinstance(part, str) else _each_text(text, part, reading=True) for part in parts]
+    except (KeyError, IndexError, TypeError, RecursionError):
+        return parts
+
+
+def _is_reference(part: Any) -> bool:
+    return isinstance(part, dict) and part.get("$") == "part"
+
+
+def _each_text(change: Callable[[Any], Any], part: Any, *, reading: bool = False) -> Any:
+    """A part with each text in it changed; or, when reading, each reference."""
+    if isinstance(part, list):
+        return [_each_text(change, each, reading=reading) for each in part]
+    if isinstance(part, dict):
+        if reading and _is_reference(part):
+            return change(part)
+        return {name: _each_text(change, each, reading=reading) for name, each in part.items()}
+    return change(part) if isinstance(part, str) and not reading else part
 
 
 def _each_field(change: Callable[[Any], Any], item: Any) -> Any:

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
+from weakincentives.runtime.spi import AS_OF, prices_for
 from weakincentives.telemetry.reader import RunFileError
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
-from weakincentives.telemetry.runfile import AS_OF, prices_for, prune, question_in
+from weakincentives.telemetry.runfile import prune, question_in
 from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, plain
 
 if TYPE_CHECKING:

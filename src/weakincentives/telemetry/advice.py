@@ -10,7 +10,8 @@ Per run and section, with the prices of the run's model and cache rates measured
               + lost * (input - cached)          tokens that missed the cache because its tools were added
 
 What a summarized section hides counts as part of it: opening something inside it is a cost of its summary. A cost
-shared by several sections is divided among them. FULL is advised if its mean over the runs is smaller.
+shared by several sections is divided among them. FULL is advised if its mean over the runs is smaller, and from the
+first run on if the summary takes as many tokens as the section itself.
 """
 
 from __future__ import annotations
@@ -23,8 +24,7 @@ from statistics import fmean, median
 from weakincentives.limits import Prices
 from weakincentives.prompt import SectionVisibility, Tokenizer, inside
 from weakincentives.runtime import HistoryTurn, RunHistory
-from weakincentives.runtime.spi import SectionState, request_tokens
-from weakincentives.telemetry.runfile import prices_for
+from weakincentives.runtime.spi import SectionState, prices_for, request_tokens
 from weakincentives.telemetry.store import RunStore
 
 MIN_RUNS = 3
@@ -277,7 +277,10 @@ def _section(key: str, runs: Sequence[_Run], costs: PriceModel) -> SectionAdvice
             findings.append(TOOLS_UNUSED)
     elif shown == "full" and first.tools and first.collapsible and not used:
         findings.append(TOOLS_NEVER_USED)
-    advised, reason = _verdict(key, shown, len(runs), cost_full, cost_summary, findings)
+    if shown == "summary" and full_tokens is not None and summary_tokens is not None and full_tokens <= summary_tokens:
+        advised, reason = "full", f"closing it costs more than it saves: {summary_tokens} tokens, in full {full_tokens}"
+    else:
+        advised, reason = _verdict(key, shown, len(runs), cost_full, cost_summary, findings)
     return SectionAdvice(
         key=key,
         title=first.title,

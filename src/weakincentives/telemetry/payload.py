@@ -379,7 +379,7 @@ def _hash(text: str) -> str:
 
 
 def _moved(span: Span, starts: list[int], pieces: list[str], moved: Mapping[int, int]) -> Span:
-    """The span after redaction; only whitespace, whose length is unchanged, separates it from the next span."""
+    """The span after redaction; what separates it from the next span is whitespace and words of ours, which stay."""
     index = starts.index(span.start)
     between = starts[index + 1] - span.end
     start = moved[span.start]

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from math import inf
 from pathlib import Path
 from typing import Any
@@ -28,7 +27,7 @@ from weakincentives.runtime import (
     ToolInvoked,
     ledger_of,
 )
-from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT, HistoryBuilder, adapter_specs
+from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT, HistoryBuilder, prices_for
 from weakincentives.telemetry.payload import storable
 from weakincentives.telemetry.reader import SILENT_SECONDS, EventReader, RunFileError, open_for_writing
 from weakincentives.telemetry.turns import read_history
@@ -37,10 +36,6 @@ logger = logging.getLogger("weakincentives.telemetry")
 
 # How many characters of a question or an answer a list shows, and how many openings.
 MAX_LINE, MAX_OPENED = 400, 60
-# When the prices in the adapters' specs were taken from litellm 1.108. They exclude surcharges for cache writes (the
-# usage in a reply does not distinguish such tokens), for very long prompts and for faster service.
-AS_OF = "2026-11"
-_DATED = re.compile(r"[-@](?:\d{8}|\d{4}-\d{2}-\d{2}|latest)$")
 # A prompt's user sections have headings; the question is the text below them.
 _HEADING = re.compile(r"^#+ .*\n+", re.MULTILINE)
 
@@ -330,25 +325,6 @@ class RunFile:
             f"UPDATE runs SET {', '.join(assignments)} WHERE run_id = :run_id",
             {**values, **tally.sums, "run_id": tally.run_id},
         )
-
-
-@cache
-def known_prices() -> Mapping[str, Prices]:
-    """The prices of every model listed in an adapter's spec."""
-    return {model: prices for spec in adapter_specs() for model, prices in spec.prices.items()}
-
-
-def prices_for(model: str, own: Mapping[str, Prices] | None = None) -> Prices | None:
-    """The prices of a model, by its name with or without a date or a provider prefix; None if unknown.
-
-    `own` prices take precedence over the known ones.
-    """
-    table = {**known_prices(), **(own or {})}
-    name = model.rpartition("/")[2]
-    for candidate in (model, name, _DATED.sub("", name)):
-        if candidate in table:
-            return table[candidate]
-    return None
 
 
 def question_in(event: object) -> str:

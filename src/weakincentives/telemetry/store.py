@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal
 
 import msgspec
@@ -30,7 +30,8 @@ class RunSummary:
     """One recorded run. `cost` is in US dollars, None if a price is unknown; times are seconds since 1970.
 
     `question` and `answer` are the first characters of each. `full_prompt_tokens` is what the run would have sent with
-    everything open, None until it ends; `opened` lists the turns and keys of the sections it opened.
+    everything open, None until it ends; `opened` lists the turns and keys of the sections it opened. `tags` are those
+    of the session and the run, and `overrides`, the tag of the stored override, if one was applied.
     """
 
     run_id: str
@@ -57,6 +58,7 @@ class RunSummary:
     answer: str = ""
     full_prompt_tokens: int | None = None
     opened: tuple[tuple[int, str], ...] = ()
+    tags: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def saved(self) -> int | None:
@@ -93,12 +95,12 @@ class RunStore(EventReader):
         self.close()
 
     def list_runs(
-        self, limit: int = 50, offset: int = 0, search: str = "", *, order: str = "-started", **filters: str
+        self, limit: int = 50, offset: int = 0, search: str = "", *, order: str = "-started", **filters: Any
     ) -> tuple[RunSummary, ...]:
         """Runs, newest first; `search` looks in ids, prompts, models, errors and everything that was said.
 
-        `filters` are `status`, `prompt` and `conversation`. `order` is a key of `ORDERS`, with a minus sign for
-        descending order.
+        `filters` are `status`, `prompt`, `conversation` and `tags`, a mapping that the run's tags must contain. `order`
+        is a key of `ORDERS`, with a minus sign for descending order.
         """
         where, values = self._filter(search, **filters)
         column = ORDERS.get(order.lstrip("-"))
@@ -111,9 +113,18 @@ class RunStore(EventReader):
         )
         if not rows and self.problems:
             rows = self._salvaged_runs(**filters)[offset : offset + limit]
-        return tuple(map(_summary, rows))
+        return self._tagged(map(_summary, rows))
 
-    def _salvaged_runs(self, status: str = "", prompt: str = "", conversation: str = "") -> list[tuple[Any, ...]]:
+    def _tagged(self, runs: Iterable[RunSummary]) -> tuple[RunSummary, ...]:
+        """The runs with their tags, which stand in the event that begins each."""
+        found = tuple(runs)
+        rows = [row for run in found for row in self.salvage(_TAGS.format("= ?1"), (run.run_id,))]
+        tags: dict[str, dict[str, str]] = {}
+        for run_id, name, text in rows:
+            tags.setdefault(run_id, {})[str(name)] = str(text)
+        return tuple(replace(run, tags=tags[run.run_id]) if run.run_id in tags else run for run in found)
+
+    def _salvaged_runs(self, status: str = "", prompt: str = "", **others: Any) -> list[tuple[Any, ...]]:
         """The runs of a damaged file, as far as they can be read without an index."""
         rows = self.salvage(f"SELECT {_COLUMNS} FROM runs NOT INDEXED")
         if not rows:
@@ -121,13 +132,13 @@ class RunStore(EventReader):
         wanted = [row for row in rows if row[6] == (status or row[6]) and (not prompt or prompt in row[2:4])]
         return sorted(wanted, key=lambda row: _summary(row).started, reverse=True)
 
-    def count_runs(self, search: str = "", **filters: str) -> int:
+    def count_runs(self, search: str = "", **filters: Any) -> int:
         where, values = self._filter(search, **filters)
         found = self.salvage(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
         return int(found[0][0]) if found else len(self._salvaged_runs(**filters))
 
     def groups(
-        self, by: Literal["all", "prompt", "conversation"] = "all", search: str = "", **filters: str
+        self, by: Literal["all", "prompt", "conversation"] = "all", search: str = "", **filters: Any
     ) -> list[dict[str, Any]]:
         """Totals over groups of runs, the newest group first; `filters` are those of `list_runs`.
 
@@ -171,7 +182,7 @@ class RunStore(EventReader):
         if len(rows) > 1 and rows[0][0] != run_id:
             some = ", ".join(repr(row[0]) for row in rows)
             raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}: {some}; give more of the id.")
-        return _summary(rows[0])
+        return self._tagged([_summary(rows[0])])[0]
 
     def events(
         self, run_id: str, after: int = 0, limit: int = PAGE, *, kinds: Sequence[str] = ()
@@ -229,8 +240,18 @@ class RunStore(EventReader):
         """A number that grows with every event in the file, for a live view to poll."""
         return int(self.query("SELECT coalesce(max(id), 0) FROM events")[0][0])
 
-    def _filter(self, search: str, status: str = "", prompt: str = "", conversation: str = "") -> tuple[str, list[Any]]:
-        where, values = ["1"], []
+    def _filter(
+        self,
+        search: str,
+        status: str = "",
+        prompt: str = "",
+        conversation: str = "",
+        tags: Mapping[str, str] | None = None,
+    ) -> tuple[str, list[Any]]:
+        where, values = ["1"], list[Any]()
+        for name, text in (tags or {}).items():
+            where.append(f"(?, ?) IN (SELECT key, value FROM ({_TAGS.format('= r.run_id')}))")
+            values += [name, text]
         if conversation:
             where.append("conversation_id = ?")
             values.append(conversation)
@@ -264,7 +285,16 @@ def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
 
 
 _USAGE = "input_tokens, output_tokens, cached_tokens, reasoning_tokens"
-_COLUMNS = ", ".join(_USAGE if field.name == "usage" else field.name for field in fields(RunSummary))
+_NAMES = [field.name for field in fields(RunSummary) if field.name != "tags"]
+_COLUMNS = ", ".join(_USAGE if name == "usage" else name for name in _NAMES)
+# A run's tags, from the events that begin it; `{0}` is the condition on their run.
+_TAGS = (
+    "SELECT run_id, tag.key, tag.value "
+    "FROM events, json_each(iif(json_valid(payload), payload, 'null'), '$.v.tags') AS tag "
+    "WHERE kind = 'PromptRendered' AND run_id {0} "
+    "UNION ALL SELECT run_id, 'overrides', payload ->> '$.v.overrides_tag' FROM events "
+    "WHERE kind = 'PromptRendered' AND run_id {0} AND json_valid(payload) AND payload ->> '$.v.overrides_tag' <> ''"
+)
 # A run was killed if its recorder went silent without closing.
 _STATUS = "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status"
 _OTHERWISE = {"status": _STATUS, "started": "runs.started"}

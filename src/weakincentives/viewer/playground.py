@@ -6,7 +6,7 @@ import copy
 import enum
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
@@ -197,10 +197,11 @@ class Playground:
         _, hidden = self._states(wanted)
         prompt = copy.copy(self._given).bind(*params)
         prompt.template = self._template.without(hidden)
+        known = prompt.template.outline.by_path.keys()
         if override is None:
             return prompt
-        for path in [path for path in override.sections if path not in prompt.template.outline.by_path]:
-            override = override.without_section(path)
+        for path in {*override.sections, *override.summaries, *override.visibility} - known:
+            override = override.without_section(path).without_summary(path).without_visibility(path)
         drafts = SimpleNamespace(resolve=lambda descriptor, tag: override)
         return prompt.with_overrides(cast(PromptOverridesStore, drafts), DRAFT)
 
@@ -212,12 +213,12 @@ class Playground:
             stored = self._overrides.get(ns=descriptor.ns, key=descriptor.key, tag=wanted.tag)
         elif own is not None and self._given.overrides_tag:
             stored = own.resolve(descriptor, self._given.overrides_tag)
-        for path, section in stored.sections.items() if stored else ():
-            override = override.with_section(path, section)
+        if stored is not None:
+            override = replace(stored, tag=DRAFT, tools={})
         for key, body in wanted.drafts.items():
             path = self._path(key)
             override = override.with_section(path, descriptor.override_section(path, body))
-        return override if override.sections else None
+        return None if override == descriptor.new_override(DRAFT) else override
 
     def _states(self, wanted: Wanted) -> tuple[dict[SectionPath, SectionVisibility], list[SectionPath]]:
         states = {self._path(key): state for key, state in wanted.states.items()}
@@ -271,13 +272,14 @@ class Playground:
             found = states.get(node.path)
             state = found.state if found else declared.get(node.path)
             body = override.sections.get(node.path) if override else None
+            closable = node.summary is not None or bool(found and found.state.collapsible)
             yield {
                 "key": node.key,
                 "path": node.path,
                 "title": node.section.title,
                 "state": found.state.visibility.value if found else "absent",
                 "declared": declared[node.path].visibility.value if node.path in declared else "absent",
-                "choices": ["hidden", *(["summary"] if node.summary is not None else []), "full"],
+                "choices": ["hidden", *(["summary"] if closable else []), "full"],
                 "is_hidden": any(inside(node.path, up) for up in hidden),
                 "shown_tokens": found.state.shown_tokens if found else 0,
                 "full_tokens": state.full_tokens if state else 0,

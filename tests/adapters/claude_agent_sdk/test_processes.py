@@ -65,6 +65,16 @@ def test_a_budget_that_is_used_up_leaves_no_process() -> None:
         assert processes(api) == []
 
 
+@pytest.mark.limit(300)
+def test_an_endless_loop_is_stopped_after_fifty_turns_and_leaves_no_process() -> None:
+    with CliServer([call("keep", text="again")] * 60) as api:
+        with pytest.raises(BudgetExceededError, match="max_turns=50, spent 50") as caught:
+            adapter(api).evaluate(prompt(section("task", tools=(tool("keep"),))), session=Session())
+        assert caught.value.usage.input_tokens > 0
+        assert len(api.requests) <= 51
+        assert processes(api) == []
+
+
 def test_an_error_of_ours_in_mid_run_leaves_no_process() -> None:
     def answer_wrongly(params: Words, *, context: ToolContext) -> ToolResult[None]:
         return "not a result"  # type: ignore[return-value]

@@ -24,7 +24,8 @@ _END = re.compile(r"(?<=[.!?])[\"')\]]*\s+(?=[^\sa-z])|(?<=[。！？])")
 _RULE = re.compile(r"\|[\s:|-]+\|?")
 _BULLET = re.compile(r"(?:[-*+]|\d+[.)])\s+")
 _NOTE = re.compile(
-    r"\[(?:Tools now available|This section is summarized|Opening it costs)[^\]]*\]|-{3,}"
+    r"\[(?:Tools now available|This section is summarized|A section that ends with its key|Opening it costs)[^\]]*\]"
+    r"|-{3,}"
     r"|`[^`]+` is the subsection `[^`]+`\.|Files of this skill, in `[^`]+` of the workspace: .*"
 )
 

@@ -119,12 +119,13 @@ const isPartial = (sums) => sums.priced > 0 && sums.priced < sums.runs;
 function Row({ run, selected, ticked, onTick }) {
   const sent = run.usage.input_tokens;
   const title = run.question || run.prompt_name || run.prompt || "unnamed";
+  const labels = visible([run.model, ...Object.entries(run.tags).map(([name, text]) => `${name}=${text}`)].join(" · "));
   return html`<div class=${classes("run-row", selected && "selected", ticked && "ticked-row")} role="row">
     <span role="cell" class="tick"><input type="checkbox" checked=${ticked} onChange=${onTick} aria-label=${`Compare ${oneLine(title).slice(0, 60)}`} /></span>
     <span role="cell" class="name"><a href=${link("run", [run.run_id])}>${visible(oneLine(title))}</a>
       <small class=${run.error ? "bad" : ""}>${run.run_id.includes("/") && `${runName(run.run_id)} · `}${visible(oneLine(run.error || run.answer)) || (run.status === "running" ? "…" : "no answer")}</small></span>
     <span role="cell"><${Status} status=${run.status} /></span>
-    <span role="cell" class="name"><span>${visible(run.prompt_name || run.prompt)}</span><small>${visible(run.model)}</small></span>
+    <span role="cell" class="name"><span>${visible(run.prompt_name || run.prompt)}</span><small title=${labels}>${labels}</small></span>
     <span role="cell" class="n">${count(run.turns)}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
     <span role="cell"><${Openings} run=${run} /></span>
     <span role="cell" class="sent-cell"><small>${short(sent)}${run.full_prompt_tokens == null ? "" : ` of ${short(run.full_prompt_tokens)}`}</small>

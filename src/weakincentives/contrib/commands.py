@@ -1,0 +1,181 @@
+"""A ready-made section with a tool that runs programs in the prompt's workspace."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Annotated, Any, Unpack
+
+from weakincentives.errors import PromptValidationError, ToolValidationError
+from weakincentives.filesystem import FilesystemError, HostFilesystem
+from weakincentives.prompt import SectionOptions, ToolContext, ToolResult, WorkspaceSection, tool
+
+__all__ = ["CommandResult", "CommandSection"]
+
+_TEMPLATE = """\
+`run_command` runs a program in your workspace, as a list of arguments: there is no shell, so pipes, `&&`, wildcards and
+variables do not work. The programs are: {programs}. A command that fails or takes longer than {timeout:g} seconds
+changes no file."""
+INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
+MAX_LISTED = 20
+# How long to wait for a killed process to be gone.
+ENDING_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class CommandResult:
+    """The end of a command: its exit code (negative for a signal), its output, and the files it has changed."""
+
+    exit_code: int | None
+    output: str
+    changed: tuple[str, ...] = ()
+
+    def render(self) -> str:
+        return self.output
+
+
+class CommandSection(WorkspaceSection):
+    """The tool `run_command`, which runs one of `programs` in the workspace, with a list of arguments and no shell.
+
+        CommandSection(HostFilesystem("work", track_external=True), programs=["pytest", "ruff"], timeout=120)
+
+    This is no sandbox: a program can do whatever your process can. A command has failed if its exit code is not among
+    `success_codes`; the files that it changed in the workspace are then restored. It inherits a few variables, such as
+    `PATH` and `HOME`, and gets those in `env`. Of its output, at most `max_output` bytes are returned.
+    """
+
+    def __init__(
+        self,
+        filesystem: HostFilesystem | None = None,
+        *,
+        programs: Iterable[str],
+        timeout: float = 60.0,
+        env: Mapping[str, str] | None = None,
+        success_codes: Collection[int] = (0,),
+        max_output: int = 20_000,
+        title: str = "Commands",
+        key: str = "commands",
+        template: str | None = None,
+        **options: Unpack[SectionOptions[None]],
+    ) -> None:
+        if isinstance(programs, str) or not (names := tuple(programs)):
+            raise PromptValidationError(f"CommandSection '{key}': programs= takes a list of names, got {programs!r}.")
+        for what, number in (("timeout", timeout), ("max_output", max_output)):
+            if number <= 0:
+                raise PromptValidationError(f"CommandSection '{key}': {what} must be more than 0, got {number!r}.")
+        if filesystem is not None and (problem := _unfit(filesystem)):
+            raise PromptValidationError(f"CommandSection '{key}': {problem}")
+        self._programs = names
+        self._timeout = timeout
+        self._env = dict(env or {})
+        self._success_codes = frozenset(success_codes)
+        self._max_output = max_output
+        if template is None:
+            listed = ", ".join(f"`{name}`" for name in names).replace("$", "$$")
+            template = _TEMPLATE.format(programs=listed, timeout=timeout)
+        options["tools"] = (tool(self.run_command), *options.get("tools", ()))
+        super().__init__(filesystem, title=title, key=key, template=template, **options)
+
+    async def run_command(
+        self,
+        command: Annotated[list[str], "The program and its arguments, such as ['pytest', '-q', 'tests']."],
+        path: Annotated[str, "Directory to run it in, relative to the root."] = ".",
+        *,
+        context: ToolContext,
+    ) -> ToolResult[CommandResult]:
+        """Run a program in the workspace and return its output and exit code."""
+        if not command or command[0] not in self._programs:
+            given = repr(command[0]) if command else "no program"
+            raise ToolValidationError(f"{given} cannot be run; the programs are: {', '.join(self._programs)}")
+        files: Any = context.filesystem
+        if problem := _unfit(files):
+            raise ToolValidationError(problem)
+        seconds = self._timeout
+        if context.deadline is not None:
+            seconds = min(seconds, max(0.0, context.deadline.remaining().total_seconds()))
+        try:
+            files.list(path)
+            before = files.snapshot()
+            code, output = await self._run(command, os.path.join(files.root, path), seconds)
+            changed = files.changed_since(before)
+        except FilesystemError as error:
+            raise ToolValidationError(str(error)) from error
+        except (OSError, ValueError) as error:
+            raise ToolValidationError(f"{command[0]!r} cannot be started: {error}") from error
+        success = code in self._success_codes
+        ended = f"Stopped after {seconds:g} seconds" if code is None else f"Exit code {code}"
+        return ToolResult(f"{ended}{_changes(changed, kept=success)}.", CommandResult(code, output, changed), success)
+
+    async def _run(self, command: list[str], folder: str, seconds: float) -> tuple[int | None, str]:
+        """The exit code, None if the time is up, and the output."""
+        loop = asyncio.get_running_loop()
+        transport, running = await loop.subprocess_exec(
+            lambda: _Running(loop, self._max_output),
+            *command,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+            cwd=folder,
+            env={name: os.environ[name] for name in INHERITED if name in os.environ} | self._env,
+            start_new_session=True,
+        )
+        try:
+            ended, _ = await asyncio.wait({running.exited}, timeout=seconds)
+        finally:
+            # Whatever the program has left running must not write to files that are restored.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(transport.get_pid(), signal.SIGKILL)
+            await asyncio.wait({running.closed}, timeout=ENDING_SECONDS)
+            transport.close()
+        return transport.get_returncode() if ended else None, running.output()
+
+
+class _Running(asyncio.SubprocessProtocol):
+    """A running program: the beginning and the end of its output, and when it has exited and closed that."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, limit: int) -> None:
+        self.exited: asyncio.Future[None] = loop.create_future()
+        self.closed: asyncio.Future[None] = loop.create_future()
+        self._half = max(1, limit // 2)
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._left_out = 0
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        room = self._half - len(self._head)
+        self._head += data[:room]
+        self._tail += data[room:]
+        self._left_out += max(0, len(self._tail) - self._half)
+        del self._tail[: -self._half]
+
+    def process_exited(self) -> None:
+        self.exited.set_result(None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.closed.set_result(None)
+
+    def output(self) -> str:
+        if not self._left_out:
+            return (self._head + self._tail).decode("utf-8", "replace")
+        head, tail = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
+        return f"{head}\n[... {self._left_out:,} bytes left out ...]\n{tail}"
+
+
+def _unfit(files: Any) -> str:
+    """Why commands cannot run on a filesystem; empty if they can."""
+    if isinstance(files, HostFilesystem) and files.tracks_external:
+        return ""
+    return f"commands need HostFilesystem(root, track_external=True), so that what they change is found, got {files!r}."
+
+
+def _changes(changed: tuple[str, ...], *, kept: bool) -> str:
+    if not changed:
+        return ""
+    if not kept:
+        return f"; {len(changed)} changed path{'s were' if len(changed) > 1 else ' was'} restored"
+    more = f" and {len(changed) - MAX_LISTED} more" if len(changed) > MAX_LISTED else ""
+    return f"; changed {', '.join(changed[:MAX_LISTED])}{more}"
