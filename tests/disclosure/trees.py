@@ -89,7 +89,7 @@ def check_resume(
 ) -> None:
     """A copy that went through JSON asks the same next request."""
     copy = Session()
-    copy.restore(Snapshot.from_json(session.snapshot().to_json()))
+    copy.restore(Snapshot.from_json(session.snapshot().to_json(), types=[object]))
     adapter = ScriptedAdapter(["done"], supports_dynamic_tools=dynamic)
     adapter.resume(Prompt(template).bind(*params), session=copy)
     (resumed,) = adapter.requests

@@ -1,4 +1,5 @@
 import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -124,20 +125,37 @@ def test_a_provider_that_failed_is_asked_again():
     assert isinstance(context.get(A), A)
 
 
-async def _async_provider(resolver):
-    return A()
+async def _nothing(resolver):
+    return None
+
+
+def _generator(resolver):
+    yield A()
+
+
+async def _async_generator(resolver):
+    yield A()
+
+
+@contextmanager
+def _yields_nothing(resolver):
+    yield
 
 
 @pytest.mark.parametrize(
     ("provider", "message"),
     [
-        (lambda r: None, "must return the resource, got None"),
-        (_async_provider, "must be an ordinary function"),
+        (lambda r: None, "got None"),
+        (_nothing, "got None"),
+        (_yields_nothing, "got None"),
+        (_generator, "got a generator; decorate it with @contextmanager"),
+        (_async_generator, "got a generator; decorate it with @asynccontextmanager"),
     ],
 )
 def test_a_provider_must_return_the_resource(provider, message):
-    with pytest.raises(ResourceError, match=f"The provider of A {message}"):
-        context_of(Binding(A, provider)).get(A)
+    refused = pytest.raises(ResourceError, match=f"The provider of A must return the resource, {message}")
+    with context_of(Binding(A, provider)) as context, refused:
+        context.get(A)
 
 
 def test_a_resolver_kept_for_later_gives_prototypes_of_its_own_kind():

@@ -157,10 +157,11 @@ def test_async_handlers_work_in_sync_runs_on_one_event_loop() -> None:
         loops.append(asyncio.get_running_loop())
         return "waited"
 
+    before = set(threading.enumerate())
     session = run(prompt(wait), call("wait"), call("wait"))
     assert results(session) == [(True, "waited")] * 2
     assert loops[0] is loops[1]
-    assert not [thread for thread in threading.enumerate() if thread.name == "wink-async-tools"]
+    assert set(threading.enumerate()) <= before
 
 
 def test_sync_evaluation_works_inside_a_running_event_loop() -> None:

@@ -74,7 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
     session = Session()
     opened = selection.opened(arguments, prompt)
     if arguments.resume:
-        session.restore(Snapshot.from_json(Path(arguments.resume).read_bytes()))
+        saved = Snapshot.from_json(Path(arguments.resume).read_bytes(), types=[object], lenient=True)
+        session.restore(saved)
+        for problem in saved.problems:
+            progress(f"left out of {arguments.resume}: {problem}")
         last = session[Run].latest()
         if last is not None and (last.prompt_ns, last.prompt_key) != (prompt.ns, prompt.key):
             other = f"{last.prompt_ns}/{last.prompt_key}"

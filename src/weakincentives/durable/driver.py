@@ -197,26 +197,23 @@ class _Execution:
     def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
         session = inner.session
         give_answers(session, {})
-        try:
-            with session.claim(session.session_id), adapter.open_channel(inner) as channel:
-                cursor = Cursor(inner.run())
-                while (effect := cursor.step) is not None:
-                    try:
-                        outcome = self._perform(effect, inner, channel)
-                    except Exception as error:
-                        cursor.fail(error)
-                    except Released as left:
-                        who = (inner.scope.run_id, inner.prompt.name)
-                        session.dispatch(RunEnded(*who, "suspended", reason=str(left), timestamp=time.time()))
-                        # It may continue elsewhere, so observers are not told that it stopped.
-                        session.silent = True
-                        cursor.fail(left)
-                        raise
-                    else:
-                        cursor.answer(outcome)
-                return cursor.result()
-        finally:
-            inner.bridge.close()
+        with session.claim(session.session_id), adapter.open_channel(inner) as channel:
+            cursor = Cursor(inner.run())
+            while (effect := cursor.step) is not None:
+                try:
+                    outcome = self._perform(effect, inner, channel)
+                except Exception as error:
+                    cursor.fail(error)
+                except Released as left:
+                    who = (inner.scope.run_id, inner.prompt.name)
+                    session.dispatch(RunEnded(*who, "suspended", reason=str(left), timestamp=time.time()))
+                    # It may continue elsewhere, so observers are not told that it stopped.
+                    session.silent = True
+                    cursor.fail(left)
+                    raise
+                else:
+                    cursor.answer(outcome)
+            return cursor.result()
 
     def _perform(self, effect: Effect, inner: InnerLoop, channel: Channel) -> Any:
         if isinstance(effect, LoadSections):
@@ -278,7 +275,7 @@ class _Execution:
             meter.spent = replace(meter.spent, tool_calls=calls)
         elif not live:
             meter.spent = replace(meter.spent, tool_calls=calls + len(ran.outcomes))
-            apply_change(ran.change, session, resources)
+            apply_change(ran.change, session, resources, self._engine.store.serializer.upgrades)
         return ran
 
     def _step(self, name: str, run: Callable[[], OutcomeT]) -> tuple[OutcomeT, bool]:

@@ -12,13 +12,14 @@ import logging
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from weakincentives.durable.work import RemoteError
 from weakincentives.errors import SerdeError
 from weakincentives.filesystem import InMemoryDirectory as Directory, InMemorySnapshot
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.serde import dump_tagged, load_tagged
+from weakincentives.serde import Upgrades, dump_tagged, load_tagged, upgrade_tagged
 from weakincentives.session import Session, Slice, Snapshot
 
 T = TypeVar("T")
@@ -69,7 +70,12 @@ def record_change(session: Session, resources: ScopedResourceContext | None, run
     return result, Change(_slice_changes(before, session.snapshot()), changed)
 
 
-def apply_change(change: Change, session: Session, resources: ScopedResourceContext | None) -> None:
+def apply_change(
+    change: Change,
+    session: Session,
+    resources: ScopedResourceContext | None,
+    upgrades: Upgrades = MappingProxyType({}),
+) -> None:
     """Bring session and resources to the state in which the recorded step left them."""
     for slice_change in change.slices:
         target: Slice[Any] = session[slice_change.slice_type]
@@ -81,7 +87,7 @@ def apply_change(change: Change, session: Session, resources: ScopedResourceCont
     for each in change.resources:
         assert resources is not None
         resource: Any = resources.get(each.protocol)
-        state = load_tagged(json.loads(each.state))
+        state = load_tagged(upgrade_tagged(json.loads(each.state), upgrades))
         resource.restore(apply_patch(resource.snapshot(), state) if isinstance(state, Patch) else state)
 
 
@@ -151,7 +157,13 @@ def _patched(old: Directory, patch: Patch) -> Directory:
 
 
 class TaggedSerializer:
-    """Serializes requests, step outcomes, results and exceptions for the engine."""
+    """Serializes requests, step outcomes, results and exceptions for the engine.
+
+    `upgrades` are those of all loops and clients that use the database in this process.
+    """
+
+    def __init__(self) -> None:
+        self.upgrades: dict[str, Any] = {}
 
     def name(self) -> str:
         return "wink_tagged_json"
@@ -163,8 +175,8 @@ class TaggedSerializer:
     def deserialize(self, serialized_data: str) -> Any:
         value = json.loads(serialized_data)
         if isinstance(value, dict) and value.keys() == {_EXCEPTION}:
-            return _load_exception(value[_EXCEPTION])
-        return load_tagged(value)
+            return _load_exception(upgrade_tagged(value[_EXCEPTION], self.upgrades))
+        return load_tagged(upgrade_tagged(value, self.upgrades))
 
 
 def _dump_exception(error: BaseException) -> dict[str, Any]:

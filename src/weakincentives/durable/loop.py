@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 from weakincentives._imports import require_extra
@@ -30,6 +31,7 @@ from weakincentives.durable.work import (
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import PromptResponse, ProviderAdapter
+from weakincentives.serde import Upgrades
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
@@ -52,15 +54,24 @@ class DurableClient(Generic[RequestT, OutputT]):
         print(client.result("ticket-7", timeout=60).text)
 
     Import the modules that define the types of requests and outputs, so that results can be read. `version` must match
-    the workers' version. Every call has an awaitable form that ends in `_async`.
+    the workers' version. `upgrades` reads what was stored before a class changed, as in `Snapshot.from_json`. Every
+    call has an awaitable form that ends in `_async`.
     """
 
-    def __init__(self, name: str, database_url: str | None = None, *, version: str | None = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        database_url: str | None = None,
+        *,
+        version: str | None = None,
+        upgrades: Upgrades = MappingProxyType({}),
+    ) -> None:
         if not isinstance(name, str) or not name or "/" in name or name.startswith("_dbos_"):
             raise DurableError(f"The name of a durable loop must be a short text without '/', got {name!r}.")
         self.name = name
         self.database_url = database_url
         self.version = version or _package_version()
+        self.upgrades = upgrades
         self._idle_timeout = 5.0
         self._lock = threading.RLock()
         self._store: WorkStore | None = None
@@ -158,6 +169,7 @@ class DurableClient(Generic[RequestT, OutputT]):
                 from weakincentives.durable.store import WorkStore
 
                 self._store = WorkStore.open(self.database_url, idle_timeout=self._idle_timeout)
+                self._store.serializer.upgrades |= self.upgrades
             return self._store
 
     def work_id(self, key: str) -> str:
@@ -220,13 +232,14 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         *,
         new_session: Callable[[RequestT], Session] = lambda request: Session(),
         version: str | None = None,
+        upgrades: Upgrades = MappingProxyType({}),
         max_expansions: int = 10,
         budget: Budget | None = None,
         deadline_seconds: float | None = None,
         max_attempts: int = 5,
         lease_seconds: float = 5.0,
     ) -> None:
-        super().__init__(name, database_url, version=version)
+        super().__init__(name, database_url, version=version, upgrades=upgrades)
         if not callable(prepare) or not isinstance(adapter, ProviderAdapter):
             raise DurableError(
                 f"Durable loop {name!r} needs a function that makes a prompt from a request and an adapter, "

@@ -239,7 +239,6 @@ class _Host:
                 return
             loop = self._loop
             self._stack.enter_context(loop.session.claim(loop.owner))
-            self._stack.callback(loop.bridge.close)
             resources = closing_resources_async(loop.prompt, loop.session, loop.scope.run_id)
             await self._stack.enter_async_context(resources)
             self._cursor = Cursor(loop.run())

@@ -8,7 +8,7 @@ from functools import partial
 from itertools import islice
 from operator import is_
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from weakincentives._threads import until
 from weakincentives.errors import DeadlineExceededError, PromptRenderError, UnboundParamsError
@@ -29,6 +29,7 @@ from weakincentives.prompt.visibility import (
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.session import Session
 
+T = TypeVar("T")
 Late = dict[SectionPath, LateContent | None]
 logger = logging.getLogger("weakincentives.prompt")
 
@@ -107,6 +108,12 @@ class Presentation:
     def base_view(self) -> View:
         """The view that the run began with, without the session's overrides."""
         return self._view(self._begun(), None)
+
+    def params(self, params_type: type[T]) -> T | None:
+        """The params of this type: those bound, else the default of a section that uses them."""
+        sources = (node.source for node in self.outline.nodes if node.source is not None)
+        source = next((each for each in sources if each.params_type is params_type), None)
+        return cast("T | None", self._bound.get(params_type) if source is None else Params(self._bound)[source])
 
     def _begun(self) -> VisibilityState:
         if self._base is None:

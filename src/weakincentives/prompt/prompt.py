@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any, Generic, Self, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives._fence import check_fence
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT, Specializable
-from weakincentives.errors import PromptError, PromptRenderError, PromptValidationError
+from weakincentives.errors import PromptError, PromptRenderError, PromptValidationError, UnboundParamsError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
@@ -35,6 +35,9 @@ from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceCo
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.prompt")
+if TYPE_CHECKING:
+    from weakincentives.resources.loop import ContextLoop
+
 T = TypeVar("T")
 
 
@@ -268,7 +271,8 @@ class _Resourceful:
             context.__exit__(*error)
 
     async def __aenter__(self) -> Self:
-        return self.__enter__()
+        await self.resources.enter_async()
+        return self
 
     async def __aexit__(self, *error: Any) -> None:
         if (context := self.resources.leave()) is not None:
@@ -417,6 +421,7 @@ class PromptResources(_Resourceful):
         self._prompt = prompt
         self._lender = lender
         self._context: ScopedResourceContext | None = None
+        self._loop: ContextLoop | None = None
         self._session: Session | None = None
         self._borrowed = False
         self._depth = 0
@@ -433,8 +438,22 @@ class PromptResources(_Resourceful):
     def get(self, protocol: ClassOf[T]) -> T:
         return self.context.get(protocol)
 
+    async def get_async(self, protocol: ClassOf[T]) -> T:
+        return await self.context.get_async(protocol)
+
     def get_optional(self, protocol: ClassOf[T]) -> T | None:
         return self.context.get_optional(protocol)
+
+    def keep_loop(self) -> None:
+        """Use one event loop for async resources and tools however often these are opened, until `close_loop`."""
+        from weakincentives.resources.loop import ContextLoop
+
+        self._loop = ContextLoop()
+
+    def close_loop(self) -> None:
+        """End the event loop, unless the resources are still open."""
+        if self._loop is not None and self._depth == 0:
+            self._loop.close()
 
     def of_run(self, session: Session) -> ScopedResourceContext:
         """The open resources for a run on this session; if another run opened them, with files of its own."""
@@ -445,15 +464,29 @@ class PromptResources(_Resourceful):
     def enter(self, session: Session | None = None) -> None:
         """Open the resources, for a run on this session, unless they are open."""
         with self._lock:
-            if self._depth == 0:
-                context = None if self._lender is None else self._lender._context
-                self._borrowed = context is not None
-                self._session = session if self._lender is None or context is None else self._lender._session
-                if context is None:
-                    context = self._collected(session).create_context()
-                    context.start()
-                self._context = context
+            if self._depth == 0 and (opened := self._open(session)) is not None:
+                opened.start()
             self._depth += 1
+
+    async def enter_async(self, session: Session | None = None) -> None:
+        """`enter` on an event loop, on which async resources then live."""
+        with self._lock:
+            opened = self._open(session) if self._depth == 0 else None
+            self._depth += 1
+        if opened is not None:
+            try:
+                await opened.start_async()
+            except BaseException:
+                self.leave()
+                raise
+
+    def _open(self, session: Session | None) -> ScopedResourceContext | None:
+        """Set the context, borrowed from the prompt this one is a copy of, or new, which is returned to be started."""
+        context = None if self._lender is None else self._lender._context
+        self._borrowed = context is not None
+        self._session = session if self._lender is None or context is None else self._lender._session
+        self._context = self._collected(session).create_context(self._loop) if context is None else context
+        return None if self._borrowed else self._context
 
     def _collected(self, session: Session | None = None) -> ResourceRegistry:
         """Template, then every section depth-first, then bind-time; later wins.
@@ -511,6 +544,19 @@ class ToolContext(HandlerContext):
     def view(self) -> View:
         """The prompt as it is shown now, with what can be opened and what that would do."""
         return self.prompt.view(self.session) if self.presentation is None else self.presentation.view()
+
+    def params(self, params_type: type[T]) -> T:
+        """The params of this type that are bound to the prompt, as the run began with them."""
+        shown = self.prompt.present(self.session) if self.presentation is None else self.presentation
+        if (found := shown.params(params_type)) is not None:
+            return found
+        wanted = getattr(params_type, "__qualname__", repr(params_type))
+        bound = ", ".join(type(each).__qualname__ for each in self.prompt.params) or "none"
+        raise UnboundParamsError(
+            f"Prompt '{self.prompt.name}' has no params of type {wanted} (bound: {bound}); "
+            f"pass them to prompt.bind({wanted}(...)).",
+            params_type=wanted,
+        )
 
     @property
     def filesystem(self) -> Filesystem | None:

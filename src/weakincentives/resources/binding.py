@@ -3,6 +3,7 @@
 ResourceError
 ├── UnboundResourceError        nothing is bound to the requested protocol
 ├── CircularDependencyError     providers depend on each other in a circle
+├── RolledBackError             passed to the context manager of a resource whose tool call failed
 ├── ScopeError                  a TOOL_CALL resource requested outside a tool call, or by a SINGLETON
 ├── ResourceCloseError          one or more resources failed to close; also an ExceptionGroup
 └── ResourceRestoreError        one or more resources failed to restore; also an ExceptionGroup
@@ -10,7 +11,8 @@ ResourceError
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Protocol, TypeAlias, TypeGuard, TypeVar, runtime_checkable
@@ -51,6 +53,11 @@ class Resolver(Protocol):
 
     def get_optional(self, protocol: ClassOf[T]) -> T | None: ...
 
+    async def get_async(self, protocol: ClassOf[T]) -> T: ...
+
+
+Provided: TypeAlias = T | Awaitable[T] | AbstractContextManager[T] | AbstractAsyncContextManager[T]
+
 
 # No slots: `Binding[Clock](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
 @dataclass(frozen=True)
@@ -59,14 +66,15 @@ class Binding(Generic[T]):
 
     Binding(HTTPClient, lambda r: HTTPClient(timeout=r.get(Config).timeout))
 
-    What a provider returns belongs to the context, which closes it (`close()` or `aclose()`, sync or async). An
-    instance passed to `Binding.instance` belongs to the caller and is never closed.
+    What a provider returns belongs to the context: it is awaited if the provider is async, a context manager (sync or
+    async) is entered and left, and anything else is closed (`close()` or `aclose()`, sync or async). An instance passed
+    to `Binding.instance` belongs to the caller and is never entered or closed.
 
     A binding with `fallback=True` never replaces another binding of the same protocol.
     """
 
     protocol: ClassOf[T]
-    provider: Callable[[Resolver], T]
+    provider: Callable[[Resolver], Provided[T]]
     scope: Scope = Scope.SINGLETON
     eager: bool = False
     fallback: bool = False
@@ -162,6 +170,10 @@ class ScopeError(ResourceError):
         super().__init__(message)
         self.protocol = protocol
         self.chain = chain
+
+
+class RolledBackError(ResourceError):
+    """Passed to the context manager of a resource that was created in a failed tool call, to undo its work."""
 
 
 class ResourceErrors(ResourceError, ExceptionGroup[Exception]):

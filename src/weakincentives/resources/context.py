@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import suppress
-from contextvars import ContextVar, copy_context
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
 from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from weakincentives._fence import check_fence, current_calls
 from weakincentives.resources.binding import (
@@ -21,6 +19,7 @@ from weakincentives.resources.binding import (
     ResourceError,
     ResourceErrors,
     ResourceRestoreError,
+    RolledBackError,
     Scope,
     ScopeError,
     Snapshotable,
@@ -29,10 +28,23 @@ from weakincentives.resources.binding import (
     is_snapshotable,
     type_name,
 )
+from weakincentives.resources.lifecycle import (
+    Creation,
+    Held,
+    Steps,
+    Work,
+    awaited,
+    creating,
+    exited,
+    provide,
+)
+
+if TYPE_CHECKING:
+    from weakincentives.resources.loop import ContextLoop
 
 T = TypeVar("T")
-_creating: ContextVar[tuple[object, tuple[type, ...]]] = ContextVar("weakincentives_creating", default=(None, ()))
-"""The root context whose providers are running, and the resources that they create, outermost first."""
+# How often a thread that runs an event loop checks whether the creation it waits for needs that loop.
+POLL_SECONDS = 0.02
 
 
 class ResourceRegistry:
@@ -106,9 +118,9 @@ class ResourceRegistry:
         """The bindings by protocol, read-only."""
         return self._bindings
 
-    def create_context(self) -> ScopedResourceContext:
-        """A new context, in which nothing has been created yet."""
-        return ScopedResourceContext(self._bindings)
+    def create_context(self, loop: ContextLoop | None = None) -> ScopedResourceContext:
+        """A new context, in which nothing has been created yet; its async resources use the loop, or one of its own."""
+        return ScopedResourceContext(self._bindings, loop=loop)
 
     def __contains__(self, protocol: object) -> bool:
         return protocol in self._bindings
@@ -143,6 +155,8 @@ class ScopedResourceContext:
 
     `with registry.create_context() as resources:` (or `async with`) starts and closes it. Several threads may use one
     context; a singleton is still created once. `tool_scope()` returns the child context of one tool call.
+
+    Async resources live on one event loop: the one that runs `async with`, else one in a thread of the context.
     """
 
     def __init__(
@@ -151,6 +165,7 @@ class ScopedResourceContext:
         *,
         root: ScopedResourceContext | None = None,
         own: Mapping[type, Any] = MappingProxyType({}),
+        loop: ContextLoop | None = None,
     ) -> None:
         self._bindings = bindings
         self._own = own
@@ -158,7 +173,14 @@ class ScopedResourceContext:
         self._lock = threading.RLock()
         self._closed = False
         self._values: dict[type, Any] = {}
-        self._created: list[tuple[type, Any]] = []
+        self._created: list[Held] = []
+        self._pending: dict[type, Creation] = {}
+        if root is None:
+            # Which resource each one that is being created waits for.
+            self._needs: dict[type, type] = {}
+            # Async resources of failed calls, which could not be closed when they were rolled back.
+            self._dropped: list[Held] = []
+            self._loop, self._owns_loop = loop, loop is None
         # The tool calls for which each was created.
         self._makers: dict[type, tuple[object, ...]] = {}
         self._initial_states: dict[type, Any] | None = None if root is None or root._initial_states is None else {}
@@ -172,11 +194,28 @@ class ScopedResourceContext:
     @property
     def holds_any(self) -> bool:
         """True if there is something to close."""
-        return bool(self._created)
+        return bool(self._created or self._root._dropped)
+
+    @property
+    def loop(self) -> ContextLoop:
+        """The event loop of the context's async resources, which async tools of sync runs use too."""
+        root = self._root
+        with root._lock:
+            if root._loop is None:
+                from weakincentives.resources.loop import ContextLoop
+
+                root._loop = ContextLoop()
+            return root._loop
 
     def get(self, protocol: ClassOf[T]) -> T:
         """The resource bound to `protocol`, created if necessary."""
-        return cast(T, self._resolve(protocol))
+        value = self._existing(protocol)
+        return cast(T, self._run(self._resolve(protocol)) if value is None else value)
+
+    async def get_async(self, protocol: ClassOf[T]) -> T:
+        """`get` in async code, which must not block while a resource is created asynchronously."""
+        value = self._existing(protocol)
+        return cast(T, await self._run_async(self._resolve(protocol)) if value is None else value)
 
     def get_optional(self, protocol: ClassOf[T]) -> T | None:
         """Like `get`, but None if nothing is bound to `protocol`."""
@@ -184,12 +223,25 @@ class ScopedResourceContext:
 
     def start(self) -> None:
         """Create the eager singletons; if one fails, those created before it are closed."""
+        if self._loop is not None:
+            self._loop.home = None
         try:
-            for protocol, binding in self._bindings.items():
-                if binding.eager:
-                    self._resolve(protocol)
+            for protocol in self._eager():
+                self.get(protocol)
         except BaseException as error:
-            self._close_after(error)
+            self._run(self._ending(error, "close"))
+            raise
+
+    async def start_async(self) -> None:
+        """`start` on the running event loop, on which async resources live from now on."""
+        from asyncio import get_running_loop
+
+        self.loop.home = get_running_loop()
+        try:
+            for protocol in self._eager():
+                await self.get_async(protocol)
+        except BaseException as error:
+            await self._run_async(self._ending(error, "aclose"))
             raise
 
     def tool_scope(self) -> ScopedResourceContext:
@@ -238,11 +290,15 @@ class ScopedResourceContext:
 
     def close(self) -> None:
         """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
-        self._close_after(None)
+        # Most tool calls create nothing.
+        if self._root is self or self.holds_any:
+            self._run(self._ending(None, "close"))
+        else:
+            self._start_closing()
 
     async def aclose(self) -> None:
         """`close()`, awaiting the resources that close asynchronously."""
-        await self._close_all(self._start_closing(), _aclose, None)
+        await self._run_async(self._ending(None, "aclose"))
 
     def __enter__(self) -> Self:
         if self._root is self:
@@ -252,57 +308,108 @@ class ScopedResourceContext:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._close_after(error)
+        self._run(self._ending(error, "close"))
 
     async def __aenter__(self) -> Self:
-        return self.__enter__()
+        if self._root is self:
+            await self.start_async()
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        await self._close_all(self._start_closing(), _aclose, error)
+        await self._run_async(self._ending(error, "aclose"))
 
     def __repr__(self) -> str:
         kind = "resources" if self._root is self else "tool scope"
         state = "closed" if self._closed else ", ".join(type_name(protocol) for protocol in self._values)
         return f"<{kind}: {state or 'nothing created'}>"
 
-    def _close_after(self, error: BaseException | None) -> None:
-        # Most tool calls create nothing. The coroutine never waits, because `_close` leaves nothing to wait for.
-        if created := self._start_closing():
-            with suppress(StopIteration):
-                self._close_all(created, _close, error).send(None)
+    def _run(self, steps: Steps[T]) -> T:
+        """Take the steps while this thread waits."""
+        outcome = error = None
+        while True:
+            try:
+                step = steps.send(outcome) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                return cast(T, stop.value)
+            outcome = error = None
+            try:
+                if isinstance(step, Work):
+                    self._note_awaiting()
+                    outcome = self.loop.block(step.run, step.loop, anywhere=self._closed)
+                elif step.done is not None:
+                    self._join(step, step.done)
+            except BaseException as raised:
+                error = raised
 
-    async def _close_all(
-        self,
-        created: list[tuple[type, Any]],
-        close: Callable[[Any], Awaitable[object] | None],
-        error: BaseException | None,
-    ) -> None:
+    async def _run_async(self, steps: Steps[T]) -> T:
+        """Take the steps on the running event loop."""
+        outcome = error = None
+        while True:
+            try:
+                step = steps.send(outcome) if error is None else steps.throw(error)
+            except StopIteration as stop:
+                return cast(T, stop.value)
+            outcome = error = None
+            try:
+                if isinstance(step, Work):
+                    self._note_awaiting()
+                    outcome = await self.loop.wait(step.run, step.loop)
+                elif step.done is not None:
+                    from asyncio import wrap_future
+
+                    await wrap_future(step.done)
+            except BaseException as raised:
+                error = raised
+
+    def _join(self, creation: Creation, done: Future[None]) -> None:
+        """Wait until another thread or task has created the resource, unless that needs the loop of this thread."""
+        from weakincentives.resources.loop import OnOwnLoop
+
+        here = self._root._loop is not None and self._root._loop.is_here()
+        while True:
+            try:
+                return done.result(POLL_SECONDS if here else None)
+            except TimeoutError:
+                if creation.awaits:
+                    raise OnOwnLoop from None
+
+    def _note_awaiting(self) -> None:
+        """Note that what is being created here needs the event loop."""
+        for protocol in creating.get()[1]:
+            for context in self._layers():
+                if creation := context._pending.get(protocol):
+                    creation.awaits = True
+
+    def _eager(self) -> list[type]:
+        return [protocol for protocol, binding in self._bindings.items() if binding.eager]
+
+    def _ending(self, error: BaseException | None, closer: str) -> Steps[None]:
         """Close everything; a failure becomes a note on the error that ended the block, if there is one."""
         failures: list[tuple[str, BaseException]] = []
-        for protocol, value in created:
+        dropped, created = self._start_closing()
+        for held in (*dropped, *reversed(created)):
             try:
-                pending = close(value)
-                if pending is not None:
-                    await pending
+                yield from held.end(_rolled_back(held) if held in dropped else error, closer)
             except BaseException as raised:
-                failures.append((type_name(protocol), raised))
+                failures.append((type_name(held.protocol), raised))
+        if self._root is self and self._owns_loop and self._loop is not None:
+            self._loop.close()
         failure = _failure(ResourceCloseError, "close", failures)
         if failure and error is None:
             raise failure
         if failure and error:
             error.add_note(str(failure))
 
-    def _resolve(self, protocol: Any) -> Any:
+    def _existing(self, protocol: Any) -> Any:
         value = self._values.get(protocol)
-        if value is None:
-            value = self._root._values.get(protocol)
-        if value is not None:
-            return value
+        return self._root._values.get(protocol) if value is None else value
+
+    def _resolve(self, protocol: Any) -> Steps[Any]:
         self._check_open()
-        creating = _creating.get()
-        chain = creating[1] if creating[0] is self._root else ()
+        whose = creating.get()
+        chain = whose[1] if whose[0] is self._root else ()
         binding = self._bindings.get(protocol)
         if binding is None:
             raise UnboundResourceError(protocol, chain)
@@ -311,21 +418,56 @@ class ScopedResourceContext:
         if binding.scope is Scope.TOOL_CALL and self._root is self:
             raise _out_of_scope(protocol, chain)
         owner = self._root if binding.scope is Scope.SINGLETON else self
-        return owner._create(binding, (*chain, protocol))
+        create = owner._create_each if binding.scope is Scope.PROTOTYPE else owner._create
+        return (yield from create(binding, (*chain, protocol)))
 
-    def _create(self, binding: Binding[Any], chain: tuple[type, ...]) -> Any:
-        protocol = chain[-1]
-        with self._lock:
-            self._check_open()
-            if binding.scope is not Scope.PROTOTYPE and protocol in self._values:
-                return self._values[protocol]
-            value = _provide(self, binding, chain)
-            if _is_closeable(value) or binding.scope is not Scope.PROTOTYPE:
-                self._created.append((protocol, value))
-                self._makers[protocol] = current_calls()
-            if binding.scope is not Scope.PROTOTYPE:
-                self._add(protocol, value)
-            return value
+    def _create_each(self, binding: Binding[Any], chain: tuple[type, ...]) -> Steps[Any]:
+        held = yield from provide(self, self._root, binding, chain)
+        if held.ends:
+            self._created.append(held)
+        return held.value
+
+    def _create(self, binding: Binding[Any], chain: tuple[type, ...]) -> Steps[Any]:
+        """Create a shared resource, or wait until another thread or task has done so."""
+        protocol, creation = chain[-1], Creation()
+        while True:
+            with self._lock:
+                self._check_open()
+                if protocol in self._values:
+                    return self._values[protocol]
+                other = self._pending.setdefault(protocol, creation)
+                if other is not creation:
+                    self._check_circle(chain)
+                    other.done = other.done or Future()
+                if len(chain) > 1:
+                    self._root._needs[chain[-2]] = protocol
+            if other is creation:
+                break
+            yield from awaited(other, chain)
+        try:
+            held = yield from provide(self, self._root, binding, chain)
+            with self._lock:
+                if not self._closed:
+                    self._created.append(held)
+                    self._makers[protocol] = current_calls()
+                    self._add(protocol, held.value)
+                    return held.value
+        finally:
+            with self._lock:
+                del self._pending[protocol]
+                self._root._needs.pop(protocol, None)
+            if creation.done is not None:
+                creation.done.set_result(None)
+        yield from held.end(None, "close")
+        return self._check_open()
+
+    def _check_circle(self, chain: tuple[type, ...]) -> None:
+        """Raise if the resource to wait for is itself waiting, in another thread or task, for one of the chain."""
+        path = [*chain]
+        while (needed := self._root._needs.get(path[-1])) is not None:
+            path.append(needed)
+            if needed in chain:
+                raise CircularDependencyError(tuple(path[path.index(needed) :]))
 
     def _add(self, protocol: type, value: Any) -> None:
         if self._initial_states is not None and is_snapshotable(value):
@@ -342,14 +484,23 @@ class ScopedResourceContext:
             states: Mapping[type, Any] = snapshot if known else initial
             steps: list[Callable[[], object]] = [partial(value.restore, states[protocol])] if protocol in states else []
             if not known and protocol in self._makers:
-                self._created = [entry for entry in self._created if entry[1] is not value]
+                held = next(held for held in self._created if held.value is value)
+                self._created.remove(held)
                 del self._values[protocol]
-                steps += [partial(_close, value)] if _is_closeable(value) else []
+                steps.append(partial(self._drop, held))
             for step in steps:
                 try:
                     step()
                 except (Exception, SystemExit) as error:
                     failures.append((type_name(protocol), error))
+
+    def _drop(self, held: Held) -> None:
+        """End a resource of a failed call, or leave that to the end of the call if this thread runs its event loop."""
+        loop = self._root._loop
+        if loop is not None and held.ends_async and loop.is_here():
+            self._root._dropped.append(held)
+        else:
+            self._run(held.end(_rolled_back(held), "close"))
 
     def _is_of_others(self, protocol: type) -> bool:
         """True if it was created for other tool calls than the current one."""
@@ -359,12 +510,15 @@ class ScopedResourceContext:
     def _layers(self) -> tuple[ScopedResourceContext, ...]:
         return (self,) if self._root is self else (self, self._root)
 
-    def _start_closing(self) -> list[tuple[type, Any]]:
+    def _start_closing(self) -> tuple[list[Held], list[Held]]:
+        root = self._root
         with self._lock:
             self._closed = True
             created, self._created = self._created, []
             self._values = {}
-        return [entry for entry in reversed(created) if _is_closeable(entry[1])]
+        with root._lock:
+            dropped, root._dropped = root._dropped, []
+        return dropped, created
 
     def _check_open(self) -> None:
         if self._closed or self._root._closed:
@@ -378,26 +532,8 @@ def _begin_call(item: Snapshotable) -> Any:
     return item.snapshot() if begin is None else begin(item)
 
 
-def _provide(context: ScopedResourceContext, binding: Binding[Any], chain: tuple[type, ...]) -> Any:
-    token = _creating.set((context._root, chain))
-    try:
-        value = binding.provider(context)
-    except ResourceError:
-        raise
-    except SystemExit as error:
-        raise ResourceError(_exited(f"The provider of {chain_text(chain)}", error)) from error
-    except Exception as error:
-        if not any(note.startswith("While creating resource ") for note in getattr(error, "__notes__", ())):
-            error.add_note(f"While creating resource {chain_text(chain)}")
-        raise
-    finally:
-        _creating.reset(token)
-    if value is None:
-        raise ResourceError(f"The provider of {chain_text(chain)} must return the resource, got None")
-    if inspect.iscoroutine(value):
-        value.close()
-        raise ResourceError(f"The provider of {chain_text(chain)} must be an ordinary function, got an async one")
-    return value
+def _rolled_back(held: Held) -> RolledBackError:
+    return RolledBackError(f"The tool call that created {type_name(held.protocol)} failed, so its work is rolled back")
 
 
 def _out_of_scope(protocol: type, chain: tuple[type, ...]) -> ScopeError:
@@ -413,55 +549,14 @@ def _out_of_scope(protocol: type, chain: tuple[type, ...]) -> ScopeError:
     return ScopeError(message, protocol=protocol, chain=chain)
 
 
-def _exited(what: str, error: SystemExit) -> str:
-    return f"{what} raised {error!r}; raise an Exception instead"
-
-
 def _failure(kind: type[ResourceErrors], verb: str, failures: list[tuple[str, BaseException]]) -> ResourceErrors | None:
     """The failures as one exception; one that stops the program is raised by itself."""
     found: list[tuple[str, Exception]] = []
     for name, error in failures:
         if isinstance(error, SystemExit):
-            error = ResourceError(_exited("it", error))
+            error = ResourceError(exited("it", error))
         if not isinstance(error, Exception):
             raise error
         found.append((name, error))
     summary = "; ".join(f"{name}: {error or type(error).__name__}" for name, error in found)
     return kind(f"Could not {verb} {summary}", [error for _, error in found]) if found else None
-
-
-def _is_closeable(value: object) -> bool:
-    kind = type(value)
-    return callable(getattr(kind, "close", None)) or callable(getattr(kind, "aclose", None))
-
-
-def _close(value: Any) -> None:
-    """Call `close()`, else `aclose()`; run an awaitable to completion on its own event loop."""
-    close = getattr(value, "close", None)
-    result = close() if callable(close) else value.aclose()
-    if inspect.isawaitable(result):
-        _run(result)
-
-
-def _aclose(value: Any) -> Awaitable[object] | None:
-    """Call `aclose()`, else `close()`; returns what to await, if anything."""
-    close = getattr(value, "aclose", None)
-    result = close() if callable(close) else value.close()
-    return result if inspect.isawaitable(result) else None
-
-
-def _run(result: Awaitable[object]) -> None:
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
-
-    async def wait() -> None:
-        await result
-
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        asyncio.run(wait())
-        return
-    # The loop of this thread is running and cannot be re-entered, so use another thread.
-    with ThreadPoolExecutor(1, "close-resource") as pool:
-        pool.submit(copy_context().run, asyncio.run, wait()).result()

@@ -258,13 +258,12 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
 
 @contextmanager
 def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
-    """Claim the session, connect the bus, and stop the async tools' helper thread afterwards."""
+    """Claim the session and connect the bus."""
     with loop.scope.meter.on_errors(), loop.session.claim(loop.owner):
         unsubscribe = None if bus is None else loop.session.observe(bus.dispatch)
         try:
             yield
         finally:
-            loop.bridge.close()
             if unsubscribe is not None:
                 unsubscribe()
 
@@ -291,7 +290,7 @@ async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id:
     finished = False
     try:
         async with AsyncExitStack() as stack:
-            prompt.resources.enter(session)
+            await prompt.resources.enter_async(session)
             stack.push_async_exit(prompt.resources)
             yield
             finished = True

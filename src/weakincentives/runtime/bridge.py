@@ -130,51 +130,34 @@ class HandlerCall:
 Step = HandlerCall | Callable[[], Any] | ScopedResourceContext
 
 
-class AsyncBridge:
-    """Runs async handlers of sync runs on an event loop in its own thread, started on first use."""
+def wait(awaitable: Any, thread: LoopThread, call: HandlerCall | None = None) -> Any:
+    """The awaitable's result, from an event loop in another thread.
 
-    def __init__(self) -> None:
-        self._thread: LoopThread | None = None
-        self._lock = threading.Lock()
+    On a timeout or interrupt it is cancelled, and has ended before this raises.
+    """
+    call = call or HandlerCall(lambda: None, None)
+    task: asyncio.Task[Any] | None = None
 
-    def wait(self, awaitable: Any, call: HandlerCall | None = None) -> Any:
-        """The awaitable's result. On a timeout or interrupt it is cancelled, and has ended before this raises."""
-        call, thread = call or HandlerCall(lambda: None, None), self._started()
-        task: asyncio.Task[Any] | None = None
-
-        async def work() -> Any:
-            nonlocal task
-            task = asyncio.current_task()
-            try:
-                return await _Waiting().handle(call, _task(awaitable))
-            finally:
-                call.ended.set()
-
-        def cancel() -> None:
-            with contextlib.suppress(RuntimeError):  # The loop may be closed already.
-                # Not before the work has begun, for it to end in order.
-                thread.loop.call_soon_threadsafe(thread.loop.call_soon, lambda: task and task.cancel())
-
-        call.cancel = cancel
+    async def work() -> Any:
+        nonlocal task
+        task = asyncio.current_task()
         try:
-            return thread.submit(work()).result()
-        except BaseException:
-            cancel()
-            call.ended.wait(2 * CLEANUP_SECONDS)
-            raise
+            return await _Waiting().handle(call, _task(awaitable))
+        finally:
+            call.ended.set()
 
-    def close(self) -> None:
-        with self._lock:
-            thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.stop()
-            thread.join()
+    def cancel() -> None:
+        with contextlib.suppress(RuntimeError):  # The loop may be closed already.
+            # Not before the work has begun, for it to end in order.
+            thread.loop.call_soon_threadsafe(thread.loop.call_soon, lambda: task and task.cancel())
 
-    def _started(self) -> LoopThread:
-        with self._lock:
-            if self._thread is None:
-                self._thread = LoopThread("wink-async-tools")
-            return self._thread
+    call.cancel = cancel
+    try:
+        return thread.submit(work()).result()
+    except BaseException:
+        cancel()
+        call.ended.wait(2 * CLEANUP_SECONDS)
+        raise
 
 
 class Cursor(Generic[S, T]):
@@ -264,8 +247,8 @@ def exited(error: SystemExit, prompt_name: str, phase: EvaluationPhase) -> Promp
     return PromptEvaluationError(problem, prompt_name=prompt_name, phase=phase)
 
 
-def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
-    """Make a tool call in this thread."""
+def call_sync(steps: Generator[Step, Any, T], thread: Callable[[], LoopThread]) -> T:
+    """Make a tool call in this thread; `thread` gives the event loop for async code."""
 
     def perform(step: Step) -> Any:
         if isinstance(step, ScopedResourceContext):
@@ -273,9 +256,9 @@ def call_sync(steps: Generator[Step, Any, T], bridge: AsyncBridge) -> T:
         if isinstance(step, HandlerCall):
             with step.fence:
                 value = step.call()
-                return bridge.wait(value, step) if inspect.isawaitable(value) else value
+                return wait(value, thread(), step) if inspect.isawaitable(value) else value
         value = _call(step)
-        return bridge.wait(value) if inspect.isawaitable(value) else value
+        return wait(value, thread()) if inspect.isawaitable(value) else value
 
     return run_steps(steps, perform)
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from weakincentives._fence import current_calls, working_for
 from weakincentives._frozen import quick_init
+from weakincentives._loops import LoopThread
 from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import (
     AbandonedCallError,
@@ -36,7 +37,6 @@ from weakincentives.prompt import (
 )
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.bridge import (
-    AsyncBridge,
     HandlerCall,
     HandlerTimeout,
     Latch,
@@ -117,7 +117,6 @@ class ToolExecutor:
 
     context: RunContext
     toolbox: Toolbox = field(default_factory=Toolbox)
-    bridge: AsyncBridge = field(default_factory=AsyncBridge)
     idempotency_key: Callable[[ToolCall], str] | None = None
     emitted: Callable[[ToolCall, Any], None] | None = None
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
@@ -161,7 +160,10 @@ class ToolExecutor:
         return all((tool := self.toolbox.tool(call.name)) is not None and tool.read_only for call in calls)
 
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
-        return call_sync(self._steps(call), self.bridge)
+        return call_sync(self._steps(call), self._thread)
+
+    def _thread(self) -> LoopThread:
+        return self.context.resources.loop.thread()
 
     def _steps(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         try:
@@ -203,7 +205,7 @@ class ToolExecutor:
         for pending in list(self._pending):
             if pending.claim_end():
                 with working_for(pending.owner):
-                    call_sync(self._stop(pending), self.bridge)
+                    call_sync(self._stop(pending), self._thread)
             elif pending.owner not in current_calls():
                 pending.ended.wait()
 

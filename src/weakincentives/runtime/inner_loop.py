@@ -26,7 +26,7 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime import events
-from weakincentives.runtime.bridge import AsyncBridge, contained
+from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.messages import (
@@ -96,7 +96,6 @@ class InnerLoop:
         # The reason why the model begins again, for a streaming driver to show.
         self.begins_again: str | None = None
         self.in_conversation = beginning == "exchange"
-        self.bridge = AsyncBridge()
         scope.codecs[adapter.name] = adapter.hosted_tool_codecs
         pending = None if message is None or message.kind in scope.given else message
         config = InnerLoopConfig(adapter.supports_dynamic_tools) if config is None else config
@@ -108,7 +107,7 @@ class InnerLoop:
         self._tools = OfferedTools(context)
         self.toolbox = self._tools.toolbox
         self.notices = Notices(context, self._tools)
-        self.executor = ToolExecutor(context, self.toolbox, self.bridge)
+        self.executor = ToolExecutor(context, self.toolbox)
         self._start = RunStart(context, self._tools, self.notices, beginning)
         # The text of the current reply that a streaming driver has shown.
         self.partial_text: list[str] = []

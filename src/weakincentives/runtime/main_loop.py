@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
@@ -170,19 +171,28 @@ class Conversation(Generic[OutputT]):
         self.session = Session() if session is None else session
         self.total = total
         self._loop = MainLoop(max_expansions=max_expansions, budget=budget)
+        self.prompt.resources.keep_loop()
+        weakref.finalize(self, self.prompt.resources.close_loop).atexit = False
 
     def __enter__(self) -> Self:
         self.prompt.resources.enter(self.session)
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self.prompt.resources.__exit__(*error)
+        try:
+            self.prompt.resources.__exit__(*error)
+        finally:
+            self.prompt.resources.close_loop()
 
     async def __aenter__(self) -> Self:
-        return self.__enter__()
+        await self.prompt.resources.enter_async(self.session)
+        return self
 
     async def __aexit__(self, *error: Any) -> None:
-        await self.prompt.resources.__aexit__(*error)
+        try:
+            await self.prompt.resources.__aexit__(*error)
+        finally:
+            self.prompt.resources.close_loop()
 
     @property
     def conversation_id(self) -> str:

@@ -1,6 +1,6 @@
 """Typed values to JSON and back, JSON Schema, and a tagged form of JSON that preserves every type."""
 
-from weakincentives.serde.checked import check_tagged, load_checked
+from weakincentives.serde.checked import check_tagged, load_checked, undeclared
 from weakincentives.serde.codecs import (
     Codec,
     MalformedJson,
@@ -24,7 +24,15 @@ from weakincentives.serde.records import (
     is_record,
 )
 from weakincentives.serde.strict import describe_bounds, is_strict, to_strict
-from weakincentives.serde.tagged import declare_type, dump_tagged, is_declared, load_tagged, register_type
+from weakincentives.serde.tagged import (
+    declare_type,
+    dump_tagged,
+    is_declared,
+    load_tagged,
+    own_constructors,
+    register_type,
+)
+from weakincentives.serde.upgrade import Upgrades, named_types, upgrade_tagged
 
 __all__ = [
     "Codec",
@@ -32,6 +40,7 @@ __all__ = [
     "ForeignSchema",
     "MalformedJson",
     "UnresolvedType",
+    "Upgrades",
     "check_tagged",
     "codec",
     "columns",
@@ -51,8 +60,12 @@ __all__ = [
     "is_strict",
     "load_checked",
     "load_tagged",
+    "named_types",
+    "own_constructors",
     "parse",
     "register_type",
     "schema",
     "to_strict",
+    "undeclared",
+    "upgrade_tagged",
 ]

@@ -96,8 +96,14 @@ def _check_instance(cls: type, annotation: Any, data: Any) -> None:
     elif isinstance(data, dict):
         types = _types.get()
         if not (found is cls or found in _PLAIN or types is None or found in types or is_declared(found)):
-            raise Failure(f"{found.__module__}:{found.__qualname__} is not declared as data; pass it in types=")
+            raise Failure(undeclared(found))
         _check_content(found, annotation if found is cls else found, content)
+
+
+def undeclared(cls: type) -> str:
+    """The error for a class that data names and the program has not declared."""
+    name = f"{cls.__module__}:{cls.__qualname__}"
+    return f"{name} is not declared as data; pass it in types=, or create the prompt or tool that uses it first"
 
 
 _check_any: Check = partial(_check_instance, object, Any)

@@ -95,6 +95,17 @@ def is_declared(cls: type) -> bool:
     return cls in _declared or cls.__module__.partition(".")[0] == "weakincentives"
 
 
+def own_constructors() -> list[str]:
+    """The names of the program's dumped classes whose constructors run code of its own, which may refuse its values."""
+    ours = "weakincentives."
+    return [name for name, cls in _KNOWN.items() if not name.startswith(ours) and _has_own_constructor(cls)]
+
+
+def _has_own_constructor(cls: Any) -> bool:
+    params = getattr(cls, "__dataclass_params__", None)
+    return hasattr(cls, "__post_init__") or (params is not None and not params.init)
+
+
 class Failure(Exception):
     """A problem that collects its path while it propagates."""
 

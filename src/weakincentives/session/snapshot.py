@@ -4,14 +4,28 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError, SessionError
-from weakincentives.serde import check_tagged, dump_tagged, is_declared, load_checked
+from weakincentives.serde import (
+    Upgrades,
+    check_tagged,
+    columns,
+    dump_tagged,
+    is_declared,
+    is_record,
+    load_checked,
+    load_tagged,
+    named_types,
+    own_constructors,
+    undeclared,
+    upgrade_tagged,
+)
 from weakincentives.session.slices import Mark
 
 T = TypeVar("T")
@@ -22,13 +36,17 @@ LONG = 200
 
 
 class Snapshot:
-    """The contents of every slice at one moment; `session.restore` goes back to it. Taking one copies no item."""
+    """The contents of every slice at one moment; `session.restore` goes back to it. Taking one copies no item.
 
-    __slots__ = ("marks", "session_id")
+    `problems` lists what `from_json(..., lenient=True)` has left out, each with its place.
+    """
 
-    def __init__(self, session_id: str, marks: dict[type, Mark]) -> None:
+    __slots__ = ("marks", "problems", "session_id")
+
+    def __init__(self, session_id: str, marks: dict[type, Mark], problems: tuple[str, ...] = ()) -> None:
         self.session_id = session_id
         self.marks = marks
+        self.problems = problems
 
     @property
     def slices(self) -> tuple[type, ...]:
@@ -53,7 +71,8 @@ class Snapshot:
     def to_json(self) -> str:
         """The snapshot as JSON text, each item with its type.
 
-        A value that its field does not declare is a `SessionError` here, since `from_json` could not read it.
+        What `from_json` could not read is a `SessionError` here: a value that its field does not declare, or one that
+        the constructor of its class refuses.
         """
         slices = []
         blobs: dict[str, Blob] = {}
@@ -62,6 +81,8 @@ class Snapshot:
             try:
                 dumped = [dump_tagged(item, blobs) for item in items]
                 check_tagged(list[slice_type], dumped)  # type: ignore[valid-type]
+                if _mentions(dumped, own_constructors()):
+                    load_tagged(dumped, blobs)
                 slices.append([dump_tagged(slice_type), [_each_field(parts.share, item) for item in dumped]])
             except SerdeError as error:
                 raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
@@ -73,15 +94,24 @@ class Snapshot:
         return json.dumps(document, ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str | bytes, *, types: Iterable[type] | None = None) -> Snapshot:
+    def from_json(
+        cls,
+        text: str | bytes,
+        *,
+        types: Iterable[type] = (),
+        upgrades: Upgrades = MappingProxyType({}),
+        lenient: bool = False,
+    ) -> Snapshot:
         """Read what `to_json` wrote. Classes are looked up among those the program has defined; nothing is imported.
 
-        Every value must match the declaration of its field. The text chooses the classes of slices, and of values in
-        fields declared as `Any` or as a base class. For text from a source you do not trust, pass `types`: then only
-        these classes are built, and those your program has declared as data: slices with `@reducer` and their events,
-        log entries, params, outputs, and the params and results of tools.
+        Only classes that the program has declared as data are built: slices with `@reducer` and their events, log
+        entries, params, outputs, and the params and results of tools; and those in `types`. For text that you trust,
+        `types=[object]` allows every class of the program. Every value must match the declaration of its field.
+
+        If a class has changed since, `upgrades` maps the name it was stored under to its new class, or to a function
+        from the stored fields to those of today: `{"shop:Refunded": lambda fields: {"cents": fields["amount"]}}`. With
+        `lenient=True`, what cannot be read is left out and listed in `problems`; the conversation survives.
         """
-        known = None if types is None else frozenset(types)
         try:
             document = json.loads(text)
         except RecursionError:
@@ -90,14 +120,9 @@ class Snapshot:
             raise SessionError(f"The text is not a session snapshot: {error}") from error
         match document:
             case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
-                marks: dict[type, Mark] = {}
-                blobs, parts = _parse_blobs(document.get("blobs", [])), _with_texts(document.get("parts", []))
-                for index, entry in enumerate(slices):
-                    slice_type, items = _parse_slice(_unshared(entry, parts), f"$.slices[{index}]", blobs, known)
-                    if slice_type in marks:
-                        raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' appears twice")
-                    marks[slice_type] = (items, len(items))
-                return cls(session_id, marks)
+                reader = _Reader(frozenset((*types, *named_types(upgrades))), upgrades, lenient)
+                marks = reader.read(slices, _with_texts(document.get("parts", [])), document.get("blobs", []))
+                return cls(session_id, marks, tuple(reader.problems))
             case {"format": str(found)} if found.startswith(FORMAT.partition("/")[0]):
                 raise SessionError(
                     f"The snapshot was written by another release ({found}; this one reads {FORMAT}); "
@@ -177,30 +202,109 @@ def _each_field(change: Callable[[Any], Any], item: Any) -> Any:
     return {**item, "v": {name: change(part) for name, part in fields.items()}} if isinstance(fields, dict) else item
 
 
-def _parse_blobs(entries: object) -> dict[str, Blob]:
-    try:
-        blobs = [Blob(b64decode(entry, validate=True)) for entry in entries]  # type: ignore[attr-defined]
-    except (TypeError, ValueError) as error:
-        raise SessionError(f"The snapshot cannot be read: $.blobs: {error}") from error
-    return {blob.digest: blob for blob in blobs}
+def _mentions(dumped: list[Any], names: list[str]) -> bool:
+    text = msgspec.json.encode(dumped) if names else b""
+    return any(name.encode() in text for name in names)
 
 
-def _parse_slice(
-    entry: object, path: str, blobs: dict[str, Blob], types: frozenset[type] | None
-) -> tuple[type, list[Any]]:
-    if not (isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[1], list)):
-        raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
-    slice_type = _load(type, entry[0], f"{path}[0]", blobs)
-    if types is not None and slice_type not in types and not is_declared(slice_type):
-        name = f"{slice_type.__module__}:{slice_type.__qualname__}"
-        raise SessionError(f"The snapshot cannot be read: {path}: {name} is not declared as data; pass it in types=")
-    items = [_load(slice_type, item, f"{path}[1][{index}]", blobs, types) for index, item in enumerate(entry[1])]
-    return slice_type, items
+class _Reader:
+    """Reads the slices of a document; a problem is raised, or if it is lenient, noted."""
 
+    def __init__(self, types: frozenset[type], upgrades: Upgrades, lenient: bool) -> None:
+        self.problems: list[str] = []
+        self._types = None if object in types else types
+        self._upgrades = upgrades
+        self._lenient = lenient
+        self._blobs: dict[str, Blob] = {}
 
-def _load(expected: type, data: object, path: str, blobs: dict[str, Blob], types: frozenset[type] | None = None) -> Any:
-    try:
-        return load_checked(expected, data, blobs, types)
-    except SerdeError as error:
+    def read(self, slices: list[Any], parts: Any, blobs: Any) -> dict[type, Mark]:
+        self._read_blobs(blobs)
+        found: dict[type, list[Any]] = {}
+        for index, entry in enumerate(slices):
+            path, entry = f"$.slices[{index}]", _unshared(entry, parts)
+            if not (isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[1], list)):
+                raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
+            slice_type = self._read_type(entry[0], path)
+            if slice_type is None:
+                continue
+            # Two classes may have become one.
+            if slice_type in found and not self._upgrades:
+                raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' appears twice")
+            items = found.setdefault(slice_type, [])
+            for place, item in enumerate(entry[1]):
+                items.extend(self._read_item(slice_type, item, f"{path}[1][{place}]"))
+        return {slice_type: (items, len(items)) for slice_type, items in found.items()}
+
+    def _read_blobs(self, entries: Any) -> None:
+        for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+            try:
+                blob = Blob(b64decode(entry, validate=True))
+                self._blobs[blob.digest] = blob
+            except (TypeError, ValueError) as error:
+                self._note(f"$.blobs[{index}]", str(error), error)
+
+    def _read_type(self, data: Any, path: str) -> type | None:
+        try:
+            found: type = load_checked(type, upgrade_tagged(data, self._upgrades))
+        except SerdeError as error:
+            self._note_error(f"{path}[0]", error)
+            return None
+        if self._types is None or found in self._types or is_declared(found):
+            return found
+        self._note(path, undeclared(found))
+        return None
+
+    def _read_item(self, slice_type: type, data: Any, path: str) -> Iterator[Any]:
+        """The item, if it can be read; of an unreadable value in one of our own, the rest of that."""
+        try:
+            data = upgrade_tagged(data, self._upgrades, self._blobs, self._types)
+            yield load_checked(slice_type, data, self._blobs, self._types)
+        except SerdeError as error:
+            if not self._lenient or not _is_ours(data):
+                self._note_error(path, error)
+                return
+            try:
+                yield load_checked(slice_type, self._readable(data, path), self._blobs, self._types)
+            except SerdeError as rest:
+                self._note_error(path, rest)
+
+    def _readable(self, data: Any, path: str) -> Any:
+        """One of our records, with the default or None for each field that cannot be read."""
+        known = {column.name: column for column in columns(load_tagged({"$": "type", "v": data["$"]}))}
+        fields = {}
+        for name, value in data["v"].items():
+            try:
+                load_checked(Any, value, self._blobs, self._types)
+            except SerdeError as error:
+                if _is_ours(value):
+                    fields[name] = self._readable(value, f"{path}.{name}")
+                    continue
+                self._note_error(f"{path}.{name}", error)
+                if name in known and known[name].required:
+                    fields[name] = None
+            else:
+                if name in known:
+                    fields[name] = value
+                else:
+                    self._note(path, f"{data['$']} has no field {name!r}")
+        return {**data, "v": fields}
+
+    def _note_error(self, path: str, error: SerdeError) -> None:
         where, message = error.problems[0]
-        raise SessionError(f"The snapshot cannot be read: {path}{where.removeprefix('$')}: {message}") from error
+        self._note(f"{path}{where.removeprefix('$')}", message, error)
+
+    def _note(self, path: str, message: str, error: Exception | None = None) -> None:
+        if not self._lenient:
+            raise SessionError(f"The snapshot cannot be read: {path}: {message}") from error
+        self.problems.append(f"{path}: {message}")
+
+
+def _is_ours(data: Any) -> bool:
+    """True for a record of this library, in tagged JSON."""
+    tag = data.get("$") if isinstance(data, dict) else None
+    if not isinstance(tag, str) or not tag.startswith("weakincentives.") or not isinstance(data.get("v"), dict):
+        return False
+    try:
+        return is_record(load_tagged({"$": "type", "v": tag}))
+    except SerdeError:
+        return False

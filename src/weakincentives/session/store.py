@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from weakincentives._fence import check_fence
 from weakincentives.errors import SessionError
+from weakincentives.serde import declare_type
 from weakincentives.session.slices import (
     Column,
     FunctionReducer,
@@ -88,6 +89,7 @@ class SliceStore:
             self._run(DispatchPlan(own, steps, (column,)), event)
 
     def install(self, slice_type: type, initial: Callable[[], Any] | None) -> None:
+        declare_type(slice_type)
         with self.lock:
             column = self.writable(slice_type)
             if initial is not None:
@@ -98,6 +100,8 @@ class SliceStore:
                 self._install(column, slice_type)
 
     def register(self, slice_type: type, event_type: type, function: FunctionReducer) -> None:
+        for cls in (slice_type, event_type):
+            declare_type(cls)
         with self.lock:
             column = self.writable(slice_type)
             column.functions = (*column.functions, (event_type, function))

@@ -11,11 +11,12 @@ import logging
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
 from hashlib import blake2b
 from itertools import pairwise
-from types import UnionType
+from types import MappingProxyType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
@@ -25,7 +26,7 @@ from weakincentives.errors import SerdeError
 from weakincentives.prompt import SectionPath, SectionVisibility, Span
 from weakincentives.redaction import REDACTED
 from weakincentives.runtime import ModelCalled, PromptRendered, SectionsExposed
-from weakincentives.serde import load_tagged
+from weakincentives.serde import Upgrades, load_tagged, upgrade_tagged
 from weakincentives.telemetry.redaction import Redactor, is_secret_name
 from weakincentives.telemetry.values import EVENTS, MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
 
@@ -297,19 +298,23 @@ def blob_digests(payload: str) -> list[str]:
     return _BLOB.findall(payload)
 
 
-def load(data: Any, blobs: dict[str, Blob], unknown: set[str], text: str) -> Any:
-    """`load_tagged`, with an `UnknownType` for each value whose class this process has not imported.
+def load(
+    data: Any, blobs: dict[str, Blob], unknown: set[str], text: str, upgrades: Upgrades = MappingProxyType({})
+) -> Any:
+    """`load_tagged`, with an `UnknownType` for each value of a class that this process has not, or no longer so.
 
     A failed lookup takes milliseconds, so `unknown` collects the names of missing classes over many loads; `text` is
     what the data was decoded from.
     """
+    with suppress(SerdeError):
+        data = upgrade_tagged(data, upgrades, blobs)
     if not any(tag in text for tag in unknown):
         try:
             return load_tagged(data, blobs)
         except SerdeError:
             pass
     try:
-        return load_tagged(_known_types(data, unknown), blobs)
+        return load_tagged(_known_types(data, unknown, blobs), blobs)
     except SerdeError:
         return UnknownType(str(data["$"]), data.get("v")) if isinstance(data, dict) and "$" in data else data
 
@@ -353,25 +358,32 @@ def check_for(hint: Any) -> Check:
     return lambda value: type(value) is cls and all(check(getattr(value, name)) for name, check in checks)
 
 
-def _known_types(data: Any, unknown: set[str]) -> Any:
+def _known_types(data: Any, unknown: set[str], blobs: dict[str, Blob]) -> Any:
     if isinstance(data, list):
-        return [_known_types(item, unknown) for item in data]
+        return [_known_types(item, unknown, blobs) for item in data]
     if not isinstance(data, dict):
         return data
-    inner = {key: _known_types(item, unknown) if key != "$" else item for key, item in data.items()}
+    inner = {key: _known_types(item, unknown, blobs) if key != "$" else item for key, item in data.items()}
     tag = data.get("$")
-    if not isinstance(tag, str) or ":" not in tag or (tag not in unknown and _is_known(tag)):
+    if not isinstance(tag, str) or ":" not in tag or "v" not in data:
         return inner
-    unknown.add(tag)
+    if tag in unknown or not _is_known(tag):
+        unknown.add(tag)
+    elif tag.startswith("weakincentives.") or _is_readable(inner, blobs):
+        return inner
     return {"$": _UNKNOWN, "v": {"type": tag, "value": inner["v"]}}
 
 
-def _is_known(tag: str) -> bool:
+def _is_readable(data: Any, blobs: dict[str, Blob]) -> bool:
     try:
-        load_tagged({"$": "type", "v": tag})
+        load_tagged(data, blobs)
     except SerdeError:
         return False
     return True
+
+
+def _is_known(tag: str) -> bool:
+    return _is_readable({"$": "type", "v": tag}, {})
 
 
 def _hash(text: str) -> str:

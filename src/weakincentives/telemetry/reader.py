@@ -12,12 +12,14 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import WinkError
+from weakincentives.serde import Upgrades
 from weakincentives.telemetry.payload import blob_digests, checked, is_packed, load, references, unpack
 from weakincentives.telemetry.values import Unreadable
 
@@ -202,11 +204,20 @@ class RecordedEvent:
 class EventReader:
     """A run file open for reading; it may still be written to.
 
-    `problems` lists what cannot be read in a damaged file; everything else is still read.
+    `upgrades` reads values recorded before their class changed, as in `Snapshot.from_json`; without one, such a value
+    is an `UnknownType` with the recorded fields. `problems` lists what cannot be read in a damaged file; everything
+    else is still read.
     """
 
-    def __init__(self, path: str | os.PathLike[str], connection: sqlite3.Connection | None = None) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        connection: sqlite3.Connection | None = None,
+        *,
+        upgrades: Upgrades = MappingProxyType({}),
+    ) -> None:
         self.path = Path(path)
+        self._upgrades = upgrades
         self.problems: list[str] = []
         self._lock = threading.Lock()
         self._connection = connection or open_for_reading(self.path)
@@ -303,10 +314,10 @@ class EventReader:
         inner = [references(part)[1] for part in parts.values()]
         found = self._texts({key for keys in (*inner, *(keys for _, keys in packed.values())) for key in keys})
         unknown: set[str] = set()
-        shared |= {key: _decoded(part, found, {}, {}, unknown) for key, part in parts.items()}
+        shared |= {key: self._decoded(part, found, {}, {}, unknown) for key, part in parts.items()}
         self._keep(shared)
         blobs = self.blobs({digest for text in texts for digest in blob_digests(text)})
-        return [_decoded(text, found, shared, blobs, unknown) for text in texts]
+        return [self._decoded(text, found, shared, blobs, unknown) for text in texts]
 
     def blobs(self, digests: Iterable[str]) -> dict[str, Blob]:
         """Recorded media by digest."""
@@ -327,19 +338,24 @@ class EventReader:
             self._note(f"{len(missing)} texts are missing, such as {missing[0]}")
         return {key: text for key, text in texts.items() if isinstance(text, str)}
 
+    def _decoded(
+        self,
+        text: str,
+        texts: Mapping[str, str],
+        shared: Mapping[str, Any],
+        blobs: dict[str, Blob],
+        unknown: set[str],
+    ) -> Any:
+        try:
+            data = msgspec.json.decode(text)
+            data = unpack(data, texts, shared) if is_packed(text) else data
+            return load(data, blobs, unknown, text, self._upgrades)
+        except _DAMAGED as error:
+            return Unreadable("", f"{type(error).__name__}: {error}")
+
     def _note(self, problem: str) -> None:
         if problem not in self.problems and len(self.problems) < MAX_PROBLEMS:
             self.problems.append(problem)
-
-
-def _decoded(
-    text: str, texts: Mapping[str, str], shared: Mapping[str, Any], blobs: dict[str, Blob], unknown: set[str]
-) -> Any:
-    try:
-        data = msgspec.json.decode(text)
-        return load(unpack(data, texts, shared) if is_packed(text) else data, blobs, unknown, text)
-    except _DAMAGED as error:
-        return Unreadable("", f"{type(error).__name__}: {error}")
 
 
 def marks(values: Sequence[Any]) -> str:

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from types import MappingProxyType
 from typing import Any, Literal
 
 import msgspec
@@ -15,6 +16,7 @@ from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Ledger, RunHistory, ledger_of
+from weakincentives.serde import Upgrades
 from weakincentives.telemetry.reader import SILENT_SECONDS, EventReader, RecordedEvent, RunFileError, marks
 from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
 
@@ -275,12 +277,15 @@ class RunStore(EventReader):
         return " AND ".join(where), values
 
 
-def read_run(path: str | os.PathLike[str], run_id: str) -> tuple[Any, ...]:
+def read_run(
+    path: str | os.PathLike[str], run_id: str, *, upgrades: Upgrades = MappingProxyType({})
+) -> tuple[Any, ...]:
     """The events of a recorded run, equal to those its session dispatched.
 
-    Classes are looked up among those this program has imported; a value of any other class is an `UnknownType`.
+    Classes are looked up among those this program has imported; a value of any other class, or of one that has changed
+    and has no entry in `upgrades`, is an `UnknownType`.
     """
-    with RunStore(path) as store:
+    with RunStore(path, upgrades=upgrades) as store:
         return tuple(recorded.event for recorded in store.all_events(store.run(run_id).run_id))
 
 

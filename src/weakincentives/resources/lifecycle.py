@@ -1,0 +1,204 @@
+"""The life of one resource: what its provider returns is awaited or entered, and left or closed at the end.
+
+Both are generators that yield what is to be awaited, so that sync and async contexts share them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
+from contextlib import suppress
+from contextvars import ContextVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from weakincentives.resources.binding import Binding, Resolver, ResourceError, chain_text, type_name
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
+
+# Entering a lock would acquire it for the resource's whole life.
+_LOCKS = frozenset({"_thread", "threading", "asyncio.locks", "multiprocessing.synchronize"})
+
+creating: ContextVar[tuple[object, tuple[type, ...]]] = ContextVar("weakincentives_creating", default=(None, ()))
+"""The root context whose providers are running, and the resources that they create, outermost first."""
+
+
+class Work:
+    """Something to await, on the loop to which it belongs if there is one; `loop` is then where it was awaited."""
+
+    __slots__ = ("awaitable", "loop")
+
+    def __init__(self, awaitable: Awaitable[Any], loop: AbstractEventLoop | None = None) -> None:
+        self.awaitable = awaitable
+        self.loop = loop
+
+    async def run(self) -> Any:
+        from asyncio import get_running_loop
+
+        self.loop = get_running_loop()
+        return await self.awaitable
+
+    def drop(self) -> None:
+        if inspect.iscoroutine(self.awaitable):
+            self.awaitable.close()
+
+
+class Creation:
+    """A resource that is being created; `awaits` is true if that takes an event loop.
+
+    `done` is there once somebody waits for it.
+    """
+
+    __slots__ = ("awaits", "done")
+
+    def __init__(self) -> None:
+        self.awaits = False
+        self.done: Future[None] | None = None
+
+
+T = TypeVar("T")
+Steps: TypeAlias = Generator[Work | Creation, Any, T]
+
+
+class Held:
+    """A resource that its context created.
+
+    `leave` leaves the context manager that it came from, `own` says that it is that manager itself, and `loop` is the
+    event loop it belongs to, if one was needed to create it.
+    """
+
+    __slots__ = ("_leave", "_own", "loop", "protocol", "value")
+
+    def __init__(
+        self,
+        protocol: type,
+        value: Any,
+        leave: Callable[[BaseException | None], Any] | None = None,
+        *,
+        own: bool = True,
+        loop: AbstractEventLoop | None = None,
+    ) -> None:
+        self.protocol = protocol
+        self.value = value
+        self.loop = loop
+        self._leave = leave
+        self._own = own
+
+    @property
+    def ends(self) -> bool:
+        """True if there is something to leave or to close."""
+        return self._leave is not None or _is_closeable(self.value)
+
+    @property
+    def ends_async(self) -> bool:
+        """True if an event loop is needed for that."""
+        closers = (getattr(type(self.value), name, None) for name in ("close", "aclose"))
+        return self.loop is not None or any(map(inspect.iscoroutinefunction, closers))
+
+    def end(self, error: BaseException | None, closer: str) -> Steps[None]:
+        """Leave the manager with the error, then close a resource that is its own manager or has none.
+
+        `closer` is the method to prefer, `close` or `aclose`.
+        """
+        try:
+            if self._leave is not None:
+                yield from self._finish(self._leave(error))
+        except BaseException as raised:
+            if raised is not error:
+                raise
+        finally:
+            if self._own and _is_closeable(self.value):
+                other = "aclose" if closer == "close" else "close"
+                close = getattr(self.value, closer, None) or getattr(self.value, other)
+                yield from self._finish(close())
+
+    def _finish(self, result: Any) -> Steps[None]:
+        if inspect.isawaitable(result):
+            yield Work(result, self.loop)
+
+
+def provide(resolver: Resolver, root: object, binding: Binding[Any], chain: tuple[type, ...]) -> Steps[Held]:
+    """Call the provider, then await or enter what it returns."""
+    token = creating.set((root, chain))
+    try:
+        held = yield from _held(binding.protocol, binding.provider(resolver), chain)  # type: ignore[arg-type]
+    except ResourceError:
+        raise
+    except SystemExit as error:
+        raise ResourceError(exited(f"The provider of {chain_text(chain)}", error)) from error
+    except Exception as error:
+        if not any(note.startswith("While creating resource ") for note in getattr(error, "__notes__", ())):
+            error.add_note(f"While creating resource {chain_text(chain)}")
+        raise
+    finally:
+        creating.reset(token)
+    if held.value is None:
+        nothing = ResourceError(f"The provider of {chain_text(chain)} must return the resource, got None")
+        yield from held.end(nothing, "close")
+        raise nothing
+    return held
+
+
+def _held(protocol: type, found: Any, chain: tuple[type, ...]) -> Steps[Held]:
+    kind = type(found)
+    if inspect.isgenerator(found) or inspect.isasyncgen(found):
+        decorator = "contextmanager" if inspect.isgenerator(found) else "asynccontextmanager"
+        raise ResourceError(
+            f"The provider of {chain_text(chain)} must return the resource, got a generator; decorate it with "
+            f"@{decorator}"
+        )
+    if kind.__module__ in _LOCKS:
+        return Held(protocol, found)
+    if hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
+        from weakincentives.resources.loop import Entered
+
+        entered = Entered(found)
+        value = _resource(protocol, found, (yield from awaited(Work(entered.enter()), chain)))
+        return Held(protocol, value, entered.leave, own=value is found, loop=entered.loop)
+    if hasattr(kind, "__enter__") and hasattr(kind, "__exit__"):
+        value = _resource(protocol, found, kind.__enter__(found))
+        return Held(protocol, value, partial(_leave, found), own=value is found)
+    if inspect.isawaitable(found):
+        work = Work(found)
+        value = yield from awaited(work, chain)
+        return Held(protocol, value, loop=work.loop)
+    return Held(protocol, found)
+
+
+def awaited(work: Work | Creation, chain: tuple[type, ...]) -> Steps[Any]:
+    """The result of the work; an error says what to write instead if the caller would block the loop that does it."""
+    from weakincentives.resources.loop import OnOwnLoop
+
+    try:
+        return (yield work)
+    except OnOwnLoop:
+        if isinstance(work, Work):
+            work.drop()
+        name = type_name(chain[-1])
+        raise ResourceError(
+            f"{chain_text(chain)} is created asynchronously, so async code must await it: "
+            f"`await context.resources.get_async({name})`, or bind it with eager=True"
+        ) from None
+
+
+def _resource(protocol: type, manager: Any, entered: Any) -> Any:
+    """What entering returned, unless only the manager itself is what was bound."""
+    with suppress(TypeError):  # A protocol that cannot be checked at run time.
+        if isinstance(manager, protocol) and not isinstance(entered, protocol):
+            return manager
+    return entered
+
+
+def _leave(manager: Any, error: BaseException | None) -> None:
+    type(manager).__exit__(manager, None if error is None else type(error), error, error and error.__traceback__)
+
+
+def _is_closeable(value: object) -> bool:
+    kind = type(value)
+    return callable(getattr(kind, "close", None)) or callable(getattr(kind, "aclose", None))
+
+
+def exited(what: str, error: SystemExit) -> str:
+    return f"{what} raised {error!r}; raise an Exception instead"
