@@ -73,7 +73,17 @@ def anthropic_adapter(url: str) -> Any:
     return AnthropicAdapter("claude-opus-5", client=anthropic.Anthropic(api_key=KEY, base_url=url))
 
 
-ADAPTERS = {"OpenAIAdapter": openai_adapter, "AnthropicAdapter": anthropic_adapter}
+def openai_chat_adapter(url: str) -> Any:
+    from weakincentives.adapters.openai_chat import OpenAIChatAdapter
+
+    return OpenAIChatAdapter("scripted", base_url=f"{url}/v1", api_key=KEY)
+
+
+ADAPTERS = {
+    "OpenAIAdapter": openai_adapter,
+    "AnthropicAdapter": anthropic_adapter,
+    "OpenAIChatAdapter": openai_chat_adapter,
+}
 
 
 def run(adapter: Any, prompts: PromptTemplate[Report]) -> None:

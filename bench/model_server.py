@@ -184,7 +184,19 @@ def word_stream(done: int, calls: int, words: int) -> list[bytes]:
     ]
 
 
-STREAMS = {b"responses": responses_stream, b"messages": messages_stream}
+def chat_stream(body: dict[str, Any]) -> list[dict[str, Any]]:
+    (choice,) = body["choices"]
+    calls = [{**call, "index": 0} for call in choice["message"].pop("tool_calls", ())]
+    delta = {**choice["message"], **({"tool_calls": calls} if calls else {})}
+    chunk = {"id": body["id"], "object": "chat.completion.chunk", "model": body["model"]}
+    return [
+        {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]},
+        {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}]},
+        {**chunk, "choices": [], "usage": body["usage"]},
+    ]
+
+
+STREAMS = {b"responses": responses_stream, b"completions": chat_stream, b"messages": messages_stream}
 FORMATS = {
     b"responses": (responses, (b'"function_call_output"',)),
     b"completions": (chat, (b'"role":"tool"', b'"role": "tool"')),

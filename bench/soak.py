@@ -56,7 +56,9 @@ def measured(
     gc.collect()
     memory, objects = memory_mb() - memory, len(gc.get_objects()) - objects
     adapter.close()
-    adapter.client.close()
+    if (client := getattr(adapter, "client", None)) is not None:
+        client.close()
+        del client
     del adapter
     gc.collect()
     soak = f"{runs:,} runs, {name}"

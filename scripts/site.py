@@ -31,6 +31,7 @@ FRONTS = (
     "adapters.local",
     "adapters.openai",
     "adapters.anthropic",
+    "adapters.openai_chat",
     "adapters.litellm",
     "adapters.claude_agent_sdk",
     "adapters.scripted",

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weakincentives.adapters.litellm import LiteLLMAdapter as LiteLLMAdapter
     from weakincentives.adapters.local import LocalAdapter as LocalAdapter
     from weakincentives.adapters.openai import OpenAIAdapter as OpenAIAdapter
+    from weakincentives.adapters.openai_chat import OpenAIChatAdapter as OpenAIChatAdapter
     from weakincentives.adapters.scripted import ScriptedAdapter as ScriptedAdapter, call as call
     from weakincentives.content import Audio as Audio, Document as Document, Image as Image, Text as Text
     from weakincentives.errors import (
@@ -67,6 +68,7 @@ _NAMES = {
     "adapters.litellm": ["LiteLLMAdapter"],
     "adapters.local": ["LocalAdapter"],
     "adapters.openai": ["OpenAIAdapter"],
+    "adapters.openai_chat": ["OpenAIChatAdapter"],
     "adapters.scripted": ["ScriptedAdapter", "call"],
     "content": ["Audio", "Document", "Image", "Text"],
     "errors": [

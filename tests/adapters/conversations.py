@@ -21,7 +21,7 @@ import pytest
 from tests.adapters.claude_agent_sdk.subject import Claude
 from tests.adapters.local.subject import Script, ScriptedLocalAdapter
 from tests.adapters.scenarios import PAGE, Network, Stage
-from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI
+from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, OPENAI_CHAT
 from tests.helpers.endings import endings
 from tests.pictures import png
 from tests.servers.loopback import Step
@@ -394,6 +394,7 @@ def speakers() -> list[Speaker]:
     return [
         Vendor(Network(OPENAI), _error(**EXCEEDED), "gpt-5.6"),
         Vendor(Network(ANTHROPIC), _error(message=FULL), "claude-opus-5-5"),
+        Vendor(Network(OPENAI_CHAT), _error(**EXCEEDED), "scripted"),
         Vendor(Network(LITELLM), _error(**EXCEEDED), "openai/scripted"),
         Claude(),
         Local(),

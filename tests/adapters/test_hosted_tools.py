@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, VENDORS, Vendor
+from tests.adapters.vendors import ANTHROPIC, HOSTING, LITELLM, OPENAI, Vendor
 from tests.helpers.hosted_tools import OracleCodec, OracleResult, oracle_tool, reply, stored
 from tests.servers.loopback import Loopback
 from tests.servers.turn import Call, Raw, Turn
@@ -99,7 +99,7 @@ def test_every_kind_comes_back_typed_through_the_sdk(vendor: Vendor, kind: str) 
     assert other[HostedToolInvoked].all() == (event,)
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
 def test_a_tool_that_was_not_used_has_no_output_and_no_event(vendor: Vendor) -> None:
     session = Session()
     with vendor.server([Turn("Four.")]) as server:
@@ -107,7 +107,7 @@ def test_a_tool_that_was_not_used_has_no_output_and_no_event(vendor: Vendor) -> 
     assert (response.hosted_outputs, session[HostedToolInvoked].all()) == ({}, ())
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
 def test_streaming_gives_the_citations_at_the_end(vendor: Vendor) -> None:
     with vendor.server([stored_turn(vendor, "web_search")]) as server:
         events = list(vendor.adapter(server).stream(prompt(WebSearchSection()), session=Session()))
@@ -117,7 +117,7 @@ def test_streaming_gives_the_citations_at_the_end(vendor: Vendor) -> None:
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == last.response.text
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
 async def test_async_runs_and_streams_give_the_same(vendor: Vendor) -> None:
     with vendor.server([stored_turn(vendor, "web_search")] * 2) as server:
         adapter = vendor.adapter(server)
@@ -240,7 +240,7 @@ def test_what_litellm_cites_is_not_sent_back() -> None:
     assert response.hosted_outputs["web_search"].source_urls == (WHO,)
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
 def test_the_searches_of_all_turns_are_one_output(vendor: Vendor) -> None:
     turns = [stored_turn(vendor, "web_search", calls=(Call("note"),)), stored_turn(vendor, "web_search", "many_calls")]
     with vendor.server(turns) as server:
@@ -320,7 +320,7 @@ def offered(vendor: Vendor, body: Any) -> list[str]:
     return [*found, *(["web_search_options"] if "web_search_options" in body else [])]
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
 def test_a_hosted_tool_appears_when_its_section_is_read(vendor: Vendor) -> None:
     session = Session()
     read = Turn(calls=(Call("read_section", {"section_key": "web_search"}),))
@@ -390,7 +390,7 @@ def test_what_a_provider_cannot_do_is_refused_before_any_request(hidden: bool) -
     )
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
 def test_two_tools_of_a_kind_that_are_set_up_alike_are_one(vendor: Vendor) -> None:
     other = MarkdownSection(key="b", title="B", template="B.", hosted_tools=(web_search_tool(name="other"),))
     session = Session()
@@ -402,7 +402,7 @@ def test_two_tools_of_a_kind_that_are_set_up_alike_are_one(vendor: Vendor) -> No
     assert [event.name for event in session[HostedToolInvoked].all()] == ["web_search"]
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
 def test_two_tools_of_a_kind_that_cannot_be_told_apart_are_refused(vendor: Vendor) -> None:
     london = web_search_tool(WebSearchConfig(geo_hint=GeoHint(city="London")), name="other")
     other = MarkdownSection(key="b", title="B", template="B.", hosted_tools=(london,))
@@ -421,7 +421,7 @@ def test_explain_says_what_would_be_refused() -> None:
     assert "cannot honour allow_live_access=False; openai can." in explained.render()
 
 
-@pytest.mark.parametrize("vendor", VENDORS, ids=str)
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
 def test_a_made_up_kind_works_with_a_codec_of_the_users_own(vendor: Vendor) -> None:
     codec = OracleCodec()
     section = MarkdownSection(key="oracle", title="Oracle", template="Ask.", hosted_tools=(oracle_tool(),))

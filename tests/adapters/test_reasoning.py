@@ -21,7 +21,7 @@ from weakincentives.session import Session, Snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
 
-MODELS = {"openai": "gpt-5.6", "anthropic": "claude-opus-5-5", "litellm": "openai/scripted"}
+MODELS = {"openai": "gpt-5.6", "anthropic": "claude-opus-5-5", "openai chat": "scripted", "litellm": "openai/scripted"}
 ASKED = Turn(reasoning="Let me look.", calls=(Call("look_up", {"word": "pets"}),))
 
 

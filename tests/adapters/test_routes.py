@@ -12,7 +12,7 @@ import pytest
 from tests.adapters.scenarios import call
 from tests.adapters.sums import CLOSE, DONE, OPEN, USE, prompt, run
 from tests.adapters.tools import SYSTEM, ask
-from tests.adapters.vendors import ANTHROPIC, LEAN, OPENAI, VENDORS, Vendor
+from tests.adapters.vendors import ANTHROPIC, OPENAI, OPENAI_CHAT, ROUTED, VENDORS, Vendor
 from tests.servers.turn import Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -22,7 +22,7 @@ from weakincentives.runtime import Conversation, Message, ToolInvoked, ToolsInje
 from weakincentives.session import Session, Snapshot
 
 
-@pytest.mark.parametrize("vendor", LEAN, ids=str)
+@pytest.mark.parametrize("vendor", ROUTED, ids=str)
 def test_on_the_best_route_every_request_extends_the_last(vendor: Vendor) -> None:
     bodies, _, session = run(vendor, OPEN, USE, CLOSE, OPEN, USE, DONE)
     assert_prefix_kept(bodies, session)
@@ -40,11 +40,19 @@ def test_the_conversation_is_the_same_bytes_every_time(vendor: Vendor, field: by
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_the_append_route_breaks_the_prefix_where_the_section_opened(vendor: Vendor) -> None:
-    options = {} if vendor.name == "litellm" else {"tool_route": "append"}
+    options = {"tool_route": "append"} if vendor in ROUTED else {}
     bodies, _, session = run(vendor, OPEN, USE, DONE, **options)
     (broken,) = prefix_breaks(bodies, session)
     assert (broken.where, broken.section_key) == ("tools", "sums")
     assert session[ToolsInjected].latest().route == "append"
+
+
+def test_added_tools_are_appended_to_a_chat_whose_messages_stay() -> None:
+    bodies, sent, _ = run(OPENAI_CHAT, OPEN, USE, CLOSE, OPEN, USE, DONE)
+    conversations = [body[body.index(b'"messages":[') :].rstrip(b"]}") for body in sent]
+    assert all(after.startswith(before) for before, after in itertools.pairwise(conversations))
+    offered = [[tool["function"]["name"] for tool in body["tools"]] for body in bodies]
+    assert all(after[: len(before)] == before for before, after in itertools.pairwise(offered))
 
 
 def test_openai_is_told_what_may_still_be_called() -> None:
@@ -62,7 +70,7 @@ def test_anthropic_is_told_which_tool_is_gone() -> None:
     assert "is closed" in session[ToolInvoked].latest().result.message
 
 
-@pytest.mark.parametrize("vendor", LEAN, ids=str)
+@pytest.mark.parametrize("vendor", ROUTED, ids=str)
 @pytest.mark.parametrize("route", ["best", "append"])
 def test_a_run_taken_up_from_json_sends_the_same_next_request(vendor: Vendor, route: str) -> None:
     options = {} if route == "best" else {"tool_route": "append"}
@@ -99,7 +107,7 @@ def test_the_route_is_the_users_to_force() -> None:
     assert AnthropicAdapter("claude-sonnet-5", tool_route="tool_addition").tool_route == "tool_addition"
 
 
-@pytest.mark.parametrize("vendor", LEAN, ids=str)
+@pytest.mark.parametrize("vendor", ROUTED, ids=str)
 def test_reasoning_goes_back_as_it_came(vendor: Vendor) -> None:
     thought = {
         "openai": {"type": "reasoning", "id": "rs", "summary": [], "encrypted_content": "x/+="},
@@ -115,7 +123,7 @@ class Customer:
     tier: str
 
 
-@pytest.mark.parametrize("vendor", LEAN, ids=str)
+@pytest.mark.parametrize("vendor", ROUTED, ids=str)
 @pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("same", [True, False])
 def test_a_name_that_goes_to_another_section_is_sent_once(vendor: Vendor, closed: bool, same: bool) -> None:

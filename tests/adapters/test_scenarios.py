@@ -21,7 +21,7 @@ def test_scenario(scenario: str, subject: Subject) -> None:
 
 
 def test_every_adapter_is_a_subject() -> None:
-    names = [spec.name for spec in adapter_specs()]
+    names = {spec.name for spec in adapter_specs()}
     assert sorted(subject.name.replace(" ", "_") for subject in SUBJECTS) == sorted(names)
 
 

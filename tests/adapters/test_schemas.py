@@ -44,7 +44,12 @@ def request(vendor: Vendor, output: Any, *tools: Any) -> tuple[dict[str, Any], d
         adapter.evaluate(Prompt(template), session=Session())
     body = server.requests[0].json
     declared = [each.get("function", each) for each in body["tools"]]
-    form = body.get("response_format") or body.get("output_config", {}).get("format") or body["text"]["format"]
+    form = (
+        body.get("response_format") or body.get("output_config", {}).get("format") or body.get("text", {}).get("format")
+    )
+    if form is None:  # Stated in the text, where tools and a schema for the answer cannot be combined.
+        _, form, text = body["messages"][0]["content"].partition('{"')
+        form = {"schema": json.loads(form + text), "strict": False}
     return {each["name"]: each for each in declared}, form.get("json_schema", form)
 
 

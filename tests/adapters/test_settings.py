@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.adapters.tools import SYSTEM, ask, tool
-from tests.adapters.vendors import ANTHROPIC, LEAN, LITELLM, OPENAI, VENDORS, Vendor
+from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, ROUTED, VENDORS, Vendor
 from tests.servers.turn import Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.litellm import LiteLLMAdapter
@@ -142,7 +142,7 @@ def test_a_setting_of_a_run_that_says_no_counts_too() -> None:
     assert both.merged(Settings(show_reasoning=False)).show_reasoning is False
 
 
-@pytest.mark.parametrize("vendor", LEAN, ids=str)
+@pytest.mark.parametrize("vendor", ROUTED, ids=str)
 def test_the_vendor_counts_the_tokens_of_a_prompt_and_of_a_conversation(vendor: Vendor) -> None:
     script = [Turn(input_tokens=321), Turn("Hi."), Turn(input_tokens=654)]
     with vendor.server(script) as server, vendor.adapter(server) as adapter:

@@ -9,7 +9,7 @@ import pytest
 
 from tests.adapters.scenarios import call
 from tests.adapters.sums import CLOSE, OPEN, add, prompt, run
-from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, Vendor
+from tests.adapters.vendors import ANTHROPIC, OPENAI, VENDORS, Vendor
 from tests.servers.turn import Raw, Turn
 from weakincentives.adapters.anthropic import AnthropicAdapter
 from weakincentives.adapters.openai import OpenAIAdapter
@@ -174,7 +174,7 @@ def test_a_tool_of_a_section_that_no_longer_applies_can_be_neither_found_nor_cal
     assert_prefix_kept([received.json for received in server.requests], chat.session)
 
 
-@pytest.mark.parametrize("after", [OPENAI, ANTHROPIC, LITELLM], ids=str)
+@pytest.mark.parametrize("after", VENDORS, ids=str)
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_a_conversation_that_goes_on_without_the_search_offers_the_tools_of_open_sections(after: Vendor) -> None:
     use = Turn(calls=(USE,))

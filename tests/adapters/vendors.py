@@ -16,11 +16,17 @@ KEY = "sk-loopback-0123456789"
 
 @dataclass(frozen=True)
 class Vendor:
-    """An adapter under test: its server, and how to make it through the vendor's own SDK."""
+    """An adapter under test: its server, and how to make it, through the vendor's own SDK if it uses one."""
 
     name: str
     server: type[Loopback]
     adapter: Callable[..., Any]
+    needs: str = ""
+
+    @property
+    def package(self) -> str:
+        """The package without which the adapter cannot be made."""
+        return self.needs or self.name
 
     def __str__(self) -> str:
         return self.name
@@ -51,8 +57,20 @@ def litellm_adapter(server: Loopback, **options: Any) -> Any:
     return LiteLLMAdapter(options.pop("model", "openai/scripted"), parameters=parameters, **options)
 
 
+def openai_chat_adapter(server: Loopback, **options: Any) -> Any:
+    from weakincentives.adapters.openai_chat import OpenAIChatAdapter
+
+    return OpenAIChatAdapter(options.pop("model", "scripted"), base_url=f"{server.url}/v1", api_key=KEY, **options)
+
+
 OPENAI = Vendor("openai", ResponsesServer, openai_adapter)
 ANTHROPIC = Vendor("anthropic", MessagesServer, anthropic_adapter)
 LITELLM = Vendor("litellm", ChatServer, litellm_adapter)
-VENDORS = (OPENAI, ANTHROPIC, LITELLM)
-LEAN = (OPENAI, ANTHROPIC)
+OPENAI_CHAT = Vendor("openai chat", ChatServer, openai_chat_adapter, needs="httptools")
+VENDORS = (OPENAI, ANTHROPIC, OPENAI_CHAT, LITELLM)
+LEAN = (OPENAI, ANTHROPIC, OPENAI_CHAT)
+ROUTED = (OPENAI, ANTHROPIC)
+"""Those with a route for new tools that keeps the beginning of a request."""
+
+HOSTING = (OPENAI, ANTHROPIC, LITELLM)
+"""Those with hosted tools of their own."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, VENDORS, Vendor
+from tests.adapters.vendors import ANTHROPIC, OPENAI, ROUTED, VENDORS, Vendor
 from tests.disclosure.desk import answers, desk, desk_with_files, section
 from tests.helpers.endings import endings
 from tests.servers.turn import Call, Turn
@@ -27,7 +27,7 @@ def run(
     vendor: Vendor, template: PromptTemplate[Any], *steps: Turn, **options: Any
 ) -> tuple[list[dict[str, Any]], Session]:
     session = Session()
-    pytest.importorskip(vendor.name)
+    pytest.importorskip(vendor.package)
     with vendor.server(steps) as server, vendor.adapter(server, **options) as adapter:
         MainLoop().execute(Prompt(template), session=session, adapter=adapter)
         return [request.json for request in server.requests], session
@@ -44,7 +44,7 @@ def test_tools_appear_without_breaking_the_prefix(vendor: Vendor, route: str) ->
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)
 def test_appending_breaks_the_prefix_and_the_check_names_the_section(vendor: Vendor) -> None:
-    options = {} if vendor is LITELLM else {"tool_route": "append"}
+    options = {"tool_route": "append"} if vendor in ROUTED else {}
     bodies, session = run(vendor, desk(), READ_ORDERS, LOOKUP, DONE, **options)
     (broken,) = prefix_breaks(bodies, session)
     assert (broken.request, broken.where, broken.section_key) == (1, "tools", "orders")
@@ -74,7 +74,7 @@ def test_every_strategy_opens_sections_with_tools(vendor: Vendor, strategy: Any)
 def test_content_goes_to_files_over_the_wire(vendor: Vendor) -> None:
     opened = Turn(calls=(Call("open_sections", {"section_keys": ["docs"], "reason": "needed"}),))
     prompt = Prompt(desk_with_files(disclosure=OpenToFiles()))
-    pytest.importorskip(vendor.name)
+    pytest.importorskip(vendor.package)
     with vendor.server([opened, DONE]) as server, vendor.adapter(server) as adapter, prompt.resources:
         adapter.evaluate(prompt, session=Session())
         assert prompt.resources.get(Filesystem).read("context/docs.md").endswith("All of docs.")
@@ -101,7 +101,7 @@ def test_a_closed_section_is_withdrawn_without_rewriting_history(vendor: Vendor,
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)
 def test_a_resumed_conversation_sends_the_same_next_request(vendor: Vendor) -> None:
-    pytest.importorskip(vendor.name)
+    pytest.importorskip(vendor.package)
     session, snapshots = Session(), []
     with vendor.server([READ_ORDERS, LOOKUP, DONE]) as server, vendor.adapter(server) as adapter:
         session.observe(lambda event: snapshots.append(session.snapshot().to_json()))

@@ -1,10 +1,10 @@
-"""Through the vendors' own SDKs, the request after a replay is byte for byte the one it would have been."""
+"""Over the wire, the request after a replay is byte for byte the one it would have been."""
 
 from pathlib import Path
 
 import pytest
 
-from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, Vendor
+from tests.adapters.vendors import VENDORS, Vendor
 from tests.durable.desk import Question, prompt_with, shout
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives import PromptEvaluationError
@@ -14,7 +14,7 @@ from weakincentives.prompt import ReadSections
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 
-@pytest.mark.parametrize("vendor", [OPENAI, ANTHROPIC, LITELLM], ids=str)
+@pytest.mark.parametrize("vendor", VENDORS, ids=str)
 def test_the_request_after_a_replay_is_the_one_that_failed(vendor: Vendor, tmp_path: Path) -> None:
     script = (
         Turn(calls=(Call("read_section", {"section_key": "tools"}, id="call_1"),)),

@@ -27,6 +27,6 @@ def test_a_whole_first_program_loads_no_optional_package() -> None:
 
 
 def test_the_fronts_of_the_adapters_load_no_vendor_package() -> None:
-    fronts = ("anthropic", "claude_agent_sdk", "litellm", "local", "openai", "scripted")
+    fronts = ("anthropic", "claude_agent_sdk", "litellm", "local", "openai", "openai_chat", "scripted")
     modules = loaded("\n".join(f"import weakincentives.adapters.{front}" for front in fronts))
     assert {name for name in modules if name.partition(".")[0] in HEAVY} == set()

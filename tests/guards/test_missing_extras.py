@@ -27,6 +27,7 @@ EVALUATE = "from weakincentives import {0}\n{0}({1}).evaluate(prompt, session=Se
 
 USES = {
     "openai": EVALUATE.format("OpenAIAdapter", "'gpt-5.6'"),
+    "openai-chat": EVALUATE.format("OpenAIChatAdapter", "'qwen3:8b', base_url='http://127.0.0.1:11434/v1'"),
     "anthropic": EVALUATE.format("AnthropicAdapter", "'claude-opus-5'"),
     "litellm": EVALUATE.format("LiteLLMAdapter", "'openai/gpt-5.6'"),
     "claude": EVALUATE.format("ClaudeAgentSDKAdapter", ""),

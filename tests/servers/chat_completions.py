@@ -1,4 +1,4 @@
-"""A scripted server that speaks OpenAI's chat format, for what reaches it through LiteLLM."""
+"""A scripted server that speaks OpenAI's chat format, directly and through LiteLLM."""
 
 from __future__ import annotations
 

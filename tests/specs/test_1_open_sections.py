@@ -116,7 +116,7 @@ def test_the_keys_of_the_children_are_appended_to_a_suffix_of_the_authors_own() 
 
 @pytest.mark.parametrize("vendor", [OPENAI, ANTHROPIC], ids=str)
 def test_the_flow_runs_on_a_real_sdk(vendor: Vendor) -> None:
-    pytest.importorskip(vendor.name)
+    pytest.importorskip(vendor.package)
     reason = "Need architecture details for refactoring"
     asked = Turn(calls=(Call("open_sections", {"section_keys": ["context"], "reason": reason}),))
     session = Session()

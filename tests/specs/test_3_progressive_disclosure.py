@@ -92,7 +92,7 @@ CODER = PromptTemplate[Output](
 
 @pytest.mark.parametrize("vendor", [OPENAI, ANTHROPIC], ids=str)
 def test_a_content_only_section_goes_to_a_file_that_the_model_reads(vendor: Vendor) -> None:
-    pytest.importorskip(vendor.name)
+    pytest.importorskip(vendor.package)
     script = [
         Turn(calls=(Call("open_sections", {"section_keys": ["style-guide"], "reason": "Need formatting rules"}),)),
         Turn(calls=(Call("read", {"path": "context/style-guide.md"}),)),

@@ -59,7 +59,7 @@ def test_the_suffix_says_nothing_of_tools() -> None:
 
 @pytest.mark.parametrize("vendor", VENDORS, ids=str)
 def test_tools_are_injected_mid_conversation_and_no_restart_is_needed(vendor: Vendor) -> None:
-    pytest.importorskip(vendor.name)
+    pytest.importorskip(vendor.package)
     script = [
         Turn(calls=(Call("read_section", {"section_key": "context"}),)),
         Turn(calls=(Call("search", {"query": "tea"}),)),
@@ -127,6 +127,6 @@ def test_an_adapter_may_define_evaluate_alone() -> None:
 
 def test_the_support_matrix() -> None:
     for vendor in (OPENAI, ANTHROPIC, LITELLM):
-        pytest.importorskip(vendor.name)
+        pytest.importorskip(vendor.package)
         with vendor.server([]) as server, vendor.adapter(server) as adapter:
             assert adapter.supports_dynamic_tools

@@ -46,7 +46,7 @@ def adapter_for(name: str, **options: Any) -> ProviderAdapter:
         raise ValueError(f"adapter_for takes one of {known}; got {name!r}")
     if spec.requires_model and not model:
         raise ValueError(f"adapter_for needs a model, as in {spec.usage!r}; got {name!r}")
-    adapter: ProviderAdapter = spec.load()(model, **options) if model else spec.load()(**options)
+    adapter: ProviderAdapter = spec.create(model, **options)
     return adapter
 
 

@@ -163,7 +163,7 @@ def _choices(given: str | None) -> list[AdapterChoice]:
 def _problem(spec: AdapterSpec) -> str:
     """The reason why the adapter cannot run; empty if none is known."""
     if spec.package_needed and find_spec(spec.package_needed) is None:
-        return f"pip install 'weakincentives[{spec.provider}]'"
+        return f"pip install 'weakincentives[{spec.extra or spec.provider}]'"
     if spec.key_variables and not any(map(os.environ.get, spec.key_variables)):
         return f"set {spec.key_variables[0]}"
     return ""

@@ -22,6 +22,7 @@ from typing import Any
 from weakincentives.limits import Prices
 
 GROUP = "weakincentives.adapters"
+_PLACED = re.compile(r"(.+)@(https?://.+)")
 # When the prices in the adapters' specs were taken from litellm 1.108. They exclude surcharges for cache writes (the
 # usage in a reply does not distinguish such tokens), for very long prompts and for faster service.
 AS_OF = "2026-11"
@@ -35,14 +36,16 @@ class AdapterSpec:
     `package` contains the class `adapter`, whose `name` is this one, and a module `codecs` if there are `hosted_tools`:
     the kinds that its `CODECS` encode. A user may add more if it `accepts_codecs`. `provider` is the part before the
     colon in `openai:gpt-5.6`; `model` stands for what may follow it ("MODEL", "FILE"), or must if it `requires_model`.
+    With "@URL" in it, the address of a server may follow the model, as the option `base_url`. `options` are arguments
+    that the provider's name stands for.
     `vendor` is the name of the provider in telemetry, if it is not the adapter's. An adapter that is `in_process` loads
     its model into this process, and reports how much of a prompt it has read to its option `progress`.
 
     Tools added by one of the `cache_safe_routes` leave the beginning of the request unchanged. `prefix_keys` are the
     fields of a request that a provider's prompt cache depends on, besides the conversation in `conversation_key` and
     without fields named `cache_marker`. A listed tool has its name below `tool_key`, if there is one. `prices` are US
-    dollars per million tokens. `package_needed` is the package the adapter imports; one of the environment variables
-    `key_variables` holds its key.
+    dollars per million tokens. `package_needed` is the package the adapter imports, `extra` what installs it if that is
+    not named like the provider; one of the environment variables `key_variables` holds its key.
     """
 
     name: str
@@ -62,7 +65,9 @@ class AdapterSpec:
     tool_key: str = ""
     prices: Mapping[str, Prices] = field(default_factory=dict)
     package_needed: str = ""
+    extra: str = ""
     key_variables: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def usage(self) -> str:
@@ -72,6 +77,15 @@ class AdapterSpec:
     def load(self) -> Any:
         """The adapter's class."""
         return getattr(import_module(self.package), self.adapter)
+
+    def create(self, model: str, **options: Any) -> Any:
+        """The adapter for a model, written as in `usage`."""
+        if "@URL" in self.model and (placed := _PLACED.fullmatch(model)):
+            model, options["base_url"] = placed.groups()
+        chosen = {**self.options, **options}
+        if "@URL" in self.model and "base_url" not in chosen:
+            raise ValueError(f"the adapter '{self.provider}' needs the address of a server, as in {self.usage!r}")
+        return self.load()(model, **chosen) if model else self.load()(**chosen)
 
     def codecs(self) -> Mapping[str, Any]:
         """The adapter's own codecs for hosted tools, by kind."""

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
 from weakincentives.adapters.network.channel import NetworkChannel
-from weakincentives.adapters.network.direct import DirectTransport
+from weakincentives.adapters.network.direct import DirectStream, DirectTransport
 from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys
 from weakincentives.adapters.network.sdk import SdkTransport
 from weakincentives.adapters.network.transport import Response, Stream, Transport, TransportError
@@ -26,10 +26,9 @@ from weakincentives.session import Session
 _REDIRECTS = (301, 302, 303, 307, 308)
 
 
-class ClientOptions(TypedDict, total=False):
-    """The keyword arguments of every client adapter."""
+class NetworkOptions(TypedDict, total=False):
+    """The keyword arguments of every network adapter."""
 
-    client: Any
     hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None
     output_retries: int
     tokenizer: Tokenizer | None
@@ -39,13 +38,22 @@ class ClientOptions(TypedDict, total=False):
     clock: Clock
 
 
+class ClientOptions(NetworkOptions, total=False):
+    """The keyword arguments of every adapter that sends requests for a vendor's client."""
+
+    client: Any
+
+
 class NetworkAdapter(ProviderAdapter):
     """An adapter that sends requests, with retries and one wire per session, which keeps what it has encoded.
 
-    A subclass sets the SDK's `package` and its `wire_type`, and implements `_wire()`, `_transport()` and `_keys()`.
+    A subclass sets the `package` it needs, with the `extra` that installs it if that has another name, its `wire_type`
+    and the `reserved` fields that `parameters=` may not set. It implements `_wire()`, `_transport()` and `_keys()`.
     """
 
     package: ClassVar[str]
+    extra: ClassVar[str] = ""
+    reserved: ClassVar[frozenset[str]] = frozenset()
     wire_type: ClassVar[type[Wire]]
 
     def __init__(
@@ -58,9 +66,12 @@ class NetworkAdapter(ProviderAdapter):
         clock: Clock = SYSTEM_CLOCK,
         **options: Any,
     ) -> None:
+        taken = sorted(self.reserved & (parameters or {}).keys())
+        if taken:
+            raise ValueError(f"parameters cannot set {', '.join(taken)}; the prompt and the adapter set them")
         super().__init__(model, **options)
         if client is None:
-            require_extra(self.package, self.package, type(self).__name__)
+            require_extra(self.package, self.extra or self.package, type(self).__name__)
         self._client = client
         self._parameters = dict(parameters or {})
         self._max_retries = max_retries
@@ -117,14 +128,13 @@ class ClientAdapter(NetworkAdapter):
 
     One adapter serves any number of runs, threads and event loops, and keeps its connections alive between them. A
     subclass sets the `client_types` of its SDK (blocking and async), the `path` to post to, the path that counts
-    tokens with the `count_fields` of a request, and the `reserved` fields that `parameters=` may not set.
+    tokens, and the `count_fields` of a request that it counts.
     """
 
     path: ClassVar[str]
     count_path: ClassVar[str]
     count_fields: ClassVar[tuple[str, ...]]
     client_types: ClassVar[tuple[str, str]]
-    reserved: ClassVar[frozenset[str]]
     _tool_route: str | None = None
     _tool_search = False
 
@@ -138,9 +148,6 @@ class ClientAdapter(NetworkAdapter):
             if name in Settings.__dataclass_fields__:
                 way_out = f"pass settings=Settings({name}=...)"
             raise TypeError(f"{type(self).__name__} has no option '{name}'; {way_out}")
-        taken = sorted(self.reserved & (options.get("parameters") or {}).keys())
-        if taken:
-            raise ValueError(f"parameters cannot set {', '.join(taken)}; the prompt and the adapter set them")
         super().__init__(model, **options)
         self._connection: ClientTransport | None = None
 
@@ -255,10 +262,7 @@ class ClientTransport:
         if direct is not None and isinstance(opened, Response) and opened.status in _REDIRECTS:
             # The client follows redirects, and sends every later request.
             self._use(None)
-            raise TransportError(
-                f"the server redirects to {opened.headers.get('location', 'nowhere')}; set the client's base_url",
-                wait=0.0,
-            )
+            raise _redirected(opened, wait=0.0)
         return opened
 
     def close(self) -> None:
@@ -269,3 +273,20 @@ class ClientTransport:
     def _use(self, found: Endpoint | None) -> None:
         self.close()
         self.direct = None if found is None else DirectTransport(found, self._extra)
+
+
+class OwnTransport(DirectTransport):
+    """Sends requests over our own connections, without any client that would follow a redirect."""
+
+    async def open(
+        self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool
+    ) -> Response | DirectStream:
+        opened = await super().open(request, timeout, whole=whole, awaits=awaits)
+        if isinstance(opened, Response) and opened.status in _REDIRECTS:
+            raise _redirected(opened, retryable=False)
+        return opened
+
+
+def _redirected(response: Response, **options: Any) -> TransportError:
+    place = response.headers.get("location", "nowhere")
+    return TransportError(f"the server redirects to {place}; set base_url to where it is", **options)

@@ -36,6 +36,7 @@ DRAIN_SECONDS = 0.25
 
 _OVERFLOW = re.compile(
     r"context_length_exceeded|ContextWindowExceeded|prompt is too long|exceeds? (?:the )?context (?:limit|window)"
+    r"|maximum context length|exceed_context_size"
 )
 
 MALFORMED = (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeError, RecursionError)
@@ -94,6 +95,10 @@ class Exchange:
                 failure.retryable, failure.wait, refused = True, 0.0, True
                 self._dropped = True
                 wire.drop_reasoning()
+                encoded = self._encode(stream=stream)
+            elif not failure.retryable and not streamed and wire.adapt(failure.payload):
+                failure.args = (f"{failure}; a retry, if max_retries allows one, is written without it",)
+                failure.retryable, failure.wait = True, 0.0
                 encoded = self._encode(stream=stream)
             await self._pause(failure, streamed=streamed)
 

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from weakincentives.adapters.network.transport import TransportError
 from weakincentives.adapters.network.wire import EncodedRequest
+from weakincentives.errors import PromptEvaluationError
 
 PRIVATE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "openai": ("_client", "_api_key_provider", "_provider", "_provider_runtime"),
@@ -27,6 +28,7 @@ PRIVATE_ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 
 _OWN_CLIENTS = ("SyncHttpxClientWrapper", "AsyncHttpxClientWrapper")
 _SET_BY_HTTP = ("connection", "content-length", "transfer-encoding", "expect", "upgrade", "te")
+_LOOPBACK = ("localhost", "127.0.0.1", "::1")
 _SECRET_HEADERS = ("auth", "key", "token", "cookie")
 
 
@@ -57,6 +59,39 @@ def endpoint(client: Any, plain: tuple[type, ...], path: str) -> Endpoint | None
         return _endpoint(client, path) if type(client) in plain and _only_settings(client) else None
     except (AttributeError, TypeError, ValueError):
         return None
+
+
+def own_endpoint(base_url: str, path: str, headers: Mapping[str, str]) -> Endpoint:
+    """Where a path below an address is posted, without a vendor's client."""
+    url = urlsplit(base_url)
+    host = url.hostname or ""
+    if host not in _LOOPBACK and _proxied(url.scheme, host):
+        raise PromptEvaluationError(
+            f"The environment sets a proxy for {url.scheme}, which this adapter does not use: add {host} to NO_PROXY, "
+            "or use an adapter with a client of its own, such as LiteLLMAdapter.",
+            phase="request",
+        )
+    sent = {"content-type": "application/json", **headers}
+    return _at(url.scheme, host, url.port, f"{quote(url.path.rstrip('/'), safe='/%')}{path}", sent, 5.0, 600.0)
+
+
+def check_address(base_url: str, path: str, headers: Mapping[str, str]) -> str:
+    """The host and port of an address; raises if requests with these headers cannot be sent to it."""
+    try:
+        url = urlsplit(base_url)
+        host, _ = url.hostname, url.port
+    except ValueError:
+        url, host = urlsplit(""), None
+    if url.scheme not in ("http", "https") or not host or url.query or url.fragment or url.path.endswith(path):
+        raise ValueError(f"base_url must be an address such as 'https://host/v1', without '{path}'; got {base_url!r}")
+    if url.username or url.password:
+        raise ValueError("base_url must not contain a user or a password; pass api_key=")
+    for name, value in headers.items():
+        try:
+            _header_lines({name: value})
+        except ValueError:
+            raise ValueError(f"the header '{name}' must be ASCII text without control characters") from None
+    return url.netloc
 
 
 def fingerprint(client: Any) -> tuple[object, ...]:
@@ -98,22 +133,33 @@ def _endpoint(client: Any, path: str) -> Endpoint | None:
             headers[name.lower()] = value
     if "authorization" not in headers and "x-api-key" not in headers:
         return None
-    for name in _SET_BY_HTTP:
-        headers.pop(name, None)
-    headers["accept-encoding"] = "identity"
     query = urlencode({key: str(value) for key, value in client.default_query.items()})
-    base = url.raw_path.decode("ascii").rstrip("/")
-    secure = url.scheme == "https"
-    host = f"[{url.host}]" if ":" in url.host else url.host
-    named = {"host": f"{host}:{url.port}" if url.port else host, **headers}
-    start = f"POST {base}{path}" + (f"?{query}" if query else "") + " HTTP/1.1\r\n"
+    target = url.raw_path.decode("ascii").rstrip("/") + path + (f"?{query}" if query else "")
+    connect, read = getattr(timeout, "connect", timeout), getattr(timeout, "read", timeout)
+    return _at(url.scheme, url.host, url.port, target, headers, connect, read)
+
+
+def _at(
+    scheme: str,
+    host: str,
+    port: int | None,
+    target: str,
+    headers: Mapping[str, str],
+    connect: float | None,
+    read: float | None,
+) -> Endpoint:
+    """The endpoint with these headers and timeouts."""
+    name = f"[{host}]" if ":" in host else host
+    sent = {key: value for key, value in headers.items() if key not in _SET_BY_HTTP}
+    named = {"host": f"{name}:{port}" if port else name, **sent, "accept-encoding": "identity"}
+    secure = scheme == "https"
     return Endpoint(
-        host=url.host,
-        port=url.port or (443 if secure else 80),
-        head=start.encode("ascii") + _header_lines(named),
+        host=host,
+        port=port or (443 if secure else 80),
+        head=f"POST {target} HTTP/1.1\r\n".encode("ascii") + _header_lines(named),
         tls=_tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if secure else None,
-        connect_timeout=getattr(timeout, "connect", timeout),
-        read_timeout=getattr(timeout, "read", timeout),
+        connect_timeout=connect,
+        read_timeout=read,
     )
 
 
@@ -125,13 +171,16 @@ def _header_lines(headers: Mapping[str, str]) -> bytes:
 
 @lru_cache(maxsize=4)
 def _tls_context(cert_file: str | None, cert_dir: str | None) -> ssl.SSLContext:
-    """The context that the SDK's own clients use in this environment; a connection must end with TLS's closing message.
+    """The context of an SDK's client in this environment, or Python's own; TLS's closing message must end a connection.
 
     Python 3.11 with OpenSSL 3 accepts any end by default, so that a body without a length could be cut off unnoticed.
     """
-    import httpx2
-
-    context: ssl.SSLContext = httpx2.create_ssl_context()
+    try:
+        import httpx2
+    except ModuleNotFoundError:
+        context = ssl.create_default_context()
+    else:
+        context = httpx2.create_ssl_context()
     context.options &= ~getattr(ssl, "OP_IGNORE_UNEXPECTED_EOF", 0)
     return context
 

@@ -143,6 +143,10 @@ class Wire(ABC):
         """True if a failure means that the vendor no longer accepts the reasoning in the request."""
         return False
 
+    def adapt(self, payload: object) -> bool:
+        """Leave out of later requests what a server rejects by this failure; False if it rejects nothing known."""
+        return False
+
     def _redefines_tools(self, request: ModelRequest) -> bool:
         """True if a tool that was added to the conversation has another definition now."""
         late = () if self._route == "append" else request.tools[request.initial_tools :]
