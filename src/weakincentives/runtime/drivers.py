@@ -375,7 +375,7 @@ class AsyncEmissions(Emissions):
             self._loop.call_soon_threadsafe(self._changed.set)
 
     async def until_done(self, work: asyncio.Future[Any]) -> AsyncGenerator[ToolEmitted, None]:
-        """The events emitted until the work ends; if this is closed or cancelled, the work is cancelled and waited for."""
+        """The events emitted until the work ends; closing or cancelling this cancels the work and waits for it."""
         work.add_done_callback(lambda _: self._changed.set())
         try:
             while not work.done():

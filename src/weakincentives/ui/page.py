@@ -118,7 +118,7 @@ class PageView:
 
 
 def shown(ended: ToolEnded, show: Show | None) -> Any:
-    """The part of a result that a page sees: of a failed call nothing, else what `show` returns, or the text if that is True."""
+    """The part of a result that a page sees: nothing of a failed call, else what `show` returns; True means the text."""
     if not ended.success or show is None:
         return None
     try:
