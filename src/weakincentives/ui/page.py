@@ -118,7 +118,7 @@ class PageView:
 
 
 def shown(ended: ToolEnded, show: Show | None) -> Any:
-    """The part of a result that a page sees: nothing of a failed call, else what `show` returns; True means the text."""
+    """The part of a result that a page sees: none of a failed call, else what `show` returns; True is the text."""
     if not ended.success or show is None:
         return None
     try:
