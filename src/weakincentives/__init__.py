@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from weakincentives.limits import (
         Budget as Budget,
         Deadline as Deadline,
+        Prices as Prices,
     )
     from weakincentives.mcp import mcp_sections as mcp_sections
     from weakincentives.prompt import (
@@ -78,7 +79,7 @@ _NAMES = {
         "PromptEvaluationError",
         "WinkError",
     ],
-    "limits": ["Budget", "Deadline"],
+    "limits": ["Budget", "Deadline", "Prices"],
     "mcp": ["mcp_sections"],
     "prompt": [
         "MarkdownSection",

@@ -13,6 +13,7 @@ from weakincentives import run, run_async
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult, tool
+from weakincentives.errors import UnboundParamsError
 from weakincentives.resources import UnboundResourceError
 from weakincentives.runtime import Conversation, RunEnded, ToolInvoked
 from weakincentives.session import Session
@@ -47,6 +48,10 @@ def resource(context: ToolContext) -> Any:
     return context.resources.get(Database)
 
 
+def params(context: ToolContext) -> Any:
+    return context.params(Note)
+
+
 def value(context: ToolContext) -> Any:
     raise ValueError("no such order")
 
@@ -61,6 +66,7 @@ MISTAKES: list[tuple[Callable[[ToolContext], Any], type[Exception]]] = [
     (unpacking, TypeError),
     (assertion, AssertionError),
     (resource, UnboundResourceError),
+    (params, UnboundParamsError),
 ]
 SCRIPT = [call("act"), "Done."]
 
@@ -98,7 +104,7 @@ def test_a_programming_error_of_a_tool_is_raised(
             run(prompt, FallbackAdapter(adapter, ScriptedAdapter(["Never."])), session=session)
         else:
             run(prompt, adapter, session=session)
-    assert caught.traceback[-1].name == body.__name__ or error is UnboundResourceError
+    assert caught.traceback[-1].name == body.__name__ or error in (UnboundResourceError, UnboundParamsError)
     assert {event.success for event in session[ToolInvoked]} == {False}
     assert [event.error for event in session[RunEnded]] == [error.__name__]
     assert len(session[Note]) == (0 if form != "parallel" else 2)

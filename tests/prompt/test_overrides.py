@@ -438,3 +438,9 @@ def test_a_diff_shows_summaries_and_visibilities():
         "--- summary docs (prompt)\n+++ summary docs (latest)\n@@ -1 +1 @@\n-For ${tone} people.\n+New.\n"
         "--- visibility docs (prompt)\n+++ visibility docs (latest)\n@@ -1 +1 @@\n-summary\n+full\n"
     )
+
+
+def test_a_visibility_that_a_function_decides_is_refused_with_that_reason():
+    descriptor = handbook(visibility=lambda: SUMMARY).descriptor
+    with pytest.raises(PromptValidationError, match="visibility of section 'docs' .*: a function decides it"):
+        descriptor.override_visibility(DOCS, FULL)

@@ -115,7 +115,8 @@ def test_an_adapter_is_not_made_with_settings_of_the_wrong_type() -> None:
     ("arguments", "message"),
     [
         ({"prompt": TEMPLATE}, r"prompt must be a Prompt, got .*; write Prompt\(template\)"),
-        ({"adapter": "openai:gpt-5.6"}, "adapter must be a ProviderAdapter, got 'openai:gpt-5.6'; pass one, such as"),
+        ({"adapter": "openai:gpt-5.6"}, r"got 'openai:gpt-5.6'; pass adapter_for\('openai:gpt-5.6'\)"),
+        ({"adapter": None}, "adapter must be a ProviderAdapter, got None; pass one, such as"),
     ],
 )
 def test_the_main_loop_names_an_argument_of_the_wrong_type(arguments: dict[str, Any], message: str) -> None:

@@ -21,7 +21,7 @@ from weakincentives.prompt import Prompt, PromptTemplate, TextSection, Tool, Too
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import Conversation, Message, ModelRequest
 from weakincentives.session import Session, Snapshot
-from weakincentives.ui import StaleThreadError, ThreadLimits, Threads
+from weakincentives.ui import StaleThreadError, ThreadLimits, Threads, ag_ui, vercel_ai
 
 PATHS = pytest.mark.parametrize("path", ["vercel", "ag-ui"])
 
@@ -627,6 +627,12 @@ async def test_code_that_exits_fails_its_exchange_and_not_the_server(place: str)
 
 
 # What is refused.
+
+
+@pytest.mark.parametrize("endpoint", [vercel_ai, ag_ui])
+def test_an_endpoint_without_threads_is_refused_when_it_is_made(endpoint: Any) -> None:
+    with pytest.raises(TypeError, match=r"needs the threads that it serves, got .*; write Threads\(make\)"):
+        endpoint(lambda thread, request: None)
 
 
 @pytest.mark.parametrize(

@@ -310,7 +310,8 @@ def _problem(known: Any, override: AnyOverride) -> tuple[Reason, str] | None:
     if known is None:
         return "missing", "the prompt has nothing of this name"
     if not known.accepts_overrides:
-        return "closed", "it does not accept overrides"
+        by_code = isinstance(known, VisibilityDescriptor) and not known.source
+        return "closed", "a function decides it" if by_code else "it does not accept overrides"
     if override.expected_hash != known.content_hash:
         return "changed", "it was written for text that has changed since; rewrite it or delete it"
     misfit: str = known.misfit(override)

@@ -101,9 +101,8 @@ class MainLoop:
         """Put the scope of a new run, which may restart, into its options."""
         check_prompt(prompt)
         if not isinstance(adapter, ProviderAdapter):
-            raise TypeError(
-                f"adapter must be a ProviderAdapter, got {adapter!r}; pass one, such as OpenAIAdapter(model)"
-            )
+            way_out = f"adapter_for({adapter!r})" if isinstance(adapter, str) else "one, such as OpenAIAdapter(model)"
+            raise TypeError(f"adapter must be a ProviderAdapter, got {adapter!r}; pass {way_out}")
         meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
         scope = options["scope"] = options.get("scope") or RunScope(meter)
         scope.max_expansions = self.max_expansions

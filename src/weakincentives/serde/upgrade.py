@@ -36,6 +36,8 @@ def named_types(upgrades: Upgrades) -> tuple[type, ...]:
     """The classes that upgrades name, which the program has so declared as data."""
     found = [each for each in upgrades.values() if isinstance(each, type)]
     for name in upgrades:
+        if not isinstance(name, str) or ":" not in name:
+            raise TypeError(f"upgrades are named by the stored module and class, such as 'shop:Refunded', got {name!r}")
         try:
             found.append(find_class(name))
         except Failure:

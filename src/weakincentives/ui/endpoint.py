@@ -64,6 +64,9 @@ def ui_messages(
 
 
 def _endpoint(threads: Threads, protocol: type[Vercel] | type[AgUi]) -> Endpoint:
+    if not isinstance(threads, Threads):
+        raise TypeError(f"An endpoint needs the threads that it serves, got {threads!r}; write Threads(make)")
+
     async def respond(request: Request) -> Response:
         try:
             if request.method in ("GET", "HEAD"):

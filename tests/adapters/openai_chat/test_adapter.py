@@ -50,9 +50,10 @@ def test_an_address_may_be_given_as_an_option() -> None:
     assert adapter.base_url == URL
 
 
-def test_without_an_address_the_error_says_where_it_goes() -> None:
-    with pytest.raises(ValueError, match="needs the address of a server, as in 'openai-chat:MODEL@URL'"):
-        adapter_for("openai-chat:some-model")
+@pytest.mark.parametrize("name", ["some-model", "some-model@localhost:8080"])
+def test_without_an_address_the_error_says_where_it_goes(name: str) -> None:
+    with pytest.raises(ValueError, match="needs the address of a server, as in 'openai-chat:MODEL@http://HOST/v1'"):
+        adapter_for(f"openai-chat:{name}")
 
 
 @pytest.mark.parametrize(
