@@ -12,8 +12,8 @@ import pytest
 from weakincentives import run, run_async
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult, tool
 from weakincentives.errors import UnboundParamsError
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult, tool
 from weakincentives.resources import UnboundResourceError
 from weakincentives.runtime import Conversation, RunEnded, ToolInvoked
 from weakincentives.session import Session

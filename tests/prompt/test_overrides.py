@@ -442,5 +442,5 @@ def test_a_diff_shows_summaries_and_visibilities():
 
 def test_a_visibility_that_a_function_decides_is_refused_with_that_reason():
     descriptor = handbook(visibility=lambda: SUMMARY).descriptor
-    with pytest.raises(PromptValidationError, match="visibility of section 'docs' .*: a function decides it"):
+    with pytest.raises(PromptValidationError, match=r"visibility of section 'docs' .*: a function decides it"):
         descriptor.override_visibility(DOCS, FULL)

@@ -320,5 +320,5 @@ def test_a_recorded_value_of_a_changed_class_is_upgraded_and_else_keeps_its_fiel
 
 @pytest.mark.parametrize("key", ["Plain", Plain])
 def test_an_upgrade_that_names_no_stored_class_is_an_error(key: Any) -> None:
-    with pytest.raises(TypeError, match="named by the stored module and class, such as 'shop:Refunded', got .*Plain"):
+    with pytest.raises(TypeError, match=r"named by the stored module and class, such as 'shop:Refunded', got .*Plain"):
         Snapshot.from_json(Session().snapshot().to_json(), upgrades={key: lambda fields: fields})

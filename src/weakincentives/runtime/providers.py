@@ -84,7 +84,9 @@ class AdapterSpec:
             model, options["base_url"] = placed.groups()
         chosen = {**self.options, **options}
         if "@URL" in self.model and "base_url" not in chosen:
-            raise ValueError(f"the adapter '{self.provider}' needs the address of a server, as in '{self.provider}:MODEL@http://HOST/v1'")
+            raise ValueError(
+                f"the adapter '{self.provider}' needs the address of a server, as in '{self.provider}:MODEL@http://HOST/v1'"
+            )
         return self.load()(model, **chosen) if model else self.load()(**chosen)
 
     def codecs(self) -> Mapping[str, Any]:
