@@ -450,6 +450,14 @@ def test_a_format_that_does_not_fit_the_value_is_named() -> None:
         template(section).render(Order())
 
 
+@pytest.mark.parametrize("spec", ["999999999", ".1000f", "0>1000"])
+def test_a_format_cannot_take_all_memory(spec: str) -> None:
+    with pytest.raises(PromptValidationError, match="a width of at most 999"):
+        MarkdownSection[Order](key="o", title="O", template=f"${{price:{spec}}}")
+    shown = template(MarkdownSection[Order](key="o", title="O", template="${price:999}")).render(Order()).text
+    assert len(shown) < 1_100
+
+
 @pytest.mark.parametrize("visibility", [FULL, SUMMARY])
 def test_a_section_without_heading_is_only_its_text(visibility: SectionVisibility) -> None:
     bare = text("bare", "Bare.", heading=False, summary="Bare.", visibility=visibility)

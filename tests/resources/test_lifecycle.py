@@ -385,3 +385,38 @@ def test_a_failed_async_provider_names_the_chain_and_is_asked_again() -> None:
             context.get(Client)
         assert caught.value.__notes__ == ["While creating resource Client"]
         assert context.get(Client).name == "client"
+
+
+@pytest.mark.parametrize("when", ["entered", "left"])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_manager_that_exits_the_program_ends_no_event_loop(when: str, is_async: bool) -> None:
+    @asynccontextmanager
+    async def exiting(resolver: Resolver) -> AsyncIterator[Client]:
+        if when == "entered":
+            raise SystemExit(3)
+        yield Client([])
+        raise SystemExit(3)
+
+    async def use_async() -> None:
+        async with context_of(exiting) as context:
+            await context.get_async(Client)
+
+    with pytest.raises((ResourceError, ExceptionGroup), match=r"SystemExit\(3\); raise an Exception instead"):
+        if is_async:
+            asyncio.run(use_async())
+        else:
+            with context_of(exiting) as context:
+                context.get(Client)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+def test_a_manager_that_was_left_with_its_event_loop_is_not_left_again(is_async: bool) -> None:
+    log: list[str] = []
+    context = context_of(lambda r: AsyncManaging(log))
+    asyncio.run(context.get_async(Client))
+    assert log == ENTERED
+    if is_async:
+        asyncio.run(context.aclose())
+    else:
+        context.close()
+    assert log == ENTERED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -219,6 +220,7 @@ def outputs(path: str, body: str) -> list[Any]:
         (lambda ended: {"rows": [1, 2]}, [{"rows": [1, 2]}] * 2),
         (lambda ended: None, [None, None]),
         (lambda ended: 1 / 0, [None, None]),
+        (lambda ended: sys.exit(4), [None, None]),
         (lambda ended: object(), [None, None]),
     ],
 )

@@ -678,6 +678,13 @@ async def test_a_page_can_send_neither_file_ids_nor_paths(part: dict[str, Any], 
     assert status == 400 and reason in json.loads(answer)["error"]
 
 
+async def test_the_id_of_a_run_is_short_since_every_event_repeats_it() -> None:
+    page = Page(scripted("Hello."), "ag-ui")
+    refused = 400, '{"error":"The id of a run may have at most 128 characters."}'
+    assert await page.send("Hi.", runId="r" * 129) == refused
+    assert await page.hear("Hi.", runId="r" * 128) == "Hello."
+
+
 async def test_a_form_of_another_site_is_refused() -> None:
     status, _ = await Page(scripted()).post(asked("Hi."), **{"content-type": "text/plain"})
     assert status == 415

@@ -24,7 +24,7 @@ from weakincentives.session import Bus, Session
 SECTION_KEY = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _DOLLAR = re.compile(
     r"\$(?:(?P<escaped>\$)|(?P<named>[A-Za-z_][A-Za-z0-9_]*)"
-    r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<format>[^{}\n]*))?\}|)"
+    r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<format>(?:(?!\d{4})[^{}\n])*))?\}|)"
 )
 
 S = TypeVar("S")
@@ -556,6 +556,7 @@ def split_text(source: str, *, where: str, strict: bool = True, literal: bool = 
             line = text.count("\n", 0, dollar) + 1
             raise PromptValidationError(
                 f"{where}: the '$' in {text[dollar : dollar + 12]!r} (line {line}) does not start a placeholder, "
-                "which is '${name}' or '${name:format}' with the plain name of a field; write '$$' for a dollar sign."
+                "which is '${name}' or '${name:format}' with the plain name of a field, and a width of at most 999; "
+                "write '$$' for a dollar sign."
             )
     return TemplateText((*literals, piece + text[position:]), tuple(names), tuple(formats))

@@ -101,20 +101,28 @@ class Entered:
         except asyncio.CancelledError:
             self._task.cancel()
             raise
-        if not entered.done():
-            self._task.result()
+        if not entered.done() and (exited := self._task.result()) is not None:
+            raise exited
         return entered.result()
 
     async def leave(self, error: BaseException | None) -> None:
         if not self._left.done():
             self._left.set_result(error)
-        await self._task
+        # If its loop has ended, that has cancelled the task, which has left the manager.
+        ended = self._task.cancelled() and self._task.get_loop() is not asyncio.get_running_loop()
+        if not ended and (exited := await self._task) is not None:
+            raise exited
 
-    async def _hold(self, entered: asyncio.Future[Any]) -> None:
-        async with self._manager as value:
-            entered.set_result(value)
-            if (error := await self._left) is not None:
-                raise error
+    async def _hold(self, entered: asyncio.Future[Any]) -> SystemExit | None:
+        try:
+            async with self._manager as value:
+                entered.set_result(value)
+                if (error := await self._left) is not None:
+                    raise error
+        except SystemExit as exited:
+            # asyncio would raise it out of the event loop, which others still use.
+            return exited
+        return None
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:

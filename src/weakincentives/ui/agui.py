@@ -30,7 +30,7 @@ from weakincentives.ui.page import (
     WrittenAgain,
     open_sections,
 )
-from weakincentives.ui.requests import Asked, PageMessage, Refused, read_message
+from weakincentives.ui.requests import MAX_ID, Asked, PageMessage, Refused, read_message
 
 CALL_DONE = "Done."
 
@@ -57,6 +57,8 @@ class AgUi:
 
     def __init__(self, body: bytes) -> None:
         request = msgspec.json.decode(body, type=_Request)
+        if len(request.run_id) > MAX_ID:  # It is repeated in the events.
+            raise Refused(400, f"The id of a run may have at most {MAX_ID} characters.")
         if request.tools:
             names = ", ".join(repr(tool.name[:64]) for tool in request.tools[:10])
             raise Refused(400, f"Tools of the page are not supported: {names}. Declare them on the server.")

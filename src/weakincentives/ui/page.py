@@ -124,7 +124,7 @@ def shown(ended: ToolEnded, show: Show | None) -> Any:
     try:
         found = show(ended)
         return ended.message if found is True else None if found is False else dump(found)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         logger.error("show failed for a result of tool %r, so the page does not get it", ended.name, exc_info=error)
         return None
 

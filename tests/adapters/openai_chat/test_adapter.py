@@ -18,6 +18,7 @@ from tests.servers.turn import Call, Raw, Turn
 from weakincentives import OpenAIChatAdapter, adapter_for
 from weakincentives.clock import FakeClock
 from weakincentives.errors import ContextOverflowError, PromptEvaluationError
+from weakincentives.limits import TokenUsage
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 
@@ -100,6 +101,7 @@ def test_a_key_of_the_environment_goes_only_to_the_host_it_belongs_to(monkeypatc
     hosts = {"api.openai.com/v1": "openai_api_key", "openrouter.ai/api/v1": "openrouter_api_key"}
     for place, key in hosts.items():
         assert authorization(OpenAIChatAdapter("m", base_url=f"https://{place}")) == f"Bearer {key}"
+        assert authorization(OpenAIChatAdapter("m", base_url=f"http://{place}")) is None
     assert authorization(OpenAIChatAdapter("m", base_url=URL)) is None
     monkeypatch.setenv("OPENAI_CHAT_API_KEY", "mine")
     assert authorization(OpenAIChatAdapter("m", base_url=URL)) == "Bearer mine"
@@ -173,6 +175,12 @@ def test_a_failure_with_status_200_is_retried_if_it_may_pass(failure: Any, strea
     raw = b"data: " + text + b"\n\ndata: [DONE]\n\n" if stream else text
     found = reply(raw, stream=stream, then=Turn("Fine."))
     assert (found.text, found.retries) == ("Fine.", 1)
+
+
+@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "prompt_cache_hit_tokens"])
+def test_a_server_cannot_give_back_what_a_budget_has_spent(field: str) -> None:
+    answer = {"choices": [{"message": {"content": "Hi"}}], "usage": {field: -1_000_000}}
+    assert reply(json.dumps(answer).encode(), stream=False).usage == TokenUsage()
 
 
 @pytest.mark.parametrize("stream", [False, True])

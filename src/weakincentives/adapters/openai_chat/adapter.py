@@ -26,7 +26,7 @@ KEY_VARIABLES = {
     "api.openai.com": "OPENAI_API_KEY",
     "openrouter.ai": "OPENROUTER_API_KEY",
 }
-"""By host, so that a key reaches only the server it belongs to."""
+"""By host, over https alone, so that a key reaches only the server it belongs to."""
 
 KEY_VARIABLE = "OPENAI_CHAT_API_KEY"
 """For every other server."""
@@ -59,9 +59,10 @@ class OpenAIChatAdapter(NetworkAdapter):
         **options: Unpack[NetworkOptions],
     ) -> None:
         super().__init__(model, **options)
-        host = urlsplit(base_url).hostname or ""
+        url = urlsplit(base_url)
+        host = url.hostname or ""
         if api_key is None:
-            api_key = os.environ.get(KEY_VARIABLES.get(host, KEY_VARIABLE))
+            api_key = os.environ.get(KEY_VARIABLES.get(host if url.scheme == "https" else "", KEY_VARIABLE))
         self.base_url = base_url
         self._key = api_key
         self._sent = {"authorization": f"Bearer {api_key}"} if api_key else {}

@@ -271,13 +271,15 @@ def _usage(usage: Usage | None, hosted: int) -> TokenUsage:
     read, written = usage.prompt_tokens_details, usage.completion_tokens_details
     # Searches are counted in either place, depending on the provider.
     searched = max((part.web_search_requests or 0 for part in (usage.server_tool_use, read) if part), default=0)
-    return TokenUsage(
-        usage.prompt_tokens or 0,
-        usage.completion_tokens or 0,
-        (read.cached_tokens if read else 0) or usage.prompt_cache_hit_tokens or 0,
-        (written.reasoning_tokens or 0) if written else 0,
+    counts = (
+        usage.prompt_tokens,
+        usage.completion_tokens,
+        (read.cached_tokens if read else 0) or usage.prompt_cache_hit_tokens,
+        written.reasoning_tokens if written else 0,
         max(searched, hosted),
     )
+    # A negative count would give back what a budget has spent.
+    return TokenUsage(*(max(0, count or 0) for count in counts))
 
 
 class _Pending:
