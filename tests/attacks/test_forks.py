@@ -150,3 +150,55 @@ def test_a_child_starts_its_own_mcp_server_and_leaves_that_of_its_parent_alone(c
     printed = done.stdout.splitlines()
     assert (done.returncode, printed[-1]) == (0, '{"items": ["chair", "table"]}'), done.stderr
     assert child == "exit" or printed[0] == '{"items": ["chair"]}'
+
+
+WITH_AN_ASYNC_RESOURCE = """
+import os
+from contextlib import asynccontextmanager
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import MarkdownSection, Prompt, ToolContext, tool
+from weakincentives.resources import Binding, ResourceRegistry, Scope
+from weakincentives.session import Session
+
+def say(line):
+    os.write(1, f"{line}\\n".encode())  # Whole lines, also from two processes.
+
+class Base: pass
+class Unit: pass
+
+@asynccontextmanager
+async def base(_):
+    yield Base()
+    say("base left")
+
+@asynccontextmanager
+async def unit(_):
+    yield Unit()
+    say("unit left")
+
+@tool
+async def use(*, context: ToolContext) -> str:
+    "Use both."
+    await context.resources.get_async(Base)
+    await context.resources.get_async(Unit)
+    return "used"
+
+prompt = Prompt(
+    ns="tests", key="fork", sections=[MarkdownSection(key="t", title="T", template="Go.", tools=[use])],
+    resources=ResourceRegistry.of(Binding(Base, base), Binding(Unit, unit, scope=Scope.TOOL_CALL)),
+)
+with prompt.resources:
+    for _ in range(2):
+        ScriptedAdapter([call("use"), "Done."]).evaluate(prompt, session=Session())
+        child = os.fork() if _ == 0 else child
+say("child" if child == 0 else "parent")
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+"""
+
+
+def test_a_child_uses_async_resources_on_a_loop_of_its_own_and_leaves_those_of_its_parent_open() -> None:
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", WITH_AN_ASYNC_RESOURCE]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == sorted(["unit left"] * 3 + ["base left", "child", "parent"])

@@ -176,7 +176,7 @@ def test_a_redirect_without_retries_is_an_error_and_not_a_second_request(way: Wa
     moved = response(b"", "location: /elsewhere", status="307 Moved")
     with (
         HostileServer(answering(moved)) as server,
-        pytest.raises(PromptEvaluationError, match="redirects to /elsewhere; set the client's base_url"),
+        pytest.raises(PromptEvaluationError, match="redirects to /elsewhere; set base_url to where it is"),
     ):
         way.ask(server.url, max_retries=0)
     assert server.requests == 1

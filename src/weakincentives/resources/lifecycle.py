@@ -6,6 +6,7 @@ Both are generators that yield what is to be awaited, so that sync and async con
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
@@ -66,10 +67,11 @@ class Held:
     """A resource that its context created.
 
     `leave` leaves the context manager that it came from, `own` says that it is that manager itself, and `loop` is the
-    event loop it belongs to, if one was needed to create it.
+    event loop it belongs to, if one was needed to create it. Such a resource ends only in the process of that loop, not in
+    a forked child.
     """
 
-    __slots__ = ("_leave", "_own", "loop", "protocol", "value")
+    __slots__ = ("_leave", "_own", "_process", "loop", "protocol", "value")
 
     def __init__(
         self,
@@ -85,6 +87,7 @@ class Held:
         self.loop = loop
         self._leave = leave
         self._own = own
+        self._process = None if loop is None else os.getpid()
 
     @property
     def ends(self) -> bool:
@@ -102,6 +105,8 @@ class Held:
 
         `closer` is the method to prefer, `close` or `aclose`.
         """
+        if self._process is not None and self._process != os.getpid():
+            return
         try:
             if self._leave is not None:
                 yield from self._finish(self._leave(error))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
 from typing import Any, TypeAlias
@@ -21,6 +23,11 @@ class ContextLoop:
     """The loop on which a context was started, else one in a thread of its own, started on first use."""
 
     def __init__(self) -> None:
+        self.reset()
+        _loops.add(self)
+
+    def reset(self) -> None:
+        """Begin anew, without the loops that there were."""
         self.home: asyncio.AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
@@ -82,6 +89,19 @@ class ContextLoop:
             if loop is not None and loop.is_running():
                 return loop
         return self.thread().loop
+
+
+_loops: weakref.WeakSet[ContextLoop] = weakref.WeakSet()
+
+
+def _reset_all() -> None:
+    """A forked child has none of its parent's threads, so none of the loops in them runs there."""
+    for loop in list(_loops):
+        loop.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_reset_all)
 
 
 class Entered:
