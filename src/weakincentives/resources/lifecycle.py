@@ -67,8 +67,8 @@ class Held:
     """A resource that its context created.
 
     `leave` leaves the context manager that it came from, `own` says that it is that manager itself, and `loop` is the
-    event loop it belongs to, if one was needed to create it. Such a resource ends only in the process of that loop, not in
-    a forked child.
+    event loop it belongs to, if one was needed to create it. Such a resource ends only in the process of that loop, not
+    in a forked child.
     """
 
     __slots__ = ("_leave", "_own", "_process", "loop", "protocol", "value")
