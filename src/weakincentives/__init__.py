@@ -49,7 +49,11 @@ if TYPE_CHECKING:
     )
     from weakincentives.resources import Binding as Binding, ResourceRegistry as ResourceRegistry, Scope as Scope
     from weakincentives.runtime import (
+        Answer as Answer,
+        Approve as Approve,
         Conversation as Conversation,
+        Deny as Deny,
+        Edit as Edit,
         MainLoop as MainLoop,
         PromptResponse as PromptResponse,
         Settings as Settings,
@@ -98,7 +102,11 @@ _NAMES = {
     ],
     "resources": ["Binding", "ResourceRegistry", "Scope"],
     "runtime": [
+        "Answer",
+        "Approve",
         "Conversation",
+        "Deny",
+        "Edit",
         "MainLoop",
         "PromptResponse",
         "Settings",

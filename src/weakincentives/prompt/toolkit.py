@@ -15,9 +15,11 @@ from typing import (
     Annotated,
     Any,
     Generic,
+    Literal,
     ParamSpec,
     Protocol,
     Self,
+    TypeAlias,
     TypedDict,
     TypeVar,
     Union,
@@ -104,12 +106,17 @@ class Compensation(Protocol[ParamsT_contra]):
     def __call__(self, params: ParamsT_contra, /, *, context: Any) -> object: ...
 
 
+ApprovalRule: TypeAlias = Literal["call", "effects", "answer"] | Callable[..., Literal["call", "effects"] | None]
+
+
 class Tool(Specializable, Generic[ParamsT, ResultT]):
     """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
     `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so that
     several calls may run concurrently without a transaction. `compensate(params, *, context)` undoes an effect outside
-    our resources when the call fails after it.
+    our resources when the call fails after it. `approval` has a person decide: before the "call", or with its
+    "effects", which are captured, taken back, and applied as they were shown; or a function of the params (and
+    `session=` if it takes that) returns one of both or None. A tool without a handler is answered by a person.
     """
 
     _params_type: Any = None
@@ -121,11 +128,12 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         *,
         name: str,
         description: str,
-        handler: Handler[ParamsT, ResultT],
+        handler: Handler[ParamsT, ResultT] | None,
         params_type: type[ParamsT] | None = None,
         result_type: Any = None,
         read_only: bool = False,
         compensate: Compensation[ParamsT] | None = None,
+        approval: ApprovalRule | None = None,
         accepts_overrides: bool = True,
         _schema: serde.ForeignSchema | None = None,
     ) -> None:
@@ -149,6 +157,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
         if compensate is not None and read_only:
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
+        check_approval(name, approval, has_handler=handler is not None, read_only=read_only)
+        handler, approval = (_no_handler, "answer") if handler is None else (handler, approval)
         given = params_type if _schema is None else dict
         check_handler(name, "handler", handler, given)
         if compensate is not None:
@@ -162,6 +172,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.result_type = result_type
         self.read_only = read_only
         self.compensate = compensate
+        self.approval = approval
         self.accepts_overrides = accepts_overrides
         self._param_descriptions: Mapping[str, str] = {}
 
@@ -171,10 +182,11 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         name: str,
         description: str,
         schema: Mapping[str, Any],
-        handler: Handler[dict[str, Any], Any],
+        handler: Handler[dict[str, Any], Any] | None,
         result_type: Any = None,
         read_only: bool = False,
         compensate: Compensation[dict[str, Any]] | None = None,
+        approval: ApprovalRule | None = None,
         accepts_overrides: bool = True,
     ) -> Tool[dict[str, Any], Any]:
         """A tool described by a JSON Schema; its handler receives a dict that matches the schema.
@@ -193,6 +205,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             result_type=result_type,
             read_only=read_only,
             compensate=compensate,
+            approval=approval,
             accepts_overrides=accepts_overrides,
             _schema=foreign,
         )
@@ -390,6 +403,23 @@ def check_description(whose: str, description: Any, most: int, *, ascii_only: bo
     raise PromptValidationError(f"{whose}: the description must be 1 to {most} {kind} and not blank, got {got}.")
 
 
+def check_approval(tool_name: str, approval: Any, *, has_handler: bool = True, read_only: bool = False) -> None:
+    """Reject an approval that is neither "call" nor "effects" nor a function, or that cannot be."""
+    problem = ""
+    if approval is not None and not has_handler:
+        problem = "it has no handler, so a person always answers; drop approval"
+    elif approval == "effects" and read_only:
+        problem = "it is read_only, so it has no effects; use approval='call'"
+    elif approval not in (None, "call", "effects") and (isinstance(approval, type) or not callable(approval)):
+        problem = f"approval must be 'call', 'effects' or a function of the params, got {approval!r}"
+    if problem:
+        raise PromptValidationError(f"Tool '{tool_name}': {problem}.")
+
+
+def _no_handler(params: Any, /, *, context: Any) -> ToolResult[Any]:
+    raise AssertionError("a person answers for this tool")
+
+
 def check_handler(tool_name: str, what: str, handler: Any, params_type: type | None) -> None:
     """Reject a handler that cannot be called as `handler(params, context=...)`, or whose annotations differ."""
     if not callable(handler):
@@ -451,6 +481,7 @@ class ToolOptions(TypedDict, total=False):
     description: str | None
     read_only: bool
     compensate: Compensation[Any] | None
+    approval: ApprovalRule | None
     accepts_overrides: bool
 
 

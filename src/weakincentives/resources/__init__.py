@@ -5,6 +5,7 @@ from weakincentives.resources.binding import (
     CircularDependencyError,
     ClassOf,
     Resolver,
+    ResourceChange,
     ResourceCloseError,
     ResourceError,
     ResourceRestoreError,
@@ -12,6 +13,7 @@ from weakincentives.resources.binding import (
     Scope,
     ScopeError,
     Snapshotable,
+    StaleResourceError,
     UnboundResourceError,
 )
 from weakincentives.resources.context import ResourceRegistry, ResourceSnapshot, ScopedResourceContext
@@ -21,6 +23,7 @@ __all__ = [
     "CircularDependencyError",
     "ClassOf",
     "Resolver",
+    "ResourceChange",
     "ResourceCloseError",
     "ResourceError",
     "ResourceRegistry",
@@ -31,5 +34,6 @@ __all__ = [
     "ScopeError",
     "ScopedResourceContext",
     "Snapshotable",
+    "StaleResourceError",
     "UnboundResourceError",
 ]

@@ -131,6 +131,16 @@ class Snapshotable(Protocol):
     def restore(self, snapshot: Any, /) -> object: ...
 
 
+@dataclass(frozen=True, slots=True)
+class ResourceChange:
+    """A change of a snapshotable resource: what it says itself of it (`changes`), else its states before and after."""
+
+    protocol: type
+    changes: tuple[Any, ...] = ()
+    before: Any = None
+    after: Any = None
+
+
 def is_snapshotable(value: object) -> TypeGuard[Snapshotable]:
     """Like `isinstance(value, Snapshotable)`, but cheaper, and False for classes."""
     kind = type(value)
@@ -139,6 +149,10 @@ def is_snapshotable(value: object) -> TypeGuard[Snapshotable]:
 
 class ResourceError(WinkError):
     """A resource is declared wrongly, cannot be created, or is used outside its lifetime."""
+
+
+class StaleResourceError(ResourceError):
+    """A resource is no longer as it was when changes to it were captured, so they cannot be applied."""
 
 
 class UnboundResourceError(ResourceError):

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 from weakincentives._fence import check_fence, current_calls
+from weakincentives.errors import SerdeError
 from weakincentives.resources.binding import (
     Binding,
     CircularDependencyError,
     ClassOf,
     Constant,
+    ResourceChange,
     ResourceCloseError,
     ResourceError,
     ResourceErrors,
@@ -23,6 +25,7 @@ from weakincentives.resources.binding import (
     Scope,
     ScopeError,
     Snapshotable,
+    StaleResourceError,
     UnboundResourceError,
     chain_text,
     is_snapshotable,
@@ -38,6 +41,7 @@ from weakincentives.resources.lifecycle import (
     exited,
     provide,
 )
+from weakincentives.serde import dump_tagged
 
 if TYPE_CHECKING:
     from weakincentives.resources.loop import ContextLoop
@@ -197,6 +201,11 @@ class ScopedResourceContext:
         return bool(self._created or self._root._dropped)
 
     @property
+    def holds_managers(self) -> bool:
+        """True if a context manager was entered here, such as a transaction that ends with an error if undone."""
+        return any(held.is_managed for held in self._created)
+
+    @property
     def loop(self) -> ContextLoop:
         """The event loop of the context's async resources, which async tools of sync runs use too."""
         root = self._root
@@ -287,6 +296,33 @@ class ScopedResourceContext:
                 context._restore(snapshot, failures)
         if failure := _failure(ResourceRestoreError, "restore", failures):
             raise failure
+
+    def changes(self, snapshot: ResourceSnapshot) -> tuple[ResourceChange, ...]:
+        """The changes of snapshotable resources since `begin_call` of the current tool call, as data.
+
+        A resource with `changes_since(state)` and `apply(changes)`, such as a filesystem, says itself what changed; of
+        any other, the states are compared.
+        """
+        found: list[ResourceChange] = []
+        for context in self._layers():
+            with context._lock:
+                for protocol, value in context._values.items():
+                    known = snapshot.holds(protocol, value)
+                    states: Mapping[type, Any] = snapshot if known else context._initial_states or {}
+                    if protocol in states and (known or not context._is_of_others(protocol)):
+                        found.extend(_change(protocol, value, states[protocol]))
+        return tuple(found)
+
+    def apply(self, changes: Iterable[ResourceChange]) -> None:
+        """Make the changes that `changes` returned; raises `StaleResourceError` if a resource is not as it was."""
+        for each in changes:
+            value: Any = self.get(each.protocol)
+            if each.changes:
+                value.apply(each.changes)
+            elif _written(each.protocol, value.snapshot()) != _written(each.protocol, each.before):
+                raise StaleResourceError(f"{type_name(each.protocol)} changed since")
+            else:
+                value.restore(each.after)
 
     def close(self) -> None:
         """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
@@ -525,6 +561,27 @@ class ScopedResourceContext:
             check_fence()
             what = "The resource context" if self._root is self or self._root._closed else "The tool scope"
             raise ResourceError(f"{what} is closed; create a new one with create_context() or tool_scope()")
+
+
+def _change(protocol: type, value: Any, before: Any) -> Iterator[ResourceChange]:
+    if callable(changes_since := getattr(type(value), "changes_since", None)):
+        if changes := tuple(changes_since(value, before)):
+            yield ResourceChange(protocol, changes)
+        return
+    after = value.snapshot()
+    if _written(protocol, before) != _written(protocol, after):
+        yield ResourceChange(protocol, (), before, after)
+
+
+def _written(protocol: type, state: Any) -> Any:
+    """A state as data that can be compared and stored."""
+    try:
+        return dump_tagged(state)
+    except SerdeError as error:
+        raise ResourceError(
+            f"The changes of {type_name(protocol)} cannot be shown, because its snapshot() cannot be stored: {error}; "
+            "return a dataclass or plain data, or give it changes_since(state) and apply(changes)."
+        ) from error
 
 
 def _begin_call(item: Snapshotable) -> Any:

@@ -95,6 +95,11 @@ class Held:
         return self._leave is not None or _is_closeable(self.value)
 
     @property
+    def is_managed(self) -> bool:
+        """True if it came from a context manager."""
+        return self._leave is not None
+
+    @property
     def ends_async(self) -> bool:
         """True if an event loop is needed for that."""
         closers = (getattr(type(self.value), name, None) for name in ("close", "aclose"))

@@ -5,8 +5,10 @@ from __future__ import annotations
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import DisclosureRequest
 from weakincentives.runtime.adapter import ProviderAdapter
+from weakincentives.runtime.approval import Answer, Approve, Decisions, Deny, Edit, PendingCall
 from weakincentives.runtime.context import InnerLoopConfig
 from weakincentives.runtime.drivers import (
+    ApprovalNeeded,
     ArgumentsDelta,
     AsyncEventStream,
     Channel,
@@ -22,7 +24,9 @@ from weakincentives.runtime.drivers import (
     ToolEnded,
     ToolStarted,
 )
+from weakincentives.runtime.effects import Effects
 from weakincentives.runtime.events import (
+    CallDecided,
     Exposed,
     Exposure,
     HostedToolInvoked,
@@ -63,14 +67,22 @@ from weakincentives.runtime.providers import AdapterSpec
 
 __all__ = [
     "AdapterSpec",
+    "Answer",
+    "ApprovalNeeded",
+    "Approve",
     "ArgumentsDelta",
     "AsyncEventStream",
     "BudgetExceededError",
+    "CallDecided",
     "Channel",
     "Completed",
     "Conversation",
     "DeadlineExceededError",
+    "Decisions",
+    "Deny",
     "DisclosureRequest",
+    "Edit",
+    "Effects",
     "EventStream",
     "Explanation",
     "Exposed",
@@ -90,6 +102,7 @@ __all__ = [
     "ModelReply",
     "ModelRequest",
     "PartialOutput",
+    "PendingCall",
     "PossibleMiss",
     "PrefixBreak",
     "PromptChanged",

@@ -10,9 +10,11 @@ from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, U
 
 from weakincentives._generics import AnyOutputT
 from weakincentives.content import Media
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Overrides, Prompt, Tokenizer, default_tokenizer
 from weakincentives.resources import ResourceCloseError
+from weakincentives.runtime.approval import Decisions, PendingCall, check_decisions, waiting_calls
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
     AsyncEventStream,
@@ -50,7 +52,8 @@ class RunOptions(TypedDict, total=False):
     `bus` receives the run's events, as the session does. `visibility_overrides` open or summarize sections for this
     run. `settings` override the adapter's, and `tags` are recorded with the run, as are the session's. A main loop
     passes `scope` to share one deadline and one budget between restarts; it replaces those two. A conversation passes
-    `beginning` and `message` to take its next turn.
+    `beginning` and `message` to take its next turn. `decisions` about calls that wait, by call id, continue the run of
+    the session; if there are none ({}), the calls are returned again.
     """
 
     bus: EventSink | None
@@ -62,6 +65,7 @@ class RunOptions(TypedDict, total=False):
     scope: RunScope | None
     beginning: Beginning
     message: Message | None
+    decisions: Decisions | None
 
 
 class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
@@ -214,6 +218,8 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             )
         scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
         scope.tags = check_tags(options.get("tags"))
+        if isinstance(session, Session):
+            self._decide(scope, waiting_calls(session), prompt, options)
         return InnerLoop(
             prompt,
             session,
@@ -224,6 +230,25 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             beginning=options.get("beginning", "new"),
             message=options.get("message"),
         )
+
+    def _decide(
+        self, scope: RunScope, waiting: Mapping[str, PendingCall], prompt: Prompt[Any], options: RunOptions
+    ) -> None:
+        """Take the decisions about calls that wait, once; another adapter of the same run finds those that are left."""
+        decisions = options.get("decisions")
+        if decisions is not None and options.get("message") is None:
+            options["beginning"] = "resume"
+        elif waiting and options.get("beginning", "new") == "new" and scope.decisions is None:
+            calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values())
+            raise PromptEvaluationError(
+                f"The session has calls that wait for a decision: {calls}; pass decisions={{...}}, or {{}} to see them "
+                "again, or run on another session.",
+                prompt_name=prompt.name,
+                phase="tool",
+            )
+        if scope.decisions is None:
+            check_decisions(decisions or {}, waiting, prompt.name)
+            scope.decisions = dict(decisions or {})
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:
         with self._running(loop, options) as (loop, channel):

@@ -16,6 +16,7 @@ from typing import Any, Generic, Protocol
 from weakincentives._generics import OutputT
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
+from weakincentives.runtime.approval import PendingCall
 from weakincentives.runtime.bridge import Cursor, Workers, finish, run_steps, run_steps_async
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
@@ -113,6 +114,13 @@ class Restarted:
     reason: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class ApprovalNeeded:
+    """A call waits for a person's decision; the run ends with it pending."""
+
+    call: PendingCall
+
+
 # No slots: `Completed[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
 @dataclass(frozen=True)
 class Completed(Generic[OutputT]):
@@ -123,7 +131,7 @@ class Completed(Generic[OutputT]):
 
 ModelDelta = TextDelta | ReasoningDelta | ArgumentsDelta
 ToolEvent = ToolStarted | ToolEmitted | ToolEnded
-StreamEvent = ModelDelta | ToolEvent | SectionOpened | PartialOutput | Restarted | Completed[OutputT]
+StreamEvent = ModelDelta | ToolEvent | SectionOpened | PartialOutput | Restarted | ApprovalNeeded | Completed[OutputT]
 
 
 # Not the threads of tools: a slow model or server must not keep the tools of other runs waiting.
@@ -470,6 +478,8 @@ def _started(effect: RunTools | LoadSections) -> Iterator[StreamEvent[Any]]:
 
 def _ended(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
     for outcome in outcomes if isinstance(effect, RunTools) else ():
+        if outcome.pending is not None:
+            continue
         yield ToolEnded(outcome.tool_call_id, outcome.name, outcome.success, outcome.message)
         names = tuple(tool.name for tool in outcome.expanded_tools)
         for key in outcome.opened:
@@ -489,4 +499,5 @@ def _since_last_request(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
 def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent[Any]]:
     if response.output is not None:
         yield PartialOutput(dump(response.output))
+    yield from map(ApprovalNeeded, response.pending)
     yield Completed(response)

@@ -308,6 +308,17 @@ class ReasoningDropped(RunEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class CallDecided(RunEvent):
+    """A call that waited was decided: "approve", "deny", "edit" or "answer", or "undecided" if the user went on."""
+
+    run_id: str
+    call_id: str
+    decision: str
+    by: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ResourcesNotClosed(RunEvent):
     """Resources failed to close after a run; its answer was returned anyway."""
 
@@ -315,18 +326,19 @@ class ResourcesNotClosed(RunEvent):
     message: str
 
 
-RunStatus = Literal["completed", "halted", "restarted", "failed", "recovered", "stopped", "suspended"]
+RunStatus = Literal["completed", "waiting", "halted", "restarted", "failed", "recovered", "stopped", "suspended"]
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded(RunEvent):
     """An attempt of a run ended, and with it the run, unless it was "restarted", "recovered" or "suspended".
 
-    It was "completed" with an answer, "stopped" from outside (a closed stream, a cancelled task, Ctrl-C), or "failed":
-    `error` is the type of the exception and `reason` its text. To open the sections `section_keys`, it "halted" for its
-    caller, or "restarted" by its main loop. After an error, it was "recovered" by the next adapter. A "suspended" run
-    left the process that ran it durably; it continues elsewhere or later, or was cancelled. `usage` and `turns` are
-    those of the run so far, `duration` is that of the attempt.
+    It was "completed" with an answer, ended "waiting" for a person to decide about calls, was "stopped" from
+    outside (a closed stream, a cancelled task, Ctrl-C), or "failed": `error` is the type of the exception and
+    `reason` its text. To open the sections `section_keys`, it "halted" for its caller, or "restarted" by its main
+    loop. After an error, it was "recovered" by the next adapter. A "suspended" run left the process that ran it
+    durably; it continues elsewhere or later, or was cancelled. `usage` and `turns` are those of the run so far,
+    `duration` is that of the attempt.
     """
 
     run_id: str

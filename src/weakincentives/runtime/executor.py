@@ -35,7 +35,21 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityExpansionRequired,
 )
-from weakincentives.resources import ScopedResourceContext
+from weakincentives.resources import ResourceError, ScopedResourceContext
+from weakincentives.runtime.approval import (
+    Answer,
+    Approve,
+    Deny,
+    Edit,
+    Needs,
+    PendingCall,
+    Settled,
+    Undecided,
+    edited_arguments,
+    question,
+    rule_of,
+    waiting_calls,
+)
 from weakincentives.runtime.bridge import (
     HandlerCall,
     HandlerTimeout,
@@ -49,7 +63,8 @@ from weakincentives.runtime.bridge import (
     in_parallel_async,
 )
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.effects import Effects, StaleEffectsError, apply, capture
+from weakincentives.runtime.events import CallDecided, ToolInvoked
 from weakincentives.runtime.messages import Message, ToolCall
 from weakincentives.runtime.runs import Toolbox
 
@@ -57,6 +72,8 @@ logger = logging.getLogger("weakincentives.runtime")
 
 
 _NO_RESULT: ToolResult[Any] = ToolResult()
+_EDITED = "A person changed the arguments of this call to {}. What follows is the result with these arguments."
+_UNDECIDED = "Not decided: the user went on before a person decided about this call. It had no effect."
 
 
 class CallSuspended(BaseException):
@@ -73,7 +90,8 @@ class ToolExecutionOutcome:
 
     `disclosure` is what a successful call opened or closed, and `expanded_tools` are the tools that appeared with it.
     A call ends the turn if it `restarts` the run, which alone can open the sections, or halts for the caller.
-    `operator_text` is to be sent as a system message; `found` are the sections that a search has listed.
+    `operator_text` is to be sent as a system message; `found` are the sections that a search has listed. A call that
+    waits for a person is `pending`: it has no result yet.
     """
 
     tool_call_id: str
@@ -86,6 +104,7 @@ class ToolExecutionOutcome:
     attachments: tuple[Part, ...] = ()
     operator_text: str = ""
     found: tuple[str, ...] = ()
+    pending: PendingCall | None = None
 
     def as_message(self) -> Message:
         parts = parts_of([self.message, *self.attachments]) if self.attachments else ()
@@ -120,7 +139,7 @@ class ToolExecutor:
     idempotency_key: Callable[[ToolCall], str] | None = None
     emitted: Callable[[ToolCall, Any], None] | None = None
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
-    _pending: list[PendingCall] = field(default_factory=list)
+    _started: list[StartedCall] = field(default_factory=list)
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """Run the calls in order, or in parallel if all of them are read-only.
@@ -173,148 +192,311 @@ class ToolExecutor:
             raise exited(error, self.context.prompt.name, "tool") from error
 
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """One call, from checking it to recording it."""
-        self.context.scope.meter.begin_tool_call(self.context.prompt.name)
-        started = self.context.session.clock.monotonic()
+        """One call, from checking it to recording it, or to asking a person about it."""
+        session, scope = self.context.session, self.context.scope
+        waiting = waiting_calls(session).get(call.id) if len(session[PendingCall]) else None
+        decision = None if waiting is None else (scope.decisions or {}).pop(call.id, None)
+        if waiting is None:
+            scope.meter.begin_tool_call(self.context.prompt.name)
+        elif decision is None:
+            return ToolExecutionOutcome(call.id, "", success=False, name=call.name, pending=waiting)
         tool = self.toolbox.tool(call.name)
+        attempt = ToolAttempt(call, session.clock.monotonic(), _NO_RESULT, None)
         refusal = self._refusal(call.name)
+        if waiting is not None and decision is not None:
+            return (yield from self._settle(waiting, decision, attempt, None if refusal else tool, refusal))
         if tool is None or refusal:
-            return self._record(ToolAttempt(call, started, ToolResult(refusal, success=False), None))
+            return self._record(attempt.failed(refusal))
         try:
-            params = tool.parse(call.arguments)
+            attempt.params = tool.parse(call.arguments)
         except SerdeError as error:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
-            result: ToolResult[Any] = ToolResult(f"Invalid arguments for '{tool.name}': {listed}", success=False)
-            return self._record(ToolAttempt(call, started, result, None))
+            return self._record(attempt.failed(f"Invalid arguments for '{tool.name}': {listed}"))
+        if tool.approval is None:
+            return (yield from self._begin(tool, attempt))
+        try:
+            needs = rule_of(tool, attempt.params, session)
+        except (Exception, SystemExit) as error:
+            logger.warning("The approval rule of tool '%s' failed.", tool.name, exc_info=error)
+            problem = f"Tool '{tool.name}' was not run, because its approval rule failed: {error}"
+            return self._record(attempt.failed(problem))
+        if needs in ("call", "answer"):
+            return self._ask(self._question(tool, attempt, call.arguments, needs))
+        return (yield from self._begin(tool, attempt, captures=needs == "effects"))
+
+    def _begin(
+        self,
+        tool: Tool[Any, Any],
+        attempt: ToolAttempt,
+        *,
+        captures: bool = False,
+        shown: PendingCall | None = None,
+        applies: bool = False,
+    ) -> Generator[Step, Any, ToolExecutionOutcome]:
+        """Run the handler in a transaction, or apply the effects that a person was `shown` and has approved."""
         owner = object()
         with working_for(owner):
-            pending = self._prepare(tool, params, call, started, owner)
-            return (yield from self._run(pending))
+            running = self._prepare(tool, attempt, owner)
+            running.captures, running.shown = captures, shown
+            if shown is not None and applies:
+                running.handler.function = functools.partial(self._apply, shown, running.resources)
+            return (yield from self._run(running))
 
-    def _prepare(self, tool: Tool[Any, Any], params: Any, call: ToolCall, started: float, owner: object) -> PendingCall:
+    def _prepare(self, tool: Tool[Any, Any], attempt: ToolAttempt, owner: object) -> StartedCall:
         """Take a snapshot of what the call may change, and prepare its handler."""
-        resources = self.context.resources.tool_scope()
+        call, resources = attempt.call, self.context.resources.tool_scope()
         before = None if tool.read_only else (self.context.session.snapshot(), resources.begin_call())
-        handler = functools.partial(tool.handler, params, context=self._tool_context(call, resources))
+        handler = functools.partial(tool.handler, attempt.params, context=self._tool_context(call, resources))
         deadline, effect = self.context.scope.meter.deadline, tool.compensate is not None
         run = HandlerCall(handler, deadline, effect=effect)
-        return PendingCall(call, started, _NO_RESULT, params, tool, owner, before, resources, run)
+        started = StartedCall(call, attempt.since, attempt.result, attempt.params, tool, owner, before, resources, run)
+        started.arguments, started.notice = attempt.arguments, attempt.notice
+        return started
+
+    def _settle(
+        self, waiting: PendingCall, decision: Settled, attempt: ToolAttempt, tool: Tool[Any, Any] | None, refusal: str
+    ) -> Generator[Step, Any, ToolExecutionOutcome]:
+        """Act on the decision about a call that waits."""
+        self.context.session[PendingCall].clear(lambda each: each.call_id == waiting.call_id)
+        reason = decision.reason if isinstance(decision, Deny) else ""
+        name = type(decision).__name__.lower()
+        self.context.emit(CallDecided, call_id=waiting.call_id, decision=name, by=decision.by, reason=reason)
+        attempt.params, ran, arguments = waiting.params, waiting.effects is not None, waiting.arguments
+        attempt.rolled_back = ran
+        if tool is None:
+            return self._record(attempt.failed(refusal))
+        if waiting.edited:
+            attempt.notice = _EDITED.format(arguments)
+        if isinstance(decision, Approve) and waiting.effects is not None:
+            applies = not waiting.effects.reruns
+            try:
+                return (yield from self._begin(tool, attempt, captures=True, shown=waiting, applies=applies))
+            except StaleEffectsError as error:
+                logger.info("Tool '%s' runs again, and is asked about again: %s.", tool.name, error)
+        if ran:
+            yield from self._discard(tool, attempt)
+        not_undone = "" if attempt.compensation in ("", "done") else f"\n{attempt.compensation}"
+        match decision:
+            case Deny():
+                attempt.failed(f"A person denied this call{reason and f': {reason}'}{not_undone}")
+            case Undecided():
+                attempt.failed(f"{_UNDECIDED}{not_undone}")
+            case Answer(text):
+                attempt.result = ToolResult(f"{text}{not_undone}")
+            case _ if not_undone:
+                attempt.failed(f"Not run again, because its first run could not be undone.{not_undone}")
+            case _:
+                if isinstance(decision, Edit):
+                    arguments = edited_arguments(tool, waiting, decision, self.context.prompt.name)
+                    attempt.params, attempt.notice = tool.parse(arguments), _EDITED.format(arguments)
+                attempt.arguments, attempt.rolled_back, attempt.compensation = arguments, False, ""
+                return (yield from self._begin(tool, attempt, captures=ran))
+        outcome = self._record(attempt)
+        if attempt.error is not None:
+            raise attempt.error
+        return outcome
+
+    def _discard(self, tool: Tool[Any, Any], attempt: ToolAttempt) -> Generator[Step, Any, None]:
+        """Compensate the effects outside of a call that ran for its question."""
+        if tool.compensate is None:
+            return
+        owner = object()
+        with working_for(owner):
+            running = self._prepare(tool, attempt, owner)
+            yield from self._compensate(running)
+            self._roll_back(running)
+            try:
+                yield running.resources
+            except Exception as error:
+                logger.warning("Tool '%s' failed to close its resources.", tool.name, exc_info=error)
+        attempt.compensation, attempt.error = running.compensation, running.error
+
+    def _question(
+        self,
+        tool: Tool[Any, Any],
+        attempt: ToolAttempt,
+        arguments: str,
+        needs: Needs,
+        effects: Effects | None = None,
+    ) -> PendingCall:
+        call = attempt.call
+        return PendingCall(
+            call.id,
+            call.name,
+            self.toolbox.section_of(call.name),
+            arguments,
+            attempt.params,
+            effects,
+            question(tool.name, arguments, effects),
+            needs,
+            None if effects is None else attempt.result,
+            edited=arguments != call.arguments,
+        )
+
+    def _ask(self, pending: PendingCall) -> ToolExecutionOutcome:
+        """Leave the call waiting in the session."""
+        self.context.session.dispatch(pending)
+        return ToolExecutionOutcome(pending.call_id, "", success=False, name=pending.tool, pending=pending)
+
+    def _apply(self, shown: PendingCall, resources: ScopedResourceContext) -> ToolResult[Any]:
+        """The handler of an approved call: what was shown happens, and its result counts."""
+        assert shown.effects is not None
+        apply(shown.effects, self.context.session, resources)
+        return shown.result or _NO_RESULT
 
     def abandon(self) -> None:
-        """End the pending calls from another thread, as stopped; one that is already ending is waited for."""
-        for pending in list(self._pending):
-            if pending.claim_end():
-                with working_for(pending.owner):
-                    call_sync(self._stop(pending), self._thread)
-            elif pending.owner not in current_calls():
-                pending.ended.wait()
+        """End the running calls from another thread, as stopped; one that is already ending is waited for."""
+        for running in list(self._started):
+            if running.claim_end():
+                with working_for(running.owner):
+                    call_sync(self._stop(running), self._thread)
+            elif running.owner not in current_calls():
+                running.ended.wait()
 
-    def _run(self, pending: PendingCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+    def _run(self, running: StartedCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """Call the handler with resources scoped to this call, and end the call."""
-        self._pending.append(pending)
+        self._started.append(running)
         result = error = None
         try:
-            result = yield pending.handler
+            result = yield running.handler
         except GeneratorExit:
             raise
         except BaseException as raised:
             error = raised
-        if not pending.claim_end():
-            pending.ended.wait()
-            raise AbandonedCallError(f"Tool '{pending.tool.name}' was stopped.")
+        if not running.claim_end():
+            running.ended.wait()
+            raise AbandonedCallError(f"Tool '{running.tool.name}' was stopped.")
         # The end of a call is not stopped itself: others who would stop the call wait for it.
         left = self.context.scope.fence.leave()
         try:
-            if isinstance(error, CallSuspended):
-                self._undo(pending)
-                pending.resources.close()
+            if isinstance(error, CallSuspended | StaleEffectsError):
+                self._undo(running)
+                running.resources.close()
                 raise error
             if error is not None:
-                result = self._failed(pending, error)
-            self._accept_result(pending, result)
-            outcome = yield from self._end(pending)
+                result = self._failed(running, error)
+            self._accept_result(running, result)
+            effects = self._captured(running)
+            outcome = yield from self._end(running) if effects is None else self._hold(running, effects)
         finally:
-            self._remove(pending, left)
+            self._remove(running, left)
         if self.context.scope.fence.closed:
-            raise AbandonedCallError(f"Tool '{pending.tool.name}' ended, but its run was stopped.")
-        if pending.error is not None:
-            raise pending.error
+            raise AbandonedCallError(f"Tool '{running.tool.name}' ended, but its run was stopped.")
+        if running.error is not None:
+            raise running.error
         return outcome
 
-    def _stop(self, pending: PendingCall) -> Generator[Step, Any, None]:
-        """End a call whose handler is running in another thread."""
-        left = self.context.scope.fence.leave()
+    def _captured(self, running: StartedCall) -> Effects | None:
+        """The effects to ask about; None if there are none, or if they are those that were approved."""
+        if not running.captures or not running.result.success or running.before is None:
+            return None
+        if running.expansion is not None or self._with_disclosure(running.result).disclosure is not None:
+            return None
+        session, states = running.before
         try:
-            pending.handler.abandon()
-            pending.result = pending.stopped("the run was stopped")
-            yield from self._end(pending)
-        finally:
-            self._remove(pending, left)
+            changes = running.resources.changes(states)
+            outside, reruns = running.tool.compensate is not None, running.resources.holds_managers
+            effects = capture(self.context.session, session, changes, outside=outside, reruns=reruns)
+            approved = None if running.shown is None else running.shown.effects
+            if not effects or (approved is not None and approved.digest == effects.digest):
+                return None
+        except (ResourceError, SerdeError) as error:
+            problem = f"The effects of tool '{running.tool.name}' cannot be shown for approval: {error}"
+            self._programming_error(problem, error, running)
+            return None
+        return effects
 
-    def _remove(self, pending: PendingCall, left: Any) -> None:
-        self._pending.remove(pending)
-        pending.ended.set()
-        self.context.scope.fence.enter_again(left)
-
-    def _end(self, pending: PendingCall) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """Compensate and roll back a call that failed or asked for a new attempt, close its resources, record it."""
-        undone = not pending.result.success or pending.expansion is not None
-        if undone and not pending.handler.dropped:
-            yield from self._compensate(pending)
-        if undone:
-            self._roll_back(pending)
+    def _hold(self, running: StartedCall, effects: Effects) -> Generator[Step, Any, ToolExecutionOutcome]:
+        """Take the effects back, and ask about them."""
+        self._roll_back(running)
+        running.rolled_back = False
         try:
-            yield pending.resources
+            yield running.resources
         except GeneratorExit:
             raise
         except BaseException as error:
-            self._keep_interrupt(error, pending)
-            message = f"Tool '{pending.tool.name}' failed to close its resources: {error}"
-            logger.warning("%s", message, exc_info=error)
-            pending.resources = self.context.resources
-            if pending.result.success:
-                pending.result, pending.message = ToolResult(message, success=False), ""
-            if not undone:
-                with self.context.resources.tool_scope() as pending.resources:
-                    yield from self._compensate(pending)
-                pending.resources = self.context.resources
-            self._roll_back(pending)
-        return self._record(pending)
+            self._keep_interrupt(error, running)
+            problem = f"Tool '{running.tool.name}' failed to close its resources: {error}"
+            running.result, running.message, running.rolled_back = ToolResult(problem, success=False), "", True
+            yield from self._discard(running.tool, running)
+            return self._record(running)
+        arguments = running.arguments or running.call.arguments
+        return self._ask(self._question(running.tool, running, arguments, "effects", effects))
 
-    def _failed(self, pending: PendingCall, error: BaseException) -> ToolResult[Any]:
+    def _stop(self, running: StartedCall) -> Generator[Step, Any, None]:
+        """End a call whose handler is running in another thread."""
+        left = self.context.scope.fence.leave()
+        try:
+            running.handler.abandon()
+            running.result = running.stopped("the run was stopped")
+            yield from self._end(running)
+        finally:
+            self._remove(running, left)
+
+    def _remove(self, running: StartedCall, left: Any) -> None:
+        self._started.remove(running)
+        running.ended.set()
+        self.context.scope.fence.enter_again(left)
+
+    def _end(self, running: StartedCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+        """Compensate and roll back a call that failed or asked for a new attempt, close its resources, record it."""
+        undone = not running.result.success or running.expansion is not None
+        if undone and not running.handler.dropped:
+            yield from self._compensate(running)
+        if undone:
+            self._roll_back(running)
+        try:
+            yield running.resources
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            self._keep_interrupt(error, running)
+            message = f"Tool '{running.tool.name}' failed to close its resources: {error}"
+            logger.warning("%s", message, exc_info=error)
+            running.resources = self.context.resources
+            if running.result.success:
+                running.result, running.message = ToolResult(message, success=False), ""
+            if not undone:
+                with self.context.resources.tool_scope() as running.resources:
+                    yield from self._compensate(running)
+                running.resources = self.context.resources
+            self._roll_back(running)
+        return self._record(running)
+
+    def _failed(self, running: StartedCall, error: BaseException) -> ToolResult[Any]:
         """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
-        tool = pending.tool
+        tool = running.tool
         error = error.error if (exits := isinstance(error, UserCodeExit)) else error
         match error:
             case VisibilityExpansionRequired(prompt_name=""):
-                pending.expansion = self.context.view.request(
+                running.expansion = self.context.view.request(
                     error.section_keys, error.reason, overrides=error.requested_overrides
                 )
-                return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=pending.expansion)
+                return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=running.expansion)
             case ToolValidationError():
                 return ToolResult(str(error), success=False)
             case HandlerTimeout() | AbandonedCallError():
-                pending.error = DeadlineExceededError(
+                running.error = DeadlineExceededError(
                     f"The deadline of prompt '{self.context.prompt.name}' passed while tool '{tool.name}' was running.",
                     prompt_name=self.context.prompt.name,
                     phase="tool",
                 )
-                return pending.stopped("the deadline passed")
+                return running.stopped("the deadline passed")
             case WinkError(ends_run=True):
                 if isinstance(error, PromptEvaluationError):
                     error.prompt_name = error.prompt_name or self.context.prompt.name
-                pending.error = error
+                running.error = error
                 return ToolResult(f"Tool '{tool.name}' was stopped: {error}", success=False)
             case _ if isinstance(error, self.context.adapter.raised_errors):
-                pending.error = error
+                running.error = error
                 return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
             case _ if exits or isinstance(error, Exception):
                 trace = (type(error), error, callers_traceback(error))
                 logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=trace)
                 return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
             case _:
-                pending.error = error
-                return pending.stopped("the run was stopped")
+                running.error = error
+                return running.stopped("the run was stopped")
 
     def _tool_context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
         meter = self.context.scope.meter
@@ -346,82 +528,82 @@ class ToolExecutor:
             return f"Unknown tool '{name}'. Available tools: {offered or 'none'}."
         return ""
 
-    def _accept_result(self, pending: PendingCall, result: Any) -> None:
+    def _accept_result(self, running: StartedCall, result: Any) -> None:
         """Keep the result and its text for the model; one that cannot be rendered is the programmer's mistake."""
-        name = pending.tool.name
+        name = running.tool.name
         if not isinstance(result, ToolResult):
             problem = f"The handler of tool '{name}' returned a {type(result).__name__}; return a ToolResult."
-            self._programming_error(problem, None, pending)
+            self._programming_error(problem, None, running)
             return
         value = result.value
         if isinstance(value, ReadSectionResult):
             result = replace(result, value=replace(value, expanded_tools=self.toolbox.available(value.expanded_tools)))
         try:
-            pending.result, pending.message = result, result.render()
+            running.result, running.message = result, result.render()
         except (Exception, SystemExit) as error:
             problem = (
                 f"The result of tool '{name}' cannot be shown to the model: {type(error).__name__}: {error}; give its "
                 "value a render() method or JSON-able fields; images and other media go into attachments=."
             )
-            self._programming_error(problem, error, pending)
+            self._programming_error(problem, error, running)
             return
         try:
             if result.attachments:
                 ended = (outcome.as_message() for outcome in list(self.ended.values()))
                 self.context.adapter.check_parts(result.attachments, (*self.context.session[Message].view(), *ended))
         except PromptEvaluationError as error:
-            text = f"{pending.message}\n\nThe attachments cannot be shown: {error}".lstrip()
-            pending.result, pending.message = ToolResult(text, success=False), ""
+            text = f"{running.message}\n\nThe attachments cannot be shown: {error}".lstrip()
+            running.result, running.message = ToolResult(text, success=False), ""
 
-    def _programming_error(self, problem: str, cause: BaseException | None, pending: PendingCall) -> None:
+    def _programming_error(self, problem: str, cause: BaseException | None, running: StartedCall) -> None:
         mistake = PromptEvaluationError(problem, prompt_name=self.context.prompt.name, phase="tool")
         mistake.__cause__ = cause
-        pending.result, pending.message, pending.error = ToolResult(problem, success=False), "", mistake
+        running.result, running.message, running.error = ToolResult(problem, success=False), "", mistake
 
-    def _compensate(self, pending: PendingCall) -> Generator[Step, Any, None]:
-        tool = pending.tool
+    def _compensate(self, running: StartedCall) -> Generator[Step, Any, None]:
+        tool = running.tool
         if tool.compensate is None:
             return
-        context = self._tool_context(pending.call, pending.resources)
+        context = self._tool_context(running.call, running.resources)
         try:
-            yield functools.partial(tool.compensate, pending.params, context=context)
-            pending.compensation = "done"
+            yield functools.partial(tool.compensate, running.params, context=context)
+            running.compensation = "done"
         except GeneratorExit:
             raise
         except BaseException as raised:
             error = raised.error if isinstance(raised, UserCodeExit) else raised
-            self._keep_interrupt(error, pending)
-            pending.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
-            logger.error("%s", pending.compensation, exc_info=error)
-            pending.result = replace(pending.result, message=f"{pending.result.message}\n{pending.compensation}")
-            pending.message = pending.message and f"{pending.message}\n{pending.compensation}"
+            self._keep_interrupt(error, running)
+            running.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
+            logger.error("%s", running.compensation, exc_info=error)
+            running.result = replace(running.result, message=f"{running.result.message}\n{running.compensation}")
+            running.message = running.message and f"{running.message}\n{running.compensation}"
 
     def _keep_interrupt(self, error: BaseException, attempt: ToolAttempt) -> None:
         """Raise Ctrl-C once the call has ended."""
         if isinstance(error, KeyboardInterrupt) and attempt.error is None:
             attempt.error = error
 
-    def _undo(self, pending: PendingCall) -> bool:
+    def _undo(self, running: StartedCall) -> bool:
         """Restore session and resources to their state before the call; a read-only call has nothing to undo.
 
         The conversation stays: the user may have spoken in the meantime.
         """
-        if pending.before is None:
+        if running.before is None:
             return False
-        session, states = pending.before
+        session, states = running.before
         self.context.session.restore(session, keep=(Message,))
-        pending.resources.restore(states)
+        running.resources.restore(states)
         return True
 
-    def _roll_back(self, pending: PendingCall) -> None:
+    def _roll_back(self, running: StartedCall) -> None:
         """Undo the call. A failed restore is raised at the end, unless the call was stopped, which takes precedence."""
         try:
-            pending.rolled_back = self._undo(pending)
+            running.rolled_back = self._undo(running)
         except (Exception, KeyboardInterrupt) as error:
-            if pending.error is None:
-                pending.error = error
+            if running.error is None:
+                running.error = error
             else:
-                pending.error.add_note(f"Rolling back failed as well: {error}")
+                running.error.add_note(f"Rolling back failed as well: {error}")
 
     def _record(self, attempt: ToolAttempt) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
@@ -436,6 +618,8 @@ class ToolExecutor:
             for path, visibility in asked.overrides.items() if not (restarts or asked.halt) else ():
                 self.context.session.dispatch(SetVisibilityOverride(path, visibility))
         message, operator_text = attempt.message or result.message, ""
+        if attempt.notice:
+            message = f"{attempt.notice}\n\n{message}"
         if asked is not None and restarts and attempt.expansion is None:
             keys = ", ".join(asked.keys)
             message = f"Opening {keys}: once it is open, the prompt shows the full text, and its tools are available."
@@ -453,7 +637,7 @@ class ToolExecutor:
                 conversation_id=self.context.scope.conversation_id,
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
-                duration=self.context.session.clock.monotonic() - attempt.started,
+                duration=self.context.session.clock.monotonic() - attempt.since,
                 section_key=self.toolbox.section_of(call.name),
                 compensation=attempt.compensation,
                 text=message,
@@ -506,10 +690,13 @@ class ToolExecutor:
 
 @dataclass(slots=True, eq=False)
 class ToolAttempt:
-    """A call and its outcome so far; `error` is raised once the call is recorded."""
+    """A call and its outcome so far; `error` is raised once the call is recorded.
+
+    `arguments` are those that a person has put in place of the model's, and `notice` tells the model so.
+    """
 
     call: ToolCall
-    started: float
+    since: float
     result: ToolResult[Any]
     params: Any
     _: KW_ONLY
@@ -518,13 +705,20 @@ class ToolAttempt:
     expansion: DisclosureRequest | None = None
     rolled_back: bool = False
     compensation: str = ""
+    arguments: str = ""
+    notice: str = ""
+
+    def failed(self, message: str) -> ToolAttempt:
+        self.result = ToolResult(message, success=False)
+        return self
 
 
 @dataclass(slots=True, eq=False)
-class PendingCall(ToolAttempt):
+class StartedCall(ToolAttempt):
     """A call that has started: what it runs, what to restore if it fails, and whether it has ended.
 
-    Whoever is the first to `claim_end` ends it; others wait until it has `ended`.
+    Whoever is the first to `claim_end` ends it; others wait until it has `ended`. If it `captures` its effects, a
+    person is asked about them, unless they are what that person was `shown`.
     """
 
     tool: Tool[Any, Any]
@@ -532,6 +726,8 @@ class PendingCall(ToolAttempt):
     before: tuple[Any, Any] | None
     resources: ScopedResourceContext
     handler: HandlerCall
+    captures: bool = False
+    shown: PendingCall | None = None
     ended: Latch = field(default_factory=Latch)
     _unclaimed: threading.Lock = field(default_factory=threading.Lock)
 

@@ -26,6 +26,7 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime import events
+from weakincentives.runtime.approval import Edit, Undecided, edited_arguments, waiting_calls
 from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
@@ -97,6 +98,7 @@ class InnerLoop:
         self.begins_again: str | None = None
         self.in_conversation = beginning == "exchange"
         scope.codecs[adapter.name] = adapter.hosted_tool_codecs
+        self._decisions = scope.decisions = {} if scope.decisions is None else scope.decisions
         pending = None if message is None or message.kind in scope.given else message
         config = InnerLoopConfig(adapter.supports_dynamic_tools) if config is None else config
         self._prepare(RunContext(prompt, session, scope, adapter, config, visibility_overrides, pending), beginning)
@@ -143,6 +145,9 @@ class InnerLoop:
             raise
         finally:
             self.scope.abandon = self.scope.recovers = None
+        if response.pending and response.halt is None:
+            self._end("waiting", reason=", ".join(call.tool for call in response.pending))
+            return response
         if response.halt is not None:
             keys = tuple(map(".".join, response.halt.requested_overrides))
             self._end("halted", section_keys=keys, reason=response.halt.reason)
@@ -204,7 +209,8 @@ class InnerLoop:
         if made := list(self.executor.ended.values()):
             self._record_outcomes(made)
         if stopped:
-            calls = unanswered_calls(self.session[Message].view())
+            waiting = waiting_calls(self.session)
+            calls = [call for call in unanswered_calls(self.session[Message].view()) if call.id not in waiting]
             transcript.say(*failed_results(calls, "Not run: the run was stopped."))
             self._send_operator_texts()
         transcript.put_in_order()
@@ -228,7 +234,10 @@ class InnerLoop:
 
     def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         self._start.refresh_sections()
+        if self._start.beginning == "exchange" and waiting_calls(self.session):
+            yield from self._settle()
         pending = yield from self._start.begin()
+        pending = yield from self._check_waiting(pending)
         last = self.session[Message].latest()
         if not pending and last is not None and last.role == "assistant" and not last.paused:
             if not self.scope.meter.turns:
@@ -250,6 +259,8 @@ class InnerLoop:
                     if self.context.config.supports_dynamic_tools:
                         yield from self._start.load_sections()
                     self._tools.register(mid_turn=True)
+            if waiting_calls(self.session):
+                return self._response("", None, None)
             yield from self._prepare_request()
             request = self._request()
             asked = self.session.clock.monotonic()
@@ -262,6 +273,40 @@ class InnerLoop:
             answer = self._answer(reply)
             if answer is not None:
                 return answer
+
+    def _settle(self) -> Generator[Effect, Any, None]:
+        """Before the next exchange, settle the calls of the last that wait: as decided, else as not decided."""
+        context, scope = self.context, self.scope
+        own = scope.run_id, scope.meter.spent
+        again = replace(context, run=Run("", "", ""))
+        self._prepare(replace(again, message=None), "resume")
+        pending = yield from self._check_waiting((yield from self._start.begin()))
+        while pending:
+            for call in pending:
+                self._decisions.setdefault(call.id, Undecided())
+            self._record_outcomes((yield RunTools(pending)))
+            # A call that ran again has asked again.
+            pending = tuple(call for call in pending if call.id in waiting_calls(self.session))
+        self.context.transcript.put_in_order()
+        scope.run_id, scope.meter.spent = own
+        self._prepare(again, "exchange")
+
+    def _check_waiting(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
+        """Check the decisions before any acts; return the calls to make, among them those that wait."""
+        waiting = waiting_calls(self.session)
+        for call_id, decision in self._decisions.items():
+            if isinstance(decision, Edit) and (tool := self.toolbox.tool(waiting[call_id].tool)) is not None:
+                edited_arguments(tool, waiting[call_id], decision, self.prompt.name)
+        calls = pending or unanswered_calls(self.session[Message].view())
+        known = {call.id for call in calls}
+        # The user spoke over these, so they have results.
+        over = [call for call in waiting.values() if call.call_id not in known]
+        lost = tuple(ToolCall(call.call_id, call.tool, call.arguments) for call in over)
+        if lost:
+            self._decisions.update((call.id, Undecided()) for call in lost)
+            yield RunTools(lost)
+            self.executor.ended.clear()
+        return pending or tuple(call for call in calls if call.id in waiting)
 
     def _prepare_request(self) -> Generator[Effect, Any, None]:
         """Bring sections, notices and tools up to date for the next request."""
@@ -368,6 +413,8 @@ class InnerLoop:
         self.context.save(spent=meter.spent, **changes)
         self.notices.disclosed(outcomes)
         for outcome in outcomes:
+            if outcome.pending is not None:
+                continue
             self.context.transcript.say(outcome.as_message())
             # Only now: a thread that stops this run records the others.
             self.executor.ended.pop(outcome.tool_call_id, None)
@@ -410,6 +457,7 @@ class InnerLoop:
             turns=self.scope.meter.turns,
             run_id=self.scope.run_id,
             conversation_id=self.scope.conversation_id,
+            pending=tuple(waiting_calls(self.session).values()),
         )
 
 

@@ -14,6 +14,7 @@ from weakincentives.content import Content
 from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
+from weakincentives.runtime.approval import Decisions, PendingCall
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
 from weakincentives.runtime.events import ModelCalled, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
@@ -214,7 +215,10 @@ class Conversation(Generic[OutputT]):
         self.prompt.bind(*params)
 
     def send(self, content: Content | None = None, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
-        """Send a message and wait for the answer. Without content, the model answers the prompt's user sections."""
+        """Send a message and wait for the answer. Without content, the model answers the prompt's user sections.
+
+        With `decisions`, pending calls are settled first; those without one count as not decided.
+        """
         return self._loop.execute(self.prompt, **self._exchange(content, options))
 
     async def send_async(
@@ -222,6 +226,21 @@ class Conversation(Generic[OutputT]):
     ) -> PromptResponse[OutputT]:
         """`send` on an event loop."""
         return await self._loop.execute_async(self.prompt, **self._exchange(content, options))
+
+    @property
+    def pending(self) -> tuple[PendingCall, ...]:
+        """The calls that wait for a person's decision."""
+        return self.session[PendingCall].all()
+
+    def decide(self, decisions: Decisions, /, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
+        """Decide about pending calls, and continue the exchange once all are decided."""
+        options["decisions"] = decisions
+        return self.send(None, **options)
+
+    async def decide_async(self, decisions: Decisions, /, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
+        """`decide` on an event loop."""
+        options["decisions"] = decisions
+        return await self.send_async(None, **options)
 
     def stream(self, content: Content | None = None, **options: Unpack[RunOptions]) -> EventStream[OutputT]:
         """`send` as a stream of events; leaving it stops the run."""

@@ -17,6 +17,7 @@ from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, SectionPath, StructuredOutputConfig, Tool
+from weakincentives.runtime.approval import PendingCall
 from weakincentives.session import Session
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
@@ -204,7 +205,8 @@ class PromptResponse(Displayed, Generic[OutputT]):
     """The answer of a run: its text, the typed output if one was declared, and the tokens it used.
 
     `halt` is set if the model asked to open sections under `OpenAndHalt`; there is no output then. `session` is set by
-    `run`.
+    `run`. If calls wait for a person, the run has ended with them `pending`: decide about them with
+    `run(..., session=, decisions={call_id: Approve()})`.
     """
 
     prompt_name: str
@@ -217,6 +219,7 @@ class PromptResponse(Displayed, Generic[OutputT]):
     run_id: str = ""
     conversation_id: str = ""
     session: Session | None = field(default=None, compare=False)
+    pending: tuple[PendingCall, ...] = ()
 
     def __repr__(self) -> str:
         answer = self.text if self.output is None else repr(self.output)
@@ -224,6 +227,8 @@ class PromptResponse(Displayed, Generic[OutputT]):
 
     def _display(self) -> Iterator[Shown]:
         yield self.text if self.output is None else repr(self.output)
+        for call in self.pending:
+            yield f"waits for a decision: {call.text}"
         if self.halt is not None:
             yield f"halted to open {', '.join('.'.join(path) for path in self.halt.requested_overrides)}"
         yield f"{self.prompt_name}, {self._spent()}"
@@ -238,7 +243,10 @@ class PromptResponse(Displayed, Generic[OutputT]):
         if self.output is not None:
             return self.output
         why = "the prompt declares none; write PromptTemplate[MyDataclass]"
-        if self.halt is not None:
+        if self.pending:
+            calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in self.pending)
+            why = f"calls wait for a decision: {calls}; pass decisions="
+        elif self.halt is not None:
             keys = ", ".join(".".join(path) for path in self.halt.requested_overrides)
             why = f"the run halted, for the caller to open {keys}; evaluate again with these open, or use MainLoop"
         raise PromptEvaluationError(

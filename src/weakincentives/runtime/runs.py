@@ -118,7 +118,8 @@ class RunScope:
     loop restarts the run to open sections; without one, its caller opens them. `abandon`, set by the attempt under
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
-    `presentation` is the prompt as the run shows it. `tags` are added to the session's.
+    `presentation` is the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that
+    wait are there until they have acted.
     """
 
     meter: Meter
@@ -134,6 +135,7 @@ class RunScope:
     fence: Fence = field(default_factory=Fence)
     presentation: Presentation | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
+    decisions: dict[str, Any] | None = None
 
     def check_expansions(self, signal: VisibilityExpansionRequired, prompt_name: str) -> None:
         """Raise if the run has restarted as often as it may."""

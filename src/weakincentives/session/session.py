@@ -226,6 +226,12 @@ class Session(Displayed):
             )
         self._store.reset(snapshot.marks, preserve_logs=preserve_logs, keep=keep)
 
+    def initial(self, slice_type: type) -> tuple[list[Any], int]:
+        """What the slice holds before anything was written to it, as a mark."""
+        with self._store.lock:
+            items = list(self._store.column(slice_type).initial)
+        return items, len(items)
+
     def clone(self, *, session_id: str | None = None, observers: bool = False) -> Session:
         """An independent session with the same slices, reducers and in-memory files, for a parallel run."""
         session = Session(session_id=session_id, clock=self.clock, tags=self.tags)

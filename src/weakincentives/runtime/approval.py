@@ -1,0 +1,157 @@
+"""Approval of tool calls by a person: calls that wait in the session, and the decisions about them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from weakincentives._display import shortened
+from weakincentives.errors import PromptEvaluationError, SerdeError
+from weakincentives.prompt import Tool, ToolResult
+from weakincentives.redaction import KnownSecrets
+from weakincentives.runtime.effects import Effects
+from weakincentives.serde import declare_type
+from weakincentives.session import Session
+
+Needs = Literal["call", "effects", "answer"]
+MAX_ARGUMENTS = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCall:
+    """A tool call that waits for a person's decision; it is in the session until it has one.
+
+    `arguments` is the JSON text to be used, `params` the typed value. `effects` is what the call would change, if its
+    handler ran for the question; `result` is then its result. `needs` says what was asked for: before the "call", with
+    its "effects", or an "answer" in place of a handler.
+    """
+
+    call_id: str
+    tool: str
+    section_key: str
+    arguments: str
+    params: Any = None
+    effects: Effects | None = None
+    text: str = ""
+    needs: Needs = "call"
+    result: ToolResult[Any] | None = field(default=None, repr=False)
+    edited: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Approve:
+    """Let the call happen as it was shown."""
+
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Deny:
+    """Keep the call from happening; the model reads the reason."""
+
+    reason: str = ""
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Edit:
+    """Let the call happen with these arguments; the model reads which were used."""
+
+    arguments: Mapping[str, Any]
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Give this text to the model as the result, in place of the call."""
+
+    text: str
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """The run went on without a decision."""
+
+    by: str = ""
+
+
+Decision: TypeAlias = Approve | Deny | Edit | Answer
+Decisions: TypeAlias = Mapping[str, Decision]
+Settled: TypeAlias = Decision | Undecided
+
+
+declare_type(PendingCall)
+
+
+def rule_of(tool: Tool[Any, Any], params: Any, session: Session) -> Needs | None:
+    """The approval that a call needs; raises if the tool's rule does not say so clearly."""
+    rule: Any = tool.approval
+    if rule == "answer":
+        return "answer"
+    if callable(rule):
+        asks = "session" in inspect.signature(rule).parameters
+        rule = rule(params, session=session) if asks else rule(params)
+    if rule not in (None, "call", "effects"):
+        raise ValueError(f"it must return 'call', 'effects' or None, got {shortened(repr(rule), 100)}")
+    if rule == "effects" and tool.read_only:
+        raise ValueError("it returned 'effects', but the tool is read_only; return 'call'")
+    found: Needs | None = rule
+    return found
+
+
+def question(tool: str, arguments: str, effects: Effects | None, note: str = "") -> str:
+    """The question that a person reads; secrets of the environment are replaced."""
+    shown = shortened(arguments, MAX_ARGUMENTS)
+    lines = (note, f"{tool}({shown})", "" if effects is None else effects.text)
+    return KnownSecrets().text("\n".join(line for line in lines if line))
+
+
+def waiting_calls(session: Session) -> dict[str, PendingCall]:
+    """The calls that wait for a decision, by id."""
+    return {call.call_id: call for call in session[PendingCall].view()}
+
+
+def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_name: str) -> None:
+    """Raise unless each decision is one, and is about a call that waits; nothing has acted yet."""
+    open_calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values()) or "none"
+    if not isinstance(decisions, Mapping):
+        raise TypeError(
+            f"decisions must map call ids to decisions, got {decisions!r}; write decisions={{call.call_id: Approve()}}"
+        )
+    for call_id, decision in decisions.items():
+        if call_id not in waiting:
+            raise _refused(f"No call {call_id!r} waits for a decision; open calls: {open_calls}.", prompt_name)
+        if not isinstance(decision, Approve | Deny | Edit | Answer):
+            raise TypeError(
+                f"The decision about call {call_id!r} must be Approve(), Deny(reason), Edit(arguments) or "
+                f"Answer(text), got {shortened(repr(decision), 100)}; open calls: {open_calls}"
+            )
+        call = waiting[call_id]
+        if call.needs == "answer" and not isinstance(decision, Answer | Deny):
+            raise _refused(
+                f"Call {call_id!r} of '{call.tool}' has no handler; decide it with Answer(text) or Deny(reason).",
+                prompt_name,
+            )
+        if isinstance(decision, Edit) and not isinstance(decision.arguments, Mapping):
+            raise TypeError(f"Edit takes the arguments as a mapping, got {shortened(repr(decision.arguments), 100)}")
+
+
+def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, prompt_name: str) -> str:
+    """The edited arguments as JSON text; an error names the fields that do not fit, and the call stays open."""
+    try:
+        text = json.dumps(dict(decision.arguments), ensure_ascii=False)
+        tool.parse(text)
+    except SerdeError as error:
+        listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
+        raise _refused(f"The edit of call {call.call_id!r} does not fit '{call.tool}': {listed}", prompt_name) from None
+    except (TypeError, ValueError) as error:
+        raise _refused(f"The edit of call {call.call_id!r} is not JSON: {error}", prompt_name) from None
+    return text
+
+
+def _refused(problem: str, prompt_name: str) -> PromptEvaluationError:
+    return PromptEvaluationError(problem, prompt_name=prompt_name, phase="tool")

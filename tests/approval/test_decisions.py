@@ -1,0 +1,401 @@
+"""A person decides about tool calls: before they run, or with what they would change."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from weakincentives import (
+    Answer,
+    Approve,
+    Conversation,
+    Deny,
+    Edit,
+    MarkdownSection,
+    Prompt,
+    PromptEvaluationError,
+    PromptValidationError,
+    ScriptedAdapter,
+    Session,
+    Snapshot,
+    Tool,
+    ToolContext,
+    ToolResult,
+    call,
+    reducer,
+    run,
+    run_async,
+    tool,
+)
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.runtime import ApprovalNeeded, CallDecided, Completed, MainLoop, PendingCall, RunEnded, ToolInvoked
+
+OUTSIDE: list[str] = []
+FILES: list[InMemoryFilesystem] = []
+
+
+@dataclass(frozen=True)
+class Paid:
+    amount: int
+
+
+@dataclass(frozen=True)
+class Balance:
+    total: int = 100
+
+    @reducer(on=Paid)
+    def pay(self, event: Paid) -> Balance:
+        return replace(self, total=self.total - event.amount)
+
+
+def compensated(params: Any, *, context: ToolContext) -> None:
+    OUTSIDE.append("undone")
+
+
+def tools(approval: Any, *, outside: bool = False) -> list[Tool[Any, Any]]:
+    @tool(approval=approval, compensate=compensated if outside else None)
+    def pay(amount: int, *, context: ToolContext) -> str:
+        "Pay an amount."
+        OUTSIDE.append(f"pay {amount}")
+        context.session.dispatch(Paid(amount))
+        files = context.filesystem
+        assert files is not None
+        files.write("log.txt", f"paid {amount}\n", mode="append")
+        return f"paid {amount}"
+
+    @tool
+    def note(text: str, *, context: ToolContext) -> str:
+        "Write a note."
+        files = context.filesystem
+        assert files is not None
+        files.write("notes.txt", text)
+        return "noted"
+
+    return [pay, note]
+
+
+def prompt_with(approval: Any, *, outside: bool = False) -> Prompt[None]:
+    section = MarkdownSection(key="pay", title="Pay", template="Pay bills.", tools=tools(approval, outside=outside))
+    FILES.append(InMemoryFilesystem({"log.txt": "begin\n"}))
+    return Prompt(ns="tests", key="approval", sections=[section]).bind(resources={Filesystem: FILES[-1]})
+
+
+@pytest.fixture(autouse=True)
+def _clean() -> None:
+    OUTSIDE.clear()
+
+
+def state(session: Session) -> tuple[Any, ...]:
+    """The state of the session, and of the files of the last prompt."""
+    written = {path: FILES[-1].read(path) for path in FILES[-1].glob("**")}
+    return (session[Balance].latest() or Balance()).total, session[Paid].all(), written
+
+
+BEFORE = (100, (), {"log.txt": "begin\n"})
+AFTER = (95, (Paid(5),), {"log.txt": "begin\npaid 5\n"})
+
+
+@pytest.mark.parametrize("needs", ["call", "effects"])
+@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+def test_a_call_waits_and_then_happens_as_it_was_decided(needs: str, outside: bool) -> None:
+    for decision in (Approve(by="ann"), Deny("too much"), Edit({"amount": 7}), Answer("later")):
+        OUTSIDE.clear()
+        prompt, session = prompt_with(needs, outside=outside), Session()
+        model = ScriptedAdapter([call("pay", amount=5), "Done."])
+        first = run(prompt, model, session=session)
+        (pending,) = first.pending
+        assert (pending.tool, pending.arguments, pending.needs) == ("pay", '{"amount": 5}', needs)
+        assert pending.params.amount == 5
+        assert state(session) == BEFORE
+        assert session[RunEnded].latest().status == "waiting"  # type: ignore[union-attr]
+        assert OUTSIDE == ([] if needs == "call" else ["pay 5"])
+        if needs == "effects":
+            assert "+paid 5" in pending.text and pending.effects is not None
+            assert pending.effects.outside is outside
+            assert pending.effects.events == (Paid(5),)
+        second = run(prompt, model, session=session, decisions={pending.call_id: decision})
+        if needs == "effects" and isinstance(decision, Edit):
+            (again,) = second.pending
+            assert (again.arguments, again.call_id) == ('{"amount": 7}', pending.call_id)
+            assert state(session) == BEFORE
+            second = run(prompt, model, session=session, decisions={pending.call_id: Approve()})
+        assert (second.text, second.pending) == ("Done.", ())
+        result = model.requests[-1].messages[-1]
+        expected = {
+            Approve: (AFTER, "paid 5", True),
+            Deny: (BEFORE, "A person denied this call: too much", False),
+            Edit: ((93, (Paid(7),), {"log.txt": "begin\npaid 7\n"}), None, True),
+            Answer: (BEFORE, "later", True),
+        }[type(decision)]
+        found, text, success = expected
+        assert state(session) == found
+        assert result.success is success
+        if text is not None:
+            assert result.text == text
+        else:
+            assert result.text.startswith('A person changed the arguments of this call to {"amount": 7}.')
+            assert result.text.endswith("paid 7")
+        made = [entry for entry in OUTSIDE if entry != "undone"]
+        if needs == "call":
+            assert made == {Approve: ["pay 5"], Edit: ["pay 7"]}.get(type(decision), [])
+            assert "undone" not in OUTSIDE
+        else:
+            assert made == (["pay 5", "pay 7"] if isinstance(decision, Edit) else ["pay 5"])
+            assert OUTSIDE.count("undone") == (outside and not isinstance(decision, Approve))
+        (invoked,) = session[ToolInvoked].all()
+        assert invoked.call_id == pending.call_id
+        assert [event.decision for event in session[CallDecided].all()][0] == type(decision).__name__.lower()
+        assert session[CallDecided].all()[0].by == decision.by
+
+
+@pytest.mark.parametrize("needs", ["call", "effects"])
+def test_other_calls_of_the_turn_run_and_nothing_is_sent_until_all_are_decided(needs: str) -> None:
+    prompt, session = prompt_with(needs), Session()
+    model = ScriptedAdapter([[call("pay", amount=5), call("note", text="n"), call("pay", amount=6)], "Done."])
+    first = run(prompt, model, session=session)
+    assert [each.params.amount for each in first.pending] == [5, 6]
+    assert state(session)[2]["notes.txt"] == "n"
+    one, two = (each.call_id for each in first.pending)
+    assert run(prompt, model, session=session, decisions={}).pending == first.pending
+    assert model.resume(prompt, session=session).pending == first.pending
+    part = run(prompt, model, session=session, decisions={two: Approve()})
+    assert [each.call_id for each in part.pending] == [one]
+    assert len(model.requests) == 1
+    assert session[Balance].latest() == Balance(94)
+    last = run(prompt, model, session=session, decisions={one: Deny()})
+    if needs == "effects":
+        assert last.text == "Done."
+    results = [message for message in model.requests[-1].messages if message.role == "tool"]
+    assert sorted(message.call_id for message in results) == sorted({one, two, *(m.call_id for m in results)})
+    assert len(results) == 3
+
+
+def test_a_base_that_changed_makes_the_handler_run_again_and_the_person_is_asked_again() -> None:
+    prompt, session = prompt_with("effects", outside=True), Session()
+    model = ScriptedAdapter([call("pay", amount=5), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    session.dispatch(Paid(1))
+    (again,) = run(prompt, model, session=session, decisions={pending.call_id: Approve()}).pending
+    assert OUTSIDE == ["pay 5", "undone", "pay 5"]
+    assert again.effects is not None and again.effects.slices[0].before == (Balance(99),)
+    assert session[Balance].latest() == Balance(99)
+    assert run(prompt, model, session=session, decisions={pending.call_id: Approve()}).text == "Done."
+    assert session[Balance].latest() == Balance(94)
+    assert OUTSIDE == ["pay 5", "undone", "pay 5"]
+
+
+def test_a_pending_call_survives_its_process() -> None:
+    prompt, session = prompt_with("effects"), Session()
+    (pending,) = run(prompt, ScriptedAdapter([call("pay", amount=5)]), session=session).pending
+    text = session.snapshot().to_json()
+    later = Session(session_id=session.session_id)
+    later.restore(Snapshot.from_json(text, types=[Paid]))
+    assert later[PendingCall].all() == (pending,)
+    other = prompt_with("effects")
+    done = run(other, ScriptedAdapter(["Done."]), session=later, decisions={pending.call_id: Approve()})
+    assert done.text == "Done."
+    assert state(later) == AFTER
+    assert OUTSIDE == ["pay 5"]
+
+
+@pytest.mark.parametrize(
+    ("decisions", "problem"),
+    [
+        ({"nope": Approve()}, r"No call 'nope' waits for a decision; open calls: '.*' \(pay\)"),
+        ({"$": "yes"}, r"must be Approve\(\), Deny"),
+        ({"$": True}, r"must be Approve\(\), Deny"),
+        ([Approve()], "decisions must map call ids"),
+        ({"$": Edit({"amount": "x"})}, "The edit of call .* does not fit 'pay': amount"),
+        ({"$": Edit({"other": 1})}, "does not fit 'pay'"),
+        ({"$": Edit("{}")}, "Edit takes the arguments as a mapping"),
+    ],
+)
+def test_a_wrong_decision_is_an_error_and_nothing_is_lost(decisions: Any, problem: str) -> None:
+    prompt, session = prompt_with("effects"), Session()
+    model = ScriptedAdapter([[call("pay", amount=5), call("pay", amount=6)], "Done."])
+    first = run(prompt, model, session=session)
+    one, two = (each.call_id for each in first.pending)
+    if isinstance(decisions, dict):
+        decisions = {two: Approve(), **{one if key == "$" else key: value for key, value in decisions.items()}}
+    with pytest.raises((PromptEvaluationError, TypeError), match=problem):
+        run(prompt, model, session=session, decisions=decisions)
+    assert session[PendingCall].all() == first.pending
+    assert state(session) == BEFORE
+    decided = {one: Approve(), two: Deny()}
+    assert run(prompt, model, session=session, decisions=decided).text == "Done."
+    with pytest.raises(PromptEvaluationError, match="No call .* waits for a decision; open calls: none"):
+        run(prompt, model, session=session, decisions={one: Approve()})
+
+
+def test_a_new_run_over_waiting_calls_is_refused_by_name() -> None:
+    prompt, session = prompt_with("call"), Session()
+    model = ScriptedAdapter([call("pay", amount=5)])
+    first = run(prompt, model, session=session)
+    with pytest.raises(PromptEvaluationError, match=r"calls that wait for a decision: '.*' \(pay\); pass decisions"):
+        run(prompt, model, session=session)
+    assert session[PendingCall].all() == first.pending
+
+
+@pytest.mark.parametrize("needs", ["call", "effects"])
+def test_a_conversation_decides_or_goes_on(needs: str) -> None:
+    script = [call("pay", amount=5), "Paid.", call("pay", amount=6), "You said no more.", "Fine."]
+    model = ScriptedAdapter(script)
+    chat = Conversation(prompt_with(needs, outside=True), adapter=model)
+    (pending,) = chat.send("Pay 5.").pending
+    assert chat.pending == (pending,)
+    assert chat.decide({pending.call_id: Approve()}).text == "Paid."
+    assert chat.pending == ()
+    (late,) = chat.send("Pay 6.").pending
+    assert chat.send("No, do not.").text == "You said no more."
+    result, said = model.requests[-1].messages[-2:]
+    assert (result.role, result.call_id, said.text) == ("tool", late.call_id, "No, do not.")
+    assert result.text.startswith("Not decided: the user went on")
+    assert chat.session[Balance].latest() == Balance(95)
+    assert OUTSIDE == (["pay 5"] if needs == "call" else ["pay 5", "pay 6", "undone"])
+    assert chat.pending == ()
+    assert chat.send("Thanks.").text == "Fine."
+
+
+def test_a_message_may_come_with_the_decisions_and_results_come_first() -> None:
+    model = ScriptedAdapter([[call("pay", amount=5), call("pay", amount=6)], "Well."])
+    chat = Conversation(prompt_with("effects"), adapter=model)
+    one, _ = (each.call_id for each in chat.send("Pay.").pending)
+    assert chat.send("By the way ...", decisions={one: Approve()}).text == "Well."
+    first, second, said = model.requests[-1].messages[-3:]
+    assert (first.text, said.text) == ("paid 5", "By the way ...")
+    assert second.text.startswith("Not decided")
+    assert chat.session[Balance].latest() == Balance(95)
+
+
+def test_a_stream_ends_with_the_calls_that_wait() -> None:
+    prompt, session = prompt_with("effects"), Session()
+    model = ScriptedAdapter([call("pay", amount=5), "Done."])
+    with MainLoop().stream(prompt, session=session, adapter=model) as events:
+        seen = list(events)
+    assert isinstance(seen[-2], ApprovalNeeded) and isinstance(seen[-1], Completed)
+    assert seen[-1].response.pending == (seen[-2].call,)
+    decisions = {seen[-2].call.call_id: Approve()}
+    with MainLoop().stream(prompt, session=session, adapter=model, decisions=decisions) as events:
+        seen = list(events)
+    assert seen[-1].response.text == "Done."
+    assert state(session) == AFTER
+
+
+def test_async_runs_wait_and_decide() -> None:
+    async def work() -> None:
+        prompt, session = prompt_with("effects"), Session()
+        model = ScriptedAdapter([call("pay", amount=5), "Done."])
+        (pending,) = (await run_async(prompt, model, session=session)).pending
+        done = await run_async(prompt, model, session=session, decisions={pending.call_id: Approve()})
+        assert done.text == "Done."
+        assert state(session) == AFTER
+
+    asyncio.run(work())
+
+
+def test_a_rule_decides_for_each_call_with_the_typed_params_and_the_session() -> None:
+    def rule(params: Any, *, session: Session) -> Any:
+        return "call" if params.amount > 10 or session[Paid].all() else None
+
+    prompt, session = prompt_with(rule), Session()
+    model = ScriptedAdapter([call("pay", amount=5), call("pay", amount=6), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    assert pending.params.amount == 6
+    assert session[Balance].latest() == Balance(95)
+
+
+@pytest.mark.parametrize("rule", [lambda params: 1 / 0, lambda params: "yes", lambda params: True, lambda params: ""])
+def test_a_rule_that_fails_lets_nothing_run(rule: Any) -> None:
+    prompt, session = prompt_with(rule), Session()
+    model = ScriptedAdapter([call("pay", amount=5), "Done."])
+    assert run(prompt, model, session=session).text == "Done."
+    assert OUTSIDE == []
+    assert "Tool 'pay' was not run, because its approval rule failed" in model.requests[-1].messages[-1].text
+
+
+def test_a_rule_is_asked_once() -> None:
+    asked: list[int] = []
+
+    def rule(params: Any) -> Any:
+        asked.append(params.amount)
+        return "call" if len(asked) == 1 else None
+
+    prompt, session = prompt_with(rule), Session()
+    model = ScriptedAdapter([call("pay", amount=5), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    assert run(prompt, model, session=session, decisions={pending.call_id: Deny()}).text == "Done."
+    assert (asked, OUTSIDE) == ([5], [])
+
+
+def test_a_handler_that_fails_or_changes_nothing_asks_nobody() -> None:
+    @tool(approval="effects")
+    def fail(context: ToolContext) -> str:
+        "Fail."
+        context.session.dispatch(Paid(1))
+        raise RuntimeError("broken")
+
+    @tool(approval="effects")
+    def look() -> str:
+        "Look."
+        return "seen"
+
+    section = MarkdownSection(key="t", title="T", template="Go.", tools=[fail, look])
+    prompt, session = Prompt(ns="tests", key="quiet", sections=[section]), Session()
+    model = ScriptedAdapter([[call("fail"), call("look")], "Done."])
+    assert run(prompt, model, session=session).text == "Done."
+    assert [event.success for event in session[ToolInvoked].all()] == [False, True]
+    assert session[Paid].all() == ()
+
+
+def test_a_tool_without_a_handler_is_answered_by_a_person() -> None:
+    ask = Tool[None, str](name="ask_user", description="Ask the user.", handler=None)
+    prompt = Prompt(ns="tests", key="ask", sections=[MarkdownSection(key="t", title="T", template="Go.", tools=[ask])])
+    session, model = Session(), ScriptedAdapter([call("ask_user"), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    assert pending.needs == "answer"
+    with pytest.raises(PromptEvaluationError, match=r"has no handler; decide it with Answer"):
+        run(prompt, model, session=session, decisions={pending.call_id: Approve()})
+    assert run(prompt, model, session=session, decisions={pending.call_id: Answer("blue")}).text == "Done."
+    assert model.requests[-1].messages[-1].text == "blue"
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"approval": "always"}, "approval must be 'call', 'effects' or a function"),
+        ({"approval": True}, "approval must be 'call', 'effects' or a function"),
+        ({"approval": "effects", "read_only": True}, "read_only, so it has no effects; use approval='call'"),
+    ],
+)
+def test_a_wrong_declaration_is_refused(options: Any, problem: str) -> None:
+    def act() -> str:
+        "Act."
+        return ""
+
+    with pytest.raises(PromptValidationError, match=problem):
+        tool(**options)(act)
+
+
+def test_the_output_says_that_calls_wait() -> None:
+    prompt, session = prompt_with("call"), Session()
+    response = run(prompt, ScriptedAdapter([call("pay", amount=5)]), session=session)
+    with pytest.raises(PromptEvaluationError, match=r"calls wait for a decision: '.*' \(pay\); pass decisions="):
+        response.require_output()
+
+
+def test_results_with_media_are_kept_with_the_effects() -> None:
+    @tool(approval="effects")
+    def act(context: ToolContext) -> ToolResult[int]:
+        "Act."
+        context.session.dispatch(Paid(1))
+        return ToolResult("done", 7)
+
+    section = MarkdownSection(key="t", title="T", template="Go.", tools=[act])
+    prompt, session = Prompt(ns="tests", key="kept", sections=[section]), Session()
+    model = ScriptedAdapter([call("act"), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    run(prompt, model, session=session, decisions={pending.call_id: Approve()})
+    assert session[ToolInvoked].latest().result.value == 7  # type: ignore[union-attr]
