@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.filesystem.memory import InMemoryDirectory, InMemoryFilesystem, InMemorySnapshot
-from weakincentives.filesystem.patch import FileChange
 from weakincentives.filesystem.protocol import (
     AlreadyExistsError,
     BadPatternError,
@@ -25,7 +24,6 @@ from weakincentives.filesystem.protocol import (
     NotFoundError,
     NotTextError,
     SnapshotError,
-    StaleFilesError,
     Stat,
     WriteMode,
 )
@@ -39,7 +37,6 @@ __all__ = [
     "DirectoryNotEmptyError",
     "Entry",
     "EntryKind",
-    "FileChange",
     "Filesystem",
     "FilesystemError",
     "HostFilesystem",
@@ -54,7 +51,6 @@ __all__ = [
     "NotFoundError",
     "NotTextError",
     "SnapshotError",
-    "StaleFilesError",
     "Stat",
     "WriteMode",
 ]
