@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 
+from weakincentives._fence import working_for
 from weakincentives.filesystem import HostFilesystem, SnapshotError
 
 
@@ -32,6 +33,28 @@ def test_changes_of_another_process_are_restored(fs, root):
     assert ((root / "edited").read_text(), (root / "deleted").read_text()) == ("old", "old")
     assert os.readlink(root / "d" / "link") == "edited"
     assert os.stat(root / "mode").st_mode & 0o777 != 0o700
+
+
+@pytest.mark.parametrize("target", ["other", "nowhere"])
+def test_a_directory_that_became_a_link_is_restored(fs, root, target):
+    fs.write("d/f", "mine")
+    fs.write("other/f", "theirs")
+    snapshot = fs.snapshot()
+    shutil.rmtree(root / "d")
+    (root / "d").symlink_to(target)
+    fs.restore(snapshot)
+    assert not (root / "d").is_symlink()
+    assert (fs.read("d/f"), fs.read("other/f")) == ("mine", "theirs")
+
+
+def test_a_file_that_others_changed_before_the_call_wrote_its_old_content_stays_that(fs, root):
+    (root / "f").write_text("old")
+    with working_for(object()):
+        mark = fs.begin_call()
+        (root / "f").write_text("new")
+        fs.write("f", "old")
+        fs.restore(mark)
+    assert fs.read("f") == "old"
 
 
 def test_an_edit_that_keeps_size_and_times_is_seen(fs, root):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.filesystem.memory import InMemoryDirectory, InMemoryFilesystem, InMemorySnapshot
+from weakincentives.filesystem.patch import FileChange
 from weakincentives.filesystem.protocol import (
     AlreadyExistsError,
     BadPatternError,
@@ -24,6 +25,7 @@ from weakincentives.filesystem.protocol import (
     NotFoundError,
     NotTextError,
     SnapshotError,
+    StaleFilesError,
     Stat,
     WriteMode,
 )
@@ -37,6 +39,7 @@ __all__ = [
     "DirectoryNotEmptyError",
     "Entry",
     "EntryKind",
+    "FileChange",
     "Filesystem",
     "FilesystemError",
     "HostFilesystem",
@@ -51,6 +54,7 @@ __all__ = [
     "NotFoundError",
     "NotTextError",
     "SnapshotError",
+    "StaleFilesError",
     "Stat",
     "WriteMode",
 ]

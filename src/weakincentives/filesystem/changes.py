@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from weakincentives._fence import current_calls
-from weakincentives.filesystem.protocol import Parts
+from weakincentives.filesystem.protocol import Parts, StaleFilesError, join
 
 S = TypeVar("S")
 
@@ -101,6 +101,28 @@ class Changes(Generic[S]):
                 others.update(paths)
         paths.clear()
         return states
+
+    def made_by(self, mark: CallMark[S], now: Callable[[Parts], S]) -> dict[Parts, tuple[S, S]]:
+        """The states before and after the call of the paths that it changed; `now` returns the current state.
+
+        Where others have made changes in between, the last ones of the call count, those that `restore` would undo.
+        """
+        made: dict[Parts, tuple[S, S]] = {}
+        stale: list[str] = []
+        for parts in self._open[mark.call][1]:
+            found = self._settled(parts)
+            own = [index for index, (calls, _) in enumerate(found) if mark.call in calls]
+            if not own:
+                # Whoever changed it later has ended, so what this call had found is forgotten.
+                stale.append(join(parts))
+                continue
+            first = last = own.pop()
+            while own and own[-1] == first - 1:
+                first = own.pop()
+            made[parts] = found[first][1], found[last + 1][1] if last + 1 < len(found) else now(parts)
+        if stale:
+            raise StaleFilesError(sorted(stale))
+        return made
 
     def _drop_ended(self) -> None:
         while self._ended:

@@ -13,11 +13,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 from weakincentives._fence import check_fence, current_calls
 from weakincentives.filesystem.changes import CallMark, Changes
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
+from weakincentives.filesystem.patch import FileChange, Node, change, is_same, plan
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
     SNIFF_LENGTH,
@@ -42,8 +43,20 @@ from weakincentives.filesystem.protocol import (
     split,
 )
 from weakincentives.filesystem.search import Files, Searchable
-from weakincentives.filesystem.undo import Journal, Mark, State, StateStore, Tracker, append, create, replace
+from weakincentives.filesystem.undo import (
+    Journal,
+    Mark,
+    State,
+    StateStore,
+    Tracker,
+    append,
+    as_node,
+    as_state,
+    create,
+    replace,
+)
 
+S = TypeVar("S")
 _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
@@ -207,16 +220,70 @@ class HostFilesystem(Searchable):
         with self._lock:
             changes = {parts: state for parts, state in self._unrestored.items() if not self._is_tracked(parts)}
             mark: Any = snapshot.mark
-            changes |= mark.journal.restore(mark)
-            if self._tracker is not None and snapshot.tree is not None:
-                tracked = self._tracker.changes_to(snapshot.tree)
-                changes |= {parts: state for parts, state in tracked.items() if parts not in mark.others}
+            changes |= self._with_external(snapshot, mark.journal.restore(mark), lambda parts, found: found)
             for parts in changes:
                 if mark.journal is not self._changes:
                     self._changes.record(parts, partial(self._shared.store.current, parts))
                 if not self._is_tracked(parts):
                     self._journal.record(parts, partial(self._store.current, parts))
             self._put_back(changes)
+
+    def changes_since(self, mark: HostSnapshot) -> tuple[FileChange, ...]:
+        """The changes of the current tool call, by path; `mark` is what `begin_call` returned for it.
+
+        A path that has its old content and mode again is left out. With `track_external`, the changes of other
+        processes are included. If other calls have overwritten a file that the call changed, and have ended, this is a
+        `StaleFilesError`.
+        """
+        with self._lock:
+            call = mark.mark if isinstance(mark, HostSnapshot) else None
+            if not isinstance(call, CallMark) or call.journal is not self._changes:
+                raise SnapshotError("mark must be what begin_call() of this filesystem returned in the current call")
+            current = self._store.current
+            made = self._changes.made_by(call, current)
+            made = self._with_external(mark, made, lambda parts, found: (found, current(parts)))
+            nodes = {join(parts): (as_node(before), as_node(after)) for parts, (before, after) in made.items()}
+        return tuple(change(path, *nodes[path]) for path in sorted(nodes) if nodes[path][0] != nodes[path][1])
+
+    def apply(self, changes: Iterable[FileChange]) -> None:
+        """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""
+        check_fence()
+        with self._lock:
+            if self._unrestored:
+                self._put_back(self._unrestored)
+            found: dict[Parts, State] = {}
+
+            def now(parts: Parts) -> Node | None:
+                found[parts] = self._shared.store.current(parts)
+                return as_node(found[parts])
+
+            nodes = plan(changes, now, self.list)
+            for parts in nodes:
+                self._changes.record(parts, partial(found.__getitem__, parts))
+                if not self._is_tracked(parts):
+                    self._journal.record(parts, partial(self._store.current, parts))
+            # Until this is done, an interrupt leaves the next snapshot or restore to put back what was there.
+            self._unrestored = {parts: found[parts] for parts in nodes}
+            try:
+                failures = self._store.put_back({parts: as_state(node, found[parts]) for parts, node in nodes.items()})
+                for parts, node in nodes.items():
+                    if parts not in failures and not is_same(as_node(self._store.current(parts)), node):
+                        failures[parts] = f"{join(parts)!r} changed meanwhile"
+                if failures:
+                    raise FilesystemError(
+                        f"Could not apply the changes, so nothing was changed: {'; '.join(failures.values())}",
+                        path=join(next(iter(failures))),
+                    )
+            except BaseException:
+                self._put_back(
+                    {
+                        parts: state
+                        for parts, state in self._unrestored.items()
+                        if not is_same(as_node(self._store.current(parts)), as_node(state))
+                    }
+                )
+                raise
+            self._unrestored = {}
 
     @property
     def tracks_external(self) -> bool:
@@ -297,6 +364,16 @@ class HostFilesystem(Searchable):
             if self._unrestored:
                 self._put_back(self._unrestored)
             return HostSnapshot(mark(), self._tracker.scan() if self._tracker else None)
+
+    def _with_external(
+        self, snapshot: HostSnapshot, own: dict[Parts, S], convert: Callable[[Parts, State], S]
+    ) -> dict[Parts, S]:
+        """The changes made through a filesystem, and those that the tracker finds, which knows its paths better."""
+        if self._tracker is None or snapshot.tree is None:
+            return own
+        others, tracked = snapshot.mark.others, self._tracker.changes_to(snapshot.tree)
+        kept = {parts: state for parts, state in own.items() if parts in others or not self._is_tracked(parts)}
+        return kept | {parts: convert(parts, state) for parts, state in tracked.items() if parts not in others}
 
     def _put_back(self, states: dict[Parts, State]) -> None:
         """Put the states on the disk. Those that fail are kept for the next attempt, and their files exported."""

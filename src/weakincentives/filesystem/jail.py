@@ -65,7 +65,7 @@ class Jail:
     def locate(self, parts: Parts, path: str, *, follow: bool = True, links: bool = True) -> Iterator[Place]:
         """Open the directory of a path, which must exist; the last name may be missing.
 
-        `follow=False` does not follow a link at the end, `links=False` rejects every link. An `OSError` inside the
+        `follow=False` does not follow a link at the end, `links=False` follows none: a link is no directory. An `OSError` inside the
         block is raised as a `FilesystemError` that names the path.
         """
         walk = _Walk(self.root, path, links=links)
@@ -82,7 +82,8 @@ class _Walk:
     def __init__(self, root: str, path: str, *, links: bool) -> None:
         self.root = root
         self.path = path
-        self.links_left = MAX_LINKS if links else 0
+        self.links = links
+        self.links_left = MAX_LINKS
         self.fds: list[int] = []
         self.names: list[str] = []
 
@@ -131,6 +132,8 @@ class _Walk:
 
     def follow(self, target: str) -> list[str]:
         """The names to resolve in place of a link."""
+        if not self.links:
+            raise NotDirectoryError(f"{self.path!r} leads through a symbolic link", path=self.path)
         if self.links_left == 0:
             raise InvalidPathError(f"{self.path!r} leads through too many symbolic links", path=self.path)
         self.links_left -= 1

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
 from weakincentives._fence import check_fence, current_calls
 from weakincentives.filesystem.changes import CallMark, Changes
+from weakincentives.filesystem.patch import FileChange, Node, change, plan
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
     AlreadyExistsError,
     DirectoryNotEmptyError,
     Entry,
+    FilesystemError,
     InvalidPathError,
     IsDirectoryError,
     NotDirectoryError,
@@ -154,6 +156,32 @@ class InMemoryFilesystem(Searchable):
             else:
                 raise SnapshotError(f"snapshot must be an InMemorySnapshot, got {type(snapshot).__name__}")
 
+    def changes_since(self, mark: CallMark[InMemoryDirectory | bytes | None]) -> tuple[FileChange, ...]:
+        """The changes of the current tool call, by path; `mark` is what `begin_call` returned for it.
+
+        A path that has its old content again is left out. If others have overwritten a file that the call changed, and
+        have ended, this is a `StaleFilesError`.
+        """
+        with self._lock:
+            if not isinstance(mark, CallMark) or mark.journal is not self._changes:
+                raise SnapshotError("mark must be what begin_call() of this filesystem returned in the current call")
+            made = self._changes.made_by(mark, self._current)
+        return tuple(
+            change(join(parts), _as_node(before), _as_node(after))
+            for parts, (before, after) in sorted(made.items(), key=lambda item: join(item[0]))
+            if before != after
+        )
+
+    def apply(self, changes: Iterable[FileChange]) -> None:
+        """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""
+        check_fence()
+        with self._lock:
+            nodes = plan(changes, lambda parts: _as_node(self._current(parts)), self.list)
+            states = {_parts(path := join(parts)): _as_state(node, path) for parts, node in nodes.items()}
+            for parts in states:
+                self._changes.record(parts, partial(self._current, parts))
+            self._put_back(states)
+
     def __repr__(self) -> str:
         return f"InMemoryFilesystem({len(self.glob('**'))} files)"
 
@@ -166,6 +194,14 @@ class InMemoryFilesystem(Searchable):
             if node is None:
                 return None
         return node
+
+    def _current(self, parts: Parts) -> InMemoryDirectory | bytes | None:
+        """What is at a path; of a directory, that it is one."""
+        try:
+            node = self._find(parts, "")
+        except NotDirectoryError:
+            return None
+        return InMemoryDirectory() if isinstance(node, InMemoryDirectory) else node
 
     def _node(self, path: str) -> InMemoryDirectory | bytes:
         node = self._find(_parts(path), path)
@@ -242,3 +278,17 @@ def _parts(path: str) -> Parts:
     except UnicodeEncodeError:
         raise InvalidPathError(f"Path {path!r} is not valid Unicode", path=path) from None
     return parts
+
+
+def _as_node(state: InMemoryDirectory | bytes | None) -> Node | None:
+    if state is None:
+        return None
+    return Node("file", state) if isinstance(state, bytes) else Node("directory")
+
+
+def _as_state(node: Node | None, path: str) -> InMemoryDirectory | bytes | None:
+    if node is None:
+        return None
+    if node.kind == "link":
+        raise FilesystemError(f"{path!r} is a symbolic link, which files in memory cannot be", path=path)
+    return InMemoryDirectory() if node.kind == "directory" else node.content

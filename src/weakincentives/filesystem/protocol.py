@@ -11,11 +11,13 @@ Errors carry the `path` as it was given. Most also derive from the built-in exce
     ├── DirectoryNotEmptyError    (OSError)
     ├── NotTextError              (ValueError) not UTF-8
     ├── BadPatternError           (ValueError) a glob or a regular expression
-    └── SnapshotError             the snapshot belongs to another filesystem, or could not be restored completely
+    ├── SnapshotError             the snapshot belongs to another filesystem, or could not be restored completely
+    └── StaleFilesError           others have changed the files that changes are based on; nothing was applied
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -235,3 +237,15 @@ class SnapshotError(FilesystemError):
     def __init__(self, message: str, *, path: str = "", saved_in: str | None = None) -> None:
         super().__init__(message, path=path)
         self.saved_in = saved_in
+
+
+class StaleFilesError(FilesystemError):
+    """Others have changed the files at `paths`, on which the changes of a call are based."""
+
+    def __init__(self, paths: Iterable[str]) -> None:
+        self.paths = tuple(paths)
+        named = ", ".join(map(repr, self.paths[:10])) + (", ..." if len(self.paths) > 10 else "")
+        super().__init__(
+            f"Others have changed {named} since; nothing was applied. Run the call again on the files as they are now",
+            path=self.paths[0],
+        )

@@ -16,6 +16,7 @@ from typing import IO, ClassVar, NoReturn
 from uuid import uuid4
 
 from weakincentives.filesystem.jail import NOFOLLOW, OPEN_DIRECTORY, Jail, Place, translated, walk
+from weakincentives.filesystem.patch import Node
 from weakincentives.filesystem.protocol import (
     DirectoryNotEmptyError,
     FilesystemError,
@@ -66,13 +67,13 @@ class SavedContent:
 @dataclass(frozen=True, slots=True)
 class FileState:
     content: SavedContent
-    mode: int
-    modified_ns: int
+    mode: int | None
+    modified_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class DirectoryState:
-    mode: int
+    mode: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,35 @@ class LostState:
 
 State = FileState | DirectoryState | LinkState | LostState | None
 """None means that nothing is there."""
+
+
+def as_node(state: State) -> Node | None:
+    """A state as data."""
+    match state:
+        case None:
+            return None
+        case FileState():
+            with state.content.open() as source:
+                return Node("file", source.read(), state.mode)
+        case DirectoryState():
+            return Node("directory", mode=state.mode)
+        case LinkState():
+            return Node("link", os.fsencode(state.target))
+    return Node("other")
+
+
+def as_state(node: Node | None, found: State) -> State:
+    """The state to put in place of what was found; a file without a mode of its own keeps the mode."""
+    match node:
+        case None:
+            return None
+        case Node("file"):
+            kept = found.mode if isinstance(found, FileState) else None
+            return FileState(SavedContent(node.content), kept if node.mode is None else node.mode)
+        case Node("directory"):
+            return DirectoryState(node.mode)
+    return LinkState(os.fsdecode(node.content))
+
 
 _FORMATS: dict[type, int] = {FileState: stat.S_IFREG, DirectoryState: stat.S_IFDIR, LinkState: stat.S_IFLNK}
 
@@ -218,11 +248,12 @@ class StateStore:
             elif isinstance(state, DirectoryState):
                 if status is None:
                     os.mkdir(place.name, dir_fd=place.fd)
-                _set_mode(place, state.mode | stat.S_IRWXU)
+                if state.mode is not None:
+                    _set_mode(place, state.mode | stat.S_IRWXU)
 
     def _finish(self, parts: Parts, state: State) -> None:
         """Restore a directory's mode, last, because it may forbid what had to be done inside."""
-        if isinstance(state, DirectoryState):
+        if isinstance(state, DirectoryState) and state.mode is not None:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 _set_mode(place, state.mode)
 
