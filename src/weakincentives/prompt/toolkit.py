@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property, lru_cache, partial
 from types import MethodType, NoneType, UnionType
@@ -45,6 +45,7 @@ T = TypeVar("T")
 TOOL_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 MAX_DESCRIPTION = 1024
 MAX_FOREIGN_NAME = 128
+MAX_TIMEOUT = 1e9
 _CUT = " ... (described in full elsewhere in this conversation)"
 _PORTABLE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 MAX_DEPTH = 100
@@ -109,7 +110,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
 
     `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so that
     several calls may run concurrently without a transaction. `compensate(params, *, context)` undoes an effect outside
-    our resources when the call fails after it.
+    our resources when the call fails after it. After `timeout` seconds a call has failed: an async handler is
+    cancelled, and a blocking one continues in its thread, but what it still writes is refused.
     """
 
     _params_type: Any = None
@@ -126,6 +128,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         result_type: Any = None,
         read_only: bool = False,
         compensate: Compensation[ParamsT] | None = None,
+        timeout: float | None = None,
         accepts_overrides: bool = True,
         _schema: serde.ForeignSchema | None = None,
     ) -> None:
@@ -149,6 +152,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
         if compensate is not None and read_only:
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
+        check_timeout(f"Tool '{name}': timeout", timeout)
         given = params_type if _schema is None else dict
         check_handler(name, "handler", handler, given)
         if compensate is not None:
@@ -162,6 +166,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.result_type = result_type
         self.read_only = read_only
         self.compensate = compensate
+        self.timeout = timeout
         self.accepts_overrides = accepts_overrides
         self._param_descriptions: Mapping[str, str] = {}
 
@@ -175,6 +180,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         result_type: Any = None,
         read_only: bool = False,
         compensate: Compensation[dict[str, Any]] | None = None,
+        timeout: float | None = None,
         accepts_overrides: bool = True,
     ) -> Tool[dict[str, Any], Any]:
         """A tool described by a JSON Schema; its handler receives a dict that matches the schema.
@@ -193,6 +199,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             result_type=result_type,
             read_only=read_only,
             compensate=compensate,
+            timeout=timeout,
             accepts_overrides=accepts_overrides,
             _schema=foreign,
         )
@@ -358,6 +365,8 @@ class HostedTool(Generic[ConfigT]):
 
 
 AnyTool = Tool[Any, Any] | HostedTool[Any]
+Timeouts = float | Mapping[str, float | None] | None
+"""The `timeout=` of a section with several tools: one for all of them, or by the tool's name."""
 
 
 def check_tool_name(name: str) -> None:
@@ -388,6 +397,30 @@ def check_description(whose: str, description: Any, most: int, *, ascii_only: bo
     kind = "ASCII characters" if ascii_only else "characters"
     got = len(text) if len(text) > most else repr(description)
     raise PromptValidationError(f"{whose}: the description must be 1 to {most} {kind} and not blank, got {got}.")
+
+
+def check_timeout(what: str, seconds: Any) -> None:
+    """Reject a timeout that is neither None nor a positive number."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 < seconds <= MAX_TIMEOUT):
+        raise PromptValidationError(
+            f"{what} must be a number of seconds above 0, or None for no limit, got {seconds!r}."
+        )
+
+
+def tool_timeouts(
+    whose: str, given: Timeouts, names: Collection[str], default: float | None = None
+) -> dict[str, float | None]:
+    """The timeout of each tool in `names`; those that a mapping does not name have the default."""
+    if not isinstance(given, Mapping):
+        check_timeout(f"{whose}: timeout", given)
+        return dict.fromkeys(names, given)
+    for name, seconds in given.items():
+        check_timeout(f"{whose}: timeout of tool {name!r}", seconds)
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise PromptValidationError(f"{whose}: timeout= names {name!r}, which is none of its tools: {known}.")
+    return dict.fromkeys(names, default) | dict(given)
 
 
 def check_handler(tool_name: str, what: str, handler: Any, params_type: type | None) -> None:
@@ -451,6 +484,7 @@ class ToolOptions(TypedDict, total=False):
     description: str | None
     read_only: bool
     compensate: Compensation[Any] | None
+    timeout: float | None
     accepts_overrides: bool
 
 
