@@ -68,6 +68,11 @@ class Fence:
         _current.reset(left)
 
 
+def current_fence() -> Fence | None:
+    """The innermost fence around the calling code."""
+    return _current.get()
+
+
 def check_fence() -> None:
     """Raise if the calling code is behind a closed fence."""
     if not _armed:
@@ -75,7 +80,7 @@ def check_fence() -> None:
     fence = _current.get()
     if fence is not None and fence.closed:
         raise AbandonedCallError(
-            "This tool call was abandoned: its run was stopped or its deadline has passed, so nothing that it still "
+            "This tool call was abandoned: its run was stopped or its time is over, so nothing that it still "
             "writes is kept."
         )
 

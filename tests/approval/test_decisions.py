@@ -111,7 +111,7 @@ def test_a_call_waits_and_then_happens_as_it_was_decided(needs: str, outside: bo
         assert pending.params.amount == 5
         assert state(session) == BEFORE
         assert session[RunEnded].latest().status == "waiting"  # type: ignore[union-attr]
-        assert OUTSIDE == ([] if needs == "call" else ["pay 5"])
+        assert ([] if needs == "call" else ["pay 5"]) == OUTSIDE
         if needs == "effects":
             assert "+paid 5" in pending.text and pending.effects is not None
             assert pending.effects.outside is outside
@@ -147,8 +147,8 @@ def test_a_call_waits_and_then_happens_as_it_was_decided(needs: str, outside: bo
             assert OUTSIDE.count("undone") == (outside and not isinstance(decision, Approve))
         (invoked,) = session[ToolInvoked].all()
         assert invoked.call_id == pending.call_id
-        assert [event.decision for event in session[CallDecided].all()][0] == type(decision).__name__.lower()
-        assert session[CallDecided].all()[0].by == decision.by
+        decided = session[CallDecided].all()[0]
+        assert (decided.decision, decided.by) == (type(decision).__name__.lower(), decision.by)
 
 
 @pytest.mark.parametrize("needs", ["call", "effects"])
@@ -226,7 +226,7 @@ def test_a_wrong_decision_is_an_error_and_nothing_is_lost(decisions: Any, proble
     assert state(session) == BEFORE
     decided = {one: Approve(), two: Deny()}
     assert run(prompt, model, session=session, decisions=decided).text == "Done."
-    with pytest.raises(PromptEvaluationError, match="No call .* waits for a decision; open calls: none"):
+    with pytest.raises(PromptEvaluationError, match=r"No call .* waits for a decision; open calls: none"):
         run(prompt, model, session=session, decisions={one: Approve()})
 
 
@@ -254,7 +254,7 @@ def test_a_conversation_decides_or_goes_on(needs: str) -> None:
     assert (result.role, result.call_id, said.text) == ("tool", late.call_id, "No, do not.")
     assert result.text.startswith("Not decided: the user went on")
     assert chat.session[Balance].latest() == Balance(95)
-    assert OUTSIDE == (["pay 5"] if needs == "call" else ["pay 5", "pay 6", "undone"])
+    assert (["pay 5"] if needs == "call" else ["pay 5", "pay 6", "undone"]) == OUTSIDE
     assert chat.pending == ()
     assert chat.send("Thanks.").text == "Fine."
 

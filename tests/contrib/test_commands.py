@@ -213,7 +213,7 @@ def test_file_tools_and_commands_share_a_workspace(files: HostFilesystem) -> Non
     [
         ({"programs": []}, "programs= takes a list of names"),
         ({"programs": "pytest"}, "programs= takes a list of names, got 'pytest'"),
-        ({"timeout": 0}, "timeout must be more than 0"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, or None for no limit, got 0"),
         ({"max_output": 0}, "max_output must be more than 0"),
         ({"filesystem": InMemoryFilesystem()}, r"need HostFilesystem\(root, track_external=True\)"),
         ({"filesystem": HostFilesystem(".")}, r"need HostFilesystem\(root, track_external=True\)"),

@@ -12,18 +12,28 @@ from typing import Annotated, Any, Unpack
 
 from weakincentives.errors import PromptValidationError, ToolValidationError
 from weakincentives.filesystem import FilesystemError, HostFilesystem
-from weakincentives.prompt import SectionOptions, ToolContext, ToolResult, WorkspaceSection, tool
+from weakincentives.prompt import (
+    SectionOptions,
+    Timeouts,
+    ToolContext,
+    ToolResult,
+    WorkspaceSection,
+    tool,
+    tool_timeouts,
+)
 
 __all__ = ["CommandResult", "CommandSection"]
 
 _TEMPLATE = """\
 `run_command` runs a program in your workspace, as a list of arguments: there is no shell, so pipes, `&&`, wildcards and
-variables do not work. The programs are: {programs}. A command that fails or takes longer than {timeout:g} seconds
+variables do not work. The programs are: {programs}. A command that fails{late}
 changes no file."""
 INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER")
 MAX_LISTED = 20
 # How long to wait for a killed process to be gone.
 ENDING_SECONDS = 2.0
+# How much longer the tool may take than its program, to find out what that has changed.
+TOOL_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,7 @@ class CommandSection(WorkspaceSection):
         filesystem: HostFilesystem | None = None,
         *,
         programs: Iterable[str],
-        timeout: float = 60.0,
+        timeout: Timeouts = 60.0,
         env: Mapping[str, str] | None = None,
         success_codes: Collection[int] = (0,),
         max_output: int = 20_000,
@@ -64,20 +74,22 @@ class CommandSection(WorkspaceSection):
     ) -> None:
         if isinstance(programs, str) or not (names := tuple(programs)):
             raise PromptValidationError(f"CommandSection '{key}': programs= takes a list of names, got {programs!r}.")
-        for what, number in (("timeout", timeout), ("max_output", max_output)):
-            if number <= 0:
-                raise PromptValidationError(f"CommandSection '{key}': {what} must be more than 0, got {number!r}.")
+        if max_output <= 0:
+            raise PromptValidationError(f"CommandSection '{key}': max_output must be more than 0, got {max_output!r}.")
+        seconds = tool_timeouts(f"CommandSection '{key}'", timeout, ["run_command"], 60.0)["run_command"]
         if filesystem is not None and (problem := _unfit(filesystem)):
             raise PromptValidationError(f"CommandSection '{key}': {problem}")
         self._programs = names
-        self._timeout = timeout
+        self._timeout = seconds
         self._env = dict(env or {})
         self._success_codes = frozenset(success_codes)
         self._max_output = max_output
         if template is None:
             listed = ", ".join(f"`{name}`" for name in names).replace("$", "$$")
-            template = _TEMPLATE.format(programs=listed, timeout=timeout)
-        options["tools"] = (tool(self.run_command), *options.get("tools", ()))
+            late = "" if seconds is None else f" or takes longer than {seconds:g} seconds"
+            template = _TEMPLATE.format(programs=listed, late=late)
+        limit = None if seconds is None else seconds + TOOL_SECONDS
+        options["tools"] = (tool(timeout=limit)(self.run_command), *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
     async def run_command(
@@ -96,7 +108,8 @@ class CommandSection(WorkspaceSection):
             raise ToolValidationError(problem)
         seconds = self._timeout
         if context.deadline is not None:
-            seconds = min(seconds, max(0.0, context.deadline.remaining().total_seconds()))
+            left = max(0.0, context.deadline.remaining().total_seconds())
+            seconds = left if seconds is None else min(seconds, left)
         try:
             files.list(path)
             before = files.snapshot()
@@ -110,7 +123,7 @@ class CommandSection(WorkspaceSection):
         ended = f"Stopped after {seconds:g} seconds" if code is None else f"Exit code {code}"
         return ToolResult(f"{ended}{_changes(changed, kept=success)}.", CommandResult(code, output, changed), success)
 
-    async def _run(self, command: list[str], folder: str, seconds: float) -> tuple[int | None, str]:
+    async def _run(self, command: list[str], folder: str, seconds: float | None) -> tuple[int | None, str]:
         """The exit code, None if the time is up, and the output."""
         loop = asyncio.get_running_loop()
         transport, running = await loop.subprocess_exec(

@@ -11,7 +11,15 @@ from typing import Annotated, Any, Literal, Unpack
 from weakincentives._display import shortened
 from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Entry, Filesystem, FilesystemError, NotFoundError, NotTextError
-from weakincentives.prompt import SectionOptions, Tool, ToolContext, ToolResult, WorkspaceSection, tool
+from weakincentives.prompt import (
+    SectionOptions,
+    Timeouts,
+    ToolContext,
+    ToolResult,
+    WorkspaceSection,
+    tool,
+    tool_timeouts,
+)
 
 __all__ = ["VfsLimits", "VfsToolsSection"]
 
@@ -26,6 +34,7 @@ Read a file before you edit it. A call that fails changes nothing."""
 _READ_ONLY = """
 
 The files cannot be changed."""
+_READERS = ("ls", "read", "glob", "grep")
 MAX_LINES_LISTED = 10
 
 
@@ -52,7 +61,8 @@ class VfsToolsSection(WorkspaceSection):
         PromptTemplate(ns="demo", key="coder", sections=[VfsToolsSection(HostFilesystem("work"))])
 
     They work on the prompt's filesystem: the one given here, else the one from another section or from
-    `bind(resources=...)`, else the in-memory files of the session, `session.workspace`.
+    `bind(resources=...)`, else the in-memory files of the session, `session.workspace`. `timeout` is that of each tool,
+    in seconds, or a mapping by name.
     """
 
     def __init__(
@@ -61,6 +71,7 @@ class VfsToolsSection(WorkspaceSection):
         *,
         read_only: bool = False,
         limits: VfsLimits = VfsLimits(),
+        timeout: Timeouts = None,
         title: str = "Files",
         key: str = "vfs",
         template: str | None = None,
@@ -68,7 +79,13 @@ class VfsToolsSection(WorkspaceSection):
     ) -> None:
         if template is None:
             template = _READING + (_READ_ONLY if read_only else _WRITING)
-        options["tools"] = (*_FileTools(limits).tools(read_only=read_only), *options.get("tools", ()))
+        functions = _FileTools(limits).functions(read_only=read_only)
+        timeouts = tool_timeouts(f"VfsToolsSection '{key}'", timeout, [each.__name__ for each in functions])
+        made = [
+            tool(read_only=each.__name__ in _READERS, timeout=timeouts[each.__name__])(_reporting(each))
+            for each in functions
+        ]
+        options["tools"] = (*made, *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
 
@@ -78,11 +95,10 @@ class _FileTools:
     def __init__(self, limits: VfsLimits) -> None:
         self.limits = limits
 
-    def tools(self, *, read_only: bool) -> tuple[Tool[Any, Any], ...]:
-        """The tools `ls`, `read`, `glob` and `grep`, and unless read_only also `write`, `edit` and `rm`."""
-        reading = [tool(read_only=True)(_reporting(each)) for each in (self.ls, self.read, self.glob, self.grep)]
-        writing = () if read_only else (self.write, self.edit, self.rm)
-        return (*reading, *(tool(_reporting(each)) for each in writing))
+    def functions(self, *, read_only: bool) -> tuple[Callable[..., ToolResult[str]], ...]:
+        """The functions of the tools `ls`, `read`, `glob` and `grep`, and unless read_only `write`, `edit` and `rm`."""
+        reading = (self.ls, self.read, self.glob, self.grep)
+        return reading if read_only else (*reading, self.write, self.edit, self.rm)
 
     def ls(
         self, path: Annotated[str, "Directory to list, relative to the root."] = ".", *, context: ToolContext

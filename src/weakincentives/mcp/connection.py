@@ -184,7 +184,7 @@ class Connection:
             raise MCPServerError(f"MCP server '{self.name}' cannot list its tools: {first_cause(error)}") from error
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], timeout: float, on_progress: OnProgress | None = None
+        self, tool: str, arguments: Mapping[str, Any], timeout: float | None, on_progress: OnProgress | None = None
     ) -> CallToolResult:
         """Call a tool; cancelling this cancels the call on the server."""
         process = self._process
@@ -334,7 +334,7 @@ class _Process:
             raise MCPServerError(f"MCP server '{self._name}' has stopped.") from None
 
     async def call(
-        self, tool: str, arguments: Mapping[str, Any], timeout: float, on_progress: OnProgress | None
+        self, tool: str, arguments: Mapping[str, Any], timeout: float | None, on_progress: OnProgress | None
     ) -> CallToolResult:
         """Runs on the server's loop; raises TimeoutError for a late answer, ConnectionError if the server is gone."""
         from mcp.shared.exceptions import MCPError

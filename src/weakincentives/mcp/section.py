@@ -37,9 +37,11 @@ from weakincentives.prompt import (
     Section,
     SectionOptions,
     SectionVisibility,
+    Timeouts,
     Tool,
     ToolContext,
     ToolResult,
+    tool_timeouts,
 )
 from weakincentives.resources import Binding, ResourceRegistry, ScopedResourceContext
 
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("weakincentives.mcp")
 
 Group = Callable[[str], str | None]
+TIMEOUT = 60.0
 MAX_DEFINITION = 100_000
 """The longest description and schema of a tool, in characters: a model reads them with every request."""
 NOT_UNDONE = "What this call has changed on the server, if anything, is not undone."
@@ -72,7 +75,8 @@ class MCPSection(Section[None]):
     `server` may be a function that returns one; it is called when the server is started. `group` maps a tool's name to
     the key of a child section, or None. `include` and `exclude` are names of tools, or patterns such as `list_*`: only
     tools that the first names, if given, and the second does not, are offered. `compensate` maps tool names to
-    functions that undo a failed call. `lock` is a file with the server's listing, so that the tools are known before
+    functions that undo a failed call. `timeout` is that of each tool, in seconds, or a mapping by name; tools that it
+    does not name have a minute. `lock` is a file with the server's listing, so that the tools are known before
     the server is started. `trusted=True` accepts the server's claims about which tools are read-only.
     """
 
@@ -87,7 +91,7 @@ class MCPSection(Section[None]):
         group: Group | None = None,
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
-        call_timeout: float = 60.0,
+        timeout: Timeouts = TIMEOUT,
         on_elicit: OnElicit | None = None,
         on_progress: OnProgress | None = None,
         compensate: Mapping[str, Compensation[dict[str, Any]]] | None = None,
@@ -104,13 +108,14 @@ class MCPSection(Section[None]):
         self._group = group
         self._include = None if include is None else _patterns(key, "include", include)
         self._exclude = _patterns(key, "exclude", exclude)
-        self._call_timeout = call_timeout
+        self._timeout = timeout
         self._on_elicit = on_elicit
         self._on_progress = on_progress
         self._compensate = dict(compensate or {})
         self._trusted = trusted
         self._lock = lock
         stored = None if lock is None else read_lock(lock).get(key)
+        self._check_timeout(key, stored)
         self._stored = None if stored is None else self._filtered(stored)
         options.setdefault("summary", self._default_summary(title))
         options.setdefault("visibility", SectionVisibility.SUMMARY)
@@ -129,7 +134,10 @@ class MCPSection(Section[None]):
         """Start the server and list its tools; None if they are as they were, or as in the lock file."""
         connection = self._connection(resources)
         before = self._stored if connection.listed is None else self._filtered(connection.listed)
+        is_first = connection.listed is None and self._stored is None
         complete = connection.listing()
+        if is_first:
+            self._check_timeout(self.key, complete)
         listing, names = self._filtered(complete), [tool.name for tool in complete.tools]
         for pattern in (*(self._include or ()), *self._exclude):
             if not fnmatch.filter(names, pattern):
@@ -161,9 +169,15 @@ class MCPSection(Section[None]):
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, context: ToolContext) -> ToolResult[MCPResult]:
         """Call one of the server's tools, as `compensate` functions do; `context` is that of the running tool."""
-        seconds = self._call_timeout
+        seconds = self._timeout_of(name)
         if context.deadline is not None:
-            seconds = min(seconds, max(0.0, context.deadline.remaining().total_seconds()))
+            left = max(0.0, context.deadline.remaining().total_seconds())
+            seconds = left if seconds is None else min(seconds, left)
+        return await self._call(name, arguments, context=context, seconds=seconds)
+
+    async def _call(
+        self, name: str, arguments: Mapping[str, Any], *, context: ToolContext, seconds: float | None = None
+    ) -> ToolResult[MCPResult]:
         connection = self._connection(context.resources)
         try:
             result = _result(await connection.call(name, arguments, seconds, self._on_progress))
@@ -172,6 +186,15 @@ class MCPSection(Section[None]):
         if result.success or name in self._compensate:
             return result
         return replace(result, message=f"{result.message}\n\n{NOT_UNDONE}".strip())
+
+    def _check_timeout(self, key: str, listing: Listing | None) -> None:
+        """Reject a bad timeout, and one for a tool that is not listed, once that is known."""
+        named = self._timeout if isinstance(self._timeout, Mapping) else ()
+        names = named if listing is None else [tool.name for tool in listing.tools]
+        tool_timeouts(f"MCPSection '{key}'", self._timeout, names)
+
+    def _timeout_of(self, name: str) -> float | None:
+        return self._timeout.get(name, TIMEOUT) if isinstance(self._timeout, Mapping) else self._timeout
 
     def _filtered(self, listing: Listing) -> Listing:
         """The listing with those tools alone that are included and not excluded."""
@@ -217,10 +240,11 @@ class MCPSection(Section[None]):
             name=listed.name,
             description=listed.description,
             schema=listed.schema,
-            handler=partial(self.call, listed.name),
+            handler=partial(self._call, listed.name),
             result_type=MCPResult,
             read_only=self._trusted and listed.read_only and compensate is None,
             compensate=compensate,
+            timeout=self._timeout_of(listed.name),
         )
 
     def _default_summary(self, title: str) -> str:
@@ -255,11 +279,14 @@ def by_resource(name: str) -> str | None:
     return "-".join(words[1:]).removesuffix("s") if len(words) > 1 else None
 
 
-def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, **options: Any) -> list[MCPSection]:
+def mcp_sections(
+    path: str | os.PathLike[str], *, start_timeout: float = 20.0, timeout: Timeouts = TIMEOUT, **options: Any
+) -> list[MCPSection]:
     """A section for each server in a config file such as `.mcp.json`, using the lock file beside it if there is one.
 
     `${VAR}` and `${VAR:-default}` are replaced by environment variables when the server is started. `options` are
-    passed to every `MCPSection`; a server's own "summary", "include" and "exclude" take precedence.
+    passed to every `MCPSection`; a server's own "summary", "include", "exclude" and "timeout" take precedence. A
+    `timeout` by tool name needs the lock file, which says which server has which tool.
     """
     file = Path(path)
     try:
@@ -274,20 +301,37 @@ def mcp_sections(path: str | os.PathLike[str], *, start_timeout: float = 20.0, *
         if (twin := keys.setdefault(section_key(name), name)) != name:
             raise PromptValidationError(f"'{file}': servers '{twin}' and '{name}' have the same section key.")
         _configured(name, entry, file, start_timeout)
-    lock = lock_file(file)
+    found = lock_file(file)
+    lock = options.pop("lock", found if found.exists() else None)
+    timeouts = _timeouts(timeout, keys, {} if lock is None else read_lock(lock), file)
     return [
         MCPSection(
             **{
                 "key": key,
                 "title": name,
                 "server": partial(_configured, name, servers[name], file, start_timeout, partial(_expanded, name)),
-                "lock": lock if lock.exists() else None,
+                "lock": lock,
+                "timeout": timeouts[key],
                 **options,
                 **{what: servers[name][what] for what in _OPTIONS if servers[name].get(what) is not None},
             }
         )
         for key, name in keys.items()
     ]
+
+
+def _timeouts(given: Timeouts, keys: Iterable[str], listings: Mapping[str, Listing], file: Path) -> dict[str, Timeouts]:
+    """The timeouts for each section, of one for all or of a mapping by tool name."""
+    if not isinstance(given, Mapping):
+        return dict.fromkeys(keys, given)
+    if unlisted := [key for key in keys if key not in listings]:
+        raise PromptValidationError(
+            f"'{file}': timeout= by tool name needs a lock file with the tools of every server, and '{unlisted[0]}' is "
+            'in none; run `wink mcp lock`, or write "timeout" into the entries of the servers.'
+        )
+    names = {key: {tool.name for tool in listings[key].tools} for key in keys}
+    tool_timeouts(f"'{file}'", given, sorted(set().union(*names.values())))
+    return {key: {name: given[name] for name in given if name in names[key]} for key in keys}
 
 
 def section_key(name: str) -> str:
@@ -336,11 +380,12 @@ def _configured(
     return HttpServer(text("url"), texts("headers"), start_timeout=start_timeout)
 
 
-_OPTIONS = ("summary", "include", "exclude")
-_FIELDS: dict[str, tuple[type, str]] = {
+_OPTIONS = ("summary", "include", "exclude", "timeout")
+_FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(("command", "url", "cwd", "type", "summary"), (str, "text")),
     **dict.fromkeys(("args", "include", "exclude"), (list, "a list of texts")),
     **dict.fromkeys(("env", "headers"), (dict, "an object with texts")),
+    "timeout": ((int, float, dict), "a number of seconds, or an object with one for each tool"),
 }
 
 

@@ -42,10 +42,12 @@ from weakincentives.prompt.toolkit import (
     HostedTool,
     HostedToolConfig,
     HostedToolOutput,
+    Timeouts,
     Tool,
     ToolResult,
     portable_name,
     tool,
+    tool_timeouts,
 )
 from weakincentives.prompt.view import Disclosure, Opening, RenderedPrompt, Span, View
 from weakincentives.prompt.visibility import (
@@ -117,6 +119,7 @@ __all__ = [
     "Span",
     "StructuredOutputConfig",
     "TextSection",
+    "Timeouts",
     "Tokenizer",
     "Tool",
     "ToolContext",
@@ -137,5 +140,6 @@ __all__ = [
     "parts_in",
     "portable_name",
     "tool",
+    "tool_timeouts",
     "with_ancestors",
 ]

@@ -28,7 +28,7 @@ from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, Pr
 from weakincentives.prompt.presentation import Late, Presentation
 from weakincentives.prompt.section import Section, TemplateText, check_placeholders, require_sections, split_text
 from weakincentives.prompt.tokens import Tokenizer
-from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool
+from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool, check_timeout
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions
 from weakincentives.prompt.visibility import Overrides, SectionPath, inside
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
@@ -52,7 +52,8 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
     """Declare once, bind and render often: `PromptTemplate[Out](ns=, key=, sections=[...])`.
 
     `token_budget` opens the summarized sections that fit it when the prompt is rendered; `show_prices` adds the cost of
-    opening to each summary; `allow_collapse` offers `collapse_section`.
+    opening to each summary; `allow_collapse` offers `collapse_section`. `tool_timeout` is the timeout, in seconds, of
+    every tool that has none of its own.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         token_budget: int | None = None,
         show_prices: bool = False,
         tokenizer: Tokenizer | None = None,
+        tool_timeout: float | None = None,
         output_type: Any = None,
     ) -> None:
         for what, value in (("ns", ns), ("key", key)):
@@ -76,6 +78,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
                 raise PromptValidationError(f"A prompt needs a non-empty {what}; got {value!r}.")
         if token_budget is not None and token_budget < 1:
             raise PromptValidationError(f"Prompt '{key}': token_budget must be positive, got {token_budget}.")
+        check_timeout(f"Prompt '{key}': tool_timeout", tool_timeout)
         self.ns = ns.strip()
         self.key = key.strip()
         self.name = name or self.key
@@ -84,6 +87,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         self.allow_extra_keys = allow_extra_keys
         self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
         self.tokenizer = tokenizer
+        self.tool_timeout = tool_timeout
         collapse = COLLAPSE_SECTION if allow_collapse else None
         self.view_options = ViewOptions(self.disclosure, tokenizer, collapse, show_prices, token_budget)
         declared = self._output_type if output_type is None else output_type
@@ -517,6 +521,7 @@ class PromptResources(_Resourceful):
 class ToolContext(HandlerContext):
     """The context of a tool call: the session, resources and limits of the run, and which call this is.
 
+    `deadline` is that of the run, or of this call if its timeout ends earlier.
     `idempotency_key` is the same for every attempt at this call, also if the run is resumed, and no other call has it.
     `presentation` is the prompt as the run shows it, and `sink` receives what the call emits.
     """

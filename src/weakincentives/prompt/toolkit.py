@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property, lru_cache, partial
 from types import MethodType, NoneType, UnionType
@@ -47,6 +47,7 @@ T = TypeVar("T")
 TOOL_NAME = re.compile(r"[a-z0-9_-]{1,64}")
 MAX_DESCRIPTION = 1024
 MAX_FOREIGN_NAME = 128
+MAX_TIMEOUT = 1e9
 _CUT = " ... (described in full elsewhere in this conversation)"
 _PORTABLE_NAME = re.compile(r"[a-zA-Z0-9_-]+")
 MAX_DEPTH = 100
@@ -116,7 +117,9 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     several calls may run concurrently without a transaction. `compensate(params, *, context)` undoes an effect outside
     our resources when the call fails after it. `approval` has a person decide: before the "call", or with its
     "effects", which are captured, taken back, and applied as they were shown; or a function of the params (and
-    `session=` if it takes that) returns one of both or None. A tool without a handler is answered by a person.
+    `session=` if it takes that) returns one of both or None. A tool without a handler is answered by a person. After
+    `timeout` seconds a call has failed: an async handler is cancelled, and a blocking one continues in its thread, but
+    what it still writes is refused.
     """
 
     _params_type: Any = None
@@ -134,6 +137,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         read_only: bool = False,
         compensate: Compensation[ParamsT] | None = None,
         approval: ApprovalRule | None = None,
+        timeout: float | None = None,
         accepts_overrides: bool = True,
         _schema: serde.ForeignSchema | None = None,
     ) -> None:
@@ -159,6 +163,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
         check_approval(name, approval, has_handler=handler is not None, read_only=read_only)
         handler, approval = (_no_handler, "answer") if handler is None else (handler, approval)
+        check_timeout(f"Tool '{name}': timeout", timeout)
         given = params_type if _schema is None else dict
         check_handler(name, "handler", handler, given)
         if compensate is not None:
@@ -173,6 +178,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.read_only = read_only
         self.compensate = compensate
         self.approval = approval
+        self.timeout = timeout
         self.accepts_overrides = accepts_overrides
         self._param_descriptions: Mapping[str, str] = {}
 
@@ -187,6 +193,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         read_only: bool = False,
         compensate: Compensation[dict[str, Any]] | None = None,
         approval: ApprovalRule | None = None,
+        timeout: float | None = None,
         accepts_overrides: bool = True,
     ) -> Tool[dict[str, Any], Any]:
         """A tool described by a JSON Schema; its handler receives a dict that matches the schema.
@@ -206,6 +213,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             read_only=read_only,
             compensate=compensate,
             approval=approval,
+            timeout=timeout,
             accepts_overrides=accepts_overrides,
             _schema=foreign,
         )
@@ -371,6 +379,8 @@ class HostedTool(Generic[ConfigT]):
 
 
 AnyTool = Tool[Any, Any] | HostedTool[Any]
+Timeouts = float | Mapping[str, float | None] | None
+"""The `timeout=` of a section with several tools: one for all of them, or by the tool's name."""
 
 
 def check_tool_name(name: str) -> None:
@@ -418,6 +428,30 @@ def check_approval(tool_name: str, approval: Any, *, has_handler: bool = True, r
 
 def _no_handler(params: Any, /, *, context: Any) -> ToolResult[Any]:
     raise AssertionError("a person answers for this tool")
+
+
+def check_timeout(what: str, seconds: Any) -> None:
+    """Reject a timeout that is neither None nor a positive number."""
+    is_number = isinstance(seconds, int | float) and not isinstance(seconds, bool)
+    if seconds is not None and not (is_number and 0 < seconds <= MAX_TIMEOUT):
+        raise PromptValidationError(
+            f"{what} must be a number of seconds above 0, or None for no limit, got {seconds!r}."
+        )
+
+
+def tool_timeouts(
+    whose: str, given: Timeouts, names: Collection[str], default: float | None = None
+) -> dict[str, float | None]:
+    """The timeout of each tool in `names`; those that a mapping does not name have the default."""
+    if not isinstance(given, Mapping):
+        check_timeout(f"{whose}: timeout", given)
+        return dict.fromkeys(names, given)
+    for name, seconds in given.items():
+        check_timeout(f"{whose}: timeout of tool {name!r}", seconds)
+        if name not in names:
+            known = ", ".join(names) or "none"
+            raise PromptValidationError(f"{whose}: timeout= names {name!r}, which is none of its tools: {known}.")
+    return dict.fromkeys(names, default) | dict(given)
 
 
 def check_handler(tool_name: str, what: str, handler: Any, params_type: type | None) -> None:
@@ -482,6 +516,7 @@ class ToolOptions(TypedDict, total=False):
     read_only: bool
     compensate: Compensation[Any] | None
     approval: ApprovalRule | None
+    timeout: float | None
     accepts_overrides: bool
 
 

@@ -6,10 +6,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future
 from functools import partial
+from math import inf
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
-from weakincentives._fence import check_fence, current_calls
+from weakincentives._fence import check_fence, current_calls, seconds_left
 from weakincentives.errors import SerdeError
 from weakincentives.resources.binding import (
     Binding,
@@ -373,7 +374,9 @@ class ScopedResourceContext:
             try:
                 if isinstance(step, Work):
                     self._note_awaiting()
-                    outcome = self.loop.block(step.run, step.loop, anywhere=self._closed)
+                    # An end is never cut short.
+                    seconds = seconds_left() if creating.get()[1] else inf
+                    outcome = self.loop.block(step.run, step.loop, anywhere=self._closed, seconds=seconds)
                 elif step.done is not None:
                     self._join(step, step.done)
             except BaseException as raised:
@@ -393,9 +396,10 @@ class ScopedResourceContext:
                     self._note_awaiting()
                     outcome = await self.loop.wait(step.run, step.loop)
                 elif step.done is not None:
-                    from asyncio import wrap_future
+                    from asyncio import shield, wrap_future
 
-                    await wrap_future(step.done)
+                    # Others wait for the same creation, also if this caller is cancelled.
+                    await shield(wrap_future(step.done))
             except BaseException as raised:
                 error = raised
 
@@ -459,6 +463,8 @@ class ScopedResourceContext:
 
     def _create_each(self, binding: Binding[Any], chain: tuple[type, ...]) -> Steps[Any]:
         held = yield from provide(self, self._root, binding, chain)
+        if self._closed:
+            return (yield from self._refuse(held))
         if held.ends:
             self._created.append(held)
         return held.value
@@ -472,6 +478,10 @@ class ScopedResourceContext:
                 if protocol in self._values:
                     return self._values[protocol]
                 other = self._pending.setdefault(protocol, creation)
+                if other is not creation and other.abandoned:
+                    self._pending[protocol] = creation
+                    other.end()
+                    other = creation
                 if other is not creation:
                     self._check_circle(chain)
                     other.done = other.done or Future()
@@ -483,19 +493,24 @@ class ScopedResourceContext:
         try:
             held = yield from provide(self, self._root, binding, chain)
             with self._lock:
-                if not self._closed:
+                if not self._closed and not creation.abandoned:
                     self._created.append(held)
                     self._makers[protocol] = current_calls()
                     self._add(protocol, held.value)
                     return held.value
         finally:
             with self._lock:
-                del self._pending[protocol]
-                self._root._needs.pop(protocol, None)
-            if creation.done is not None:
-                creation.done.set_result(None)
+                if self._pending.get(protocol) is creation:
+                    del self._pending[protocol]
+                    self._root._needs.pop(protocol, None)
+                creation.end()
+        return (yield from self._refuse(held))
+
+    def _refuse(self, held: Held) -> Steps[None]:
+        """End a resource that was created too late."""
         yield from held.end(None, "close")
-        return self._check_open()
+        check_fence()
+        self._check_open()
 
     def _check_circle(self, chain: tuple[type, ...]) -> None:
         """Raise if the resource to wait for is itself waiting, in another thread or task, for one of the chain."""

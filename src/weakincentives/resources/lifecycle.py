@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from weakincentives._fence import current_fence
 from weakincentives.resources.binding import Binding, Resolver, ResourceError, chain_text, type_name
 
 if TYPE_CHECKING:
@@ -49,14 +50,25 @@ class Work:
 class Creation:
     """A resource that is being created; `awaits` is true if that takes an event loop.
 
-    `done` is there once somebody waits for it.
+    `done` is there once somebody waits for it. A creation is `abandoned` once the tool call that needed it is: its
+    provider may still be running, but the result is not kept.
     """
 
-    __slots__ = ("awaits", "done")
+    __slots__ = ("_fence", "awaits", "done")
 
     def __init__(self) -> None:
+        self._fence = current_fence()
         self.awaits = False
         self.done: Future[None] | None = None
+
+    @property
+    def abandoned(self) -> bool:
+        return self._fence is not None and self._fence.closed
+
+    def end(self) -> None:
+        """Wake whoever waits for it."""
+        if self.done is not None and not self.done.done():
+            self.done.set_result(None)
 
 
 T = TypeVar("T")

@@ -8,9 +8,11 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager
+from math import inf
 from typing import Any, TypeAlias
 
 from weakincentives._loops import LoopThread
+from weakincentives.errors import AbandonedCallError
 
 Work: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
 
@@ -39,9 +41,12 @@ class ContextLoop:
                 self._thread = LoopThread("wink-async-tools")
             return self._thread
 
-    def block(self, work: Work, on: asyncio.AbstractEventLoop | None, *, anywhere: bool = False) -> Any:
+    def block(
+        self, work: Work, on: asyncio.AbstractEventLoop | None, *, anywhere: bool = False, seconds: float = inf
+    ) -> Any:
         """Do the work while this thread waits, on the loop to which it belongs if there is one.
 
+        After so many seconds it is cancelled, since the tool call that needs it is late.
         If this thread runs the loop itself, that raises `OnOwnLoop`, unless the work may be done `anywhere`.
         """
         target = self._target(on)
@@ -51,9 +56,12 @@ class ContextLoop:
             target = self.thread().loop
         future = asyncio.run_coroutine_threadsafe(work(), target)
         try:
-            return future.result()
-        except BaseException:
+            return future.result(None if seconds == inf else max(0.0, seconds))
+        except BaseException as error:
+            late = isinstance(error, TimeoutError) and not future.done()
             future.cancel()
+            if late:
+                raise AbandonedCallError("This tool call's time was over while a resource was awaited.") from None
             raise
 
     async def wait(self, work: Work, on: asyncio.AbstractEventLoop | None) -> Any:

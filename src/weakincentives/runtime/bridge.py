@@ -19,6 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from weakincentives._fence import Fence
 from weakincentives._loops import LoopThread
+from weakincentives._threads import until
 from weakincentives.errors import EvaluationPhase, PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.resources import ScopedResourceContext
@@ -32,7 +33,7 @@ CLEANUP_SECONDS = 5.0
 
 
 class HandlerTimeout(Exception):
-    """The deadline passed while a handler was running; the handler is cancelled, or fenced if it blocks."""
+    """A call's deadline passed while its handler was running, which is cancelled, or fenced if it blocks."""
 
 
 class UserCodeExit(Exception):
@@ -69,34 +70,58 @@ class Latch:
         """May be called once."""
         self._lock.release()
 
-    def wait(self, seconds: float = -1) -> None:
-        if self._lock.acquire(timeout=seconds):
+    def wait(self, seconds: float = -1) -> bool:
+        """Wait until it is set; False if that takes too long."""
+        if is_set := self._lock.acquire(timeout=seconds):
             self._lock.release()
+        return is_set
 
 
 class HandlerCall:
     """A call to a tool handler, behind a fence and up to the deadline.
 
     `effect` says that it may have external effects to compensate: when stopped, it is first given some time to end, so
-    that the compensation comes after what it undoes. So is an async handler, which is cancelled, for its cleanup. A
-    call stopped before it began is `dropped`: there is nothing to compensate.
+    that the compensation comes after what it undoes. So is an async handler, which is cancelled, for its cleanup; a
+    handler that does not end in that time `outlives` its call. A call stopped before it began is `dropped`: there is
+    nothing to compensate. If its tool has a `timeout`, a handler gets a thread of its own in sync runs too, and a late
+    result does not count.
     """
 
-    __slots__ = ("_deadline", "_lock", "begun", "cancel", "dropped", "effect", "ended", "fence", "function")
+    __slots__ = (
+        "_lock",
+        "begun",
+        "cancel",
+        "deadline",
+        "dropped",
+        "effect",
+        "ended",
+        "fence",
+        "function",
+        "outlives",
+        "timeout",
+    )
 
-    def __init__(self, function: Callable[[], Any], deadline: Deadline | None, *, effect: bool = False) -> None:
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        deadline: Deadline | None,
+        *,
+        effect: bool = False,
+        timeout: float | None = None,
+    ) -> None:
         self.function = function
         self.effect = effect
         self.fence = Fence(None if deadline is None else lambda: deadline.remaining().total_seconds())
-        self.begun = self.dropped = False
+        self.begun = self.dropped = self.outlives = False
         self.ended = Latch()
         # Cancels an async handler from another thread.
         self.cancel: Callable[[], object] | None = None
         self._lock = threading.Lock()
-        self._deadline = deadline
+        self.deadline = deadline
+        self.timeout = timeout
 
     def seconds(self) -> float | None:
-        return None if self._deadline is None else max(0.0, self._deadline.remaining().total_seconds())
+        return None if self.deadline is None else max(0.0, self.deadline.remaining().total_seconds())
 
     def call(self) -> Any:
         """Call the handler; if it is async, whoever awaits what this returns sets `ended`."""
@@ -108,9 +133,16 @@ class HandlerCall:
         try:
             value = _call(self.function)
         finally:
-            if not inspect.isawaitable(value):
+            if not (is_async := inspect.isawaitable(value)):
                 self.ended.set()
+        if not is_async:
+            self.check_time()
         return value
+
+    def check_time(self) -> None:
+        """Raise if the tool has a timeout and its time is over."""
+        if self.timeout is not None and self.deadline is not None and self.deadline.expired:
+            raise HandlerTimeout
 
     def drop(self) -> None:
         """Keep the handler from beginning, if it has not begun."""
@@ -123,7 +155,7 @@ class HandlerCall:
         if self.cancel is not None:
             self.cancel()
         if (self.effect or self.cancel is not None) and not self.dropped:
-            self.ended.wait(CLEANUP_SECONDS)
+            self.outlives = not self.ended.wait(CLEANUP_SECONDS)
         self.fence.close()
 
 
@@ -255,12 +287,27 @@ def call_sync(steps: Generator[Step, Any, T], thread: Callable[[], LoopThread]) 
             return step.close()
         if isinstance(step, HandlerCall):
             with step.fence:
-                value = step.call()
-                return wait(value, thread(), step) if inspect.isawaitable(value) else value
+                handle = functools.partial(_handle, step, thread)
+                return handle() if step.timeout is None else _in_own_thread(step, handle)
         value = _call(step)
         return wait(value, thread()) if inspect.isawaitable(value) else value
 
     return run_steps(steps, perform)
+
+
+def _handle(call: HandlerCall, thread: Callable[[], LoopThread]) -> Any:
+    value = call.call()
+    return wait(value, thread(), call) if inspect.isawaitable(value) else value
+
+
+def _in_own_thread(call: HandlerCall, handle: Callable[[], Any]) -> Any:
+    """Call the handler in a thread, so that the run can go on without it when its time is over or on Ctrl-C."""
+    try:
+        return until(call.seconds(), handle, HandlerTimeout())
+    except BaseException as error:
+        if isinstance(error, HandlerTimeout) or not isinstance(error, Exception):
+            call.abandon()
+        raise
 
 
 async def call_async(steps: Generator[Step, Any, T]) -> T:
@@ -309,15 +356,19 @@ class _Waiting:
             await asyncio.wait((work,), timeout=call.seconds() if self.cancelled is None else 0)
         except asyncio.CancelledError as error:
             self.cancelled = reason = self.cancelled or error
-        if work.done():
-            return _result(work)
-        call.drop()
         is_async = isinstance(work, asyncio.Task)
+        if work.done():
+            value = _result(work)
+            if is_async:
+                call.check_time()
+            return value
+        call.drop()
         if is_async:
             work.cancel()
             work.add_done_callback(_ignore)
         if (is_async or call.effect) and not call.dropped:
             await self._wait(work, CLEANUP_SECONDS)
+            call.outlives = not work.done()
         call.fence.close()
         if not is_async:
             work.cancel()

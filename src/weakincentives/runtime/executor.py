@@ -22,6 +22,7 @@ from weakincentives.errors import (
     WinkError,
     callers_traceback,
 )
+from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     AnyTool,
     DisclosureRequest,
@@ -246,9 +247,13 @@ class ToolExecutor:
         """Take a snapshot of what the call may change, and prepare its handler."""
         call, resources = attempt.call, self.context.resources.tool_scope()
         before = None if tool.read_only else (self.context.session.snapshot(), resources.begin_call())
-        handler = functools.partial(tool.handler, attempt.params, context=self._tool_context(call, resources))
-        deadline, effect = self.context.scope.meter.deadline, tool.compensate is not None
-        run = HandlerCall(handler, deadline, effect=effect)
+        timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
+        deadline = self.context.scope.meter.deadline
+        if timeout is not None:
+            own = Deadline.after(timeout, self.context.session.clock)
+            deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
+        handler = functools.partial(tool.handler, attempt.params, context=self._tool_context(call, resources, deadline))
+        run = HandlerCall(handler, deadline, effect=tool.compensate is not None, timeout=timeout)
         started = StartedCall(call, attempt.since, attempt.result, attempt.params, tool, owner, before, resources, run)
         started.arguments, started.notice = attempt.arguments, attempt.notice
         return started
@@ -475,6 +480,9 @@ class ToolExecutor:
                 return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=running.expansion)
             case ToolValidationError():
                 return ToolResult(str(error), success=False)
+            case HandlerTimeout() | AbandonedCallError() | DeadlineExceededError() if self._is_late(running, error):
+                logger.warning("Tool '%s' did not end within %g s.", tool.name, running.handler.timeout)
+                return running.late()
             case HandlerTimeout() | AbandonedCallError():
                 running.error = DeadlineExceededError(
                     f"The deadline of prompt '{self.context.prompt.name}' passed while tool '{tool.name}' was running.",
@@ -498,7 +506,14 @@ class ToolExecutor:
                 running.error = error
                 return running.stopped("the run was stopped")
 
-    def _tool_context(self, call: ToolCall, resources: ScopedResourceContext) -> ToolContext:
+    def _is_late(self, running: StartedCall, error: BaseException) -> bool:
+        """True if the handler was stopped by the timeout of its tool, which the run survives."""
+        limit = running.handler.deadline
+        if limit is None or limit is self.context.scope.meter.deadline:
+            return False
+        return isinstance(error, HandlerTimeout) or limit.expired
+
+    def _tool_context(self, call: ToolCall, resources: ScopedResourceContext, deadline: Deadline | None) -> ToolContext:
         meter = self.context.scope.meter
         own = f"{self.context.scope.run_id}:{meter.turns}:{call.id}"  # Some providers give an id again in a later turn.
         key = own if self.idempotency_key is None else self.idempotency_key(call)
@@ -507,7 +522,7 @@ class ToolExecutor:
             resources=resources,
             prompt=self.context.prompt,
             call_id=call.id,
-            deadline=meter.deadline,
+            deadline=deadline,
             budget=meter.budget,
             idempotency_key=key,
             presentation=self.context.presentation,
@@ -564,7 +579,7 @@ class ToolExecutor:
         tool = running.tool
         if tool.compensate is None:
             return
-        context = self._tool_context(running.call, running.resources)
+        context = self._tool_context(running.call, running.resources, self.context.scope.meter.deadline)
         try:
             yield functools.partial(tool.compensate, running.params, context=context)
             running.compensation = "done"
@@ -736,8 +751,17 @@ class StartedCall(ToolAttempt):
 
     def stopped(self, why: str) -> ToolResult[Any]:
         """The result that the model reads if the call did not end by itself."""
+        text = f"Not run: {why}." if self.handler.dropped else f"Not finished: {why}.{self._unknown}"
+        return ToolResult(text, success=False)
+
+    def late(self) -> ToolResult[Any]:
+        """The result that the model reads if the tool's timeout is over."""
+        seconds = f"{self.handler.timeout:g} s"
         if self.handler.dropped:
-            return ToolResult(f"Not run: {why}.", success=False)
-        undone = self.tool.read_only or self.tool.compensate is not None
-        unknown = "" if undone else " Whether this call had an effect is not known."
-        return ToolResult(f"Not finished: {why}.{unknown}", success=False)
+            return self.stopped(f"no thread was free within {seconds}")
+        return ToolResult(f"Tool '{self.tool.name}' did not end within {seconds}.{self._unknown}", success=False)
+
+    @property
+    def _unknown(self) -> str:
+        undone = self.tool.read_only or (self.tool.compensate is not None and not self.handler.outlives)
+        return "" if undone else " Whether this call had an effect is not known."

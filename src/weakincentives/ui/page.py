@@ -17,6 +17,7 @@ from weakincentives.content import Part, Text
 from weakincentives.errors import OutputParseError
 from weakincentives.prompt import StructuredOutputConfig, parse_structured_output
 from weakincentives.runtime import (
+    ApprovalNeeded,
     ArgumentsDelta,
     Completed,
     Conversation,
@@ -106,6 +107,8 @@ class PageView:
                     yield TextDelta("".join(self._held))
                     self._held.clear()
                 yield event
+            case ApprovalNeeded():
+                pass
             case ToolEnded():
                 yield CallEnded(event.call_id, event.name, event.success, shown(event, self._show))
             case Restarted():
