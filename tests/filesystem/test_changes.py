@@ -7,6 +7,7 @@ import shutil
 import stat
 import tempfile
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
@@ -53,6 +54,10 @@ def tree(fs):
     """Everything there is, with modes where there are any."""
     if isinstance(fs, HostFilesystem):
         return dict(host_entries(fs.root, ""))
+    return contents(fs)
+
+
+def contents(fs):
     return {entry.path: fs.read_bytes(entry.path) if entry.kind == "file" else "directory" for entry in below(fs, ".")}
 
 
@@ -187,3 +192,56 @@ def test_changes_are_taken_back_and_applied_byte_for_byte(kind, data):
         assert tree(fs) == end
         fs.restore(saved)
         assert tree(fs) == start
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@RANDOM
+@given(
+    steps=st.lists(
+        st.tuples(st.booleans(), st.sampled_from(["write", "append", "delete", "mkdir"]), PATHS), max_size=14
+    ),
+    apart=st.booleans(),
+    other_ends=st.booleans(),
+)
+def test_two_calls_at_once_change_only_their_own_files(kind, steps, apart, other_ends):
+    with files_of(kind) as fs:
+        calls = {True: object(), False: object()}
+        for path in ("a/old", "b/old"):
+            fs.write(path, "old")
+        marks = {}
+        for mine, call in calls.items():
+            with working_for(call):
+                marks[mine] = fs.begin_call()
+        for number, (mine, name, path) in enumerate(steps):
+            with working_for(calls[mine]):
+                more = [f"{number}\n".encode()] if name in ("write", "append") else []
+                perform(fs, name, f"{'ab'[mine]}/{path}" if apart else path, *more)
+        if other_ends:
+            del marks[False]
+        end = contents(fs)
+        with working_for(calls[True]):
+            try:
+                changes = fs.changes_since(marks[True])
+            except StaleFilesError:
+                assert other_ends and not apart
+                return
+            try:
+                fs.restore(marks[True])
+            except SnapshotError:
+                # The other call has put a file where a directory has to come back.
+                assert not apart
+                return
+            here = contents(fs)
+            try:
+                fs.apply(stored(changes))
+            except StaleFilesError:
+                assert contents(fs) == here
+                assert not apart
+                return
+        for each in changes:
+            here[each.path] = "directory" if each.after is not None and each.kind == "directory" else each.after
+            for parent in Path(each.path).parents if each.after is not None else ():
+                here.setdefault(str(parent), "directory")
+        assert contents(fs) == {path: found for path, found in here.items() if found is not None and path != "."}
+        if apart:
+            assert contents(fs) == end

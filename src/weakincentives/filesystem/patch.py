@@ -149,7 +149,8 @@ def plan(
 ) -> dict[Parts, Node | None]:
     """The nodes to put on a filesystem, with missing parents, if every path is as it was before the changes.
 
-    `now` returns what is at a path, `entries` what is in a directory.
+    A directory to be created may be there already: others may have needed it too. `now` returns what is at a path,
+    `entries` what is in a directory.
     """
     now = cache(now)
     steps: dict[Parts, tuple[Node | None, Node | None]] = {}
@@ -162,7 +163,12 @@ def plan(
             raise InvalidPathError(f"{each.path!r} is {problem}", path=each.path)
         steps[parts] = sides(each)
     nodes = {parts: new for parts, (_, new) in steps.items()}
-    stale = [parts for parts, (old, _) in steps.items() if not is_same(now(parts), old)]
+    stale = [
+        parts
+        for parts, (old, new) in steps.items()
+        if not is_same(now(parts), old)
+        and not (old is None and new is not None and new.kind == "directory" and is_same(now(parts), new))
+    ]
     for parts, (old, new) in steps.items():
         if old and old.kind == "directory" and (new is None or new.kind != "directory") and parts not in stale:
             inside = [(*parts, entry.name) for entry in entries(join(parts))]
