@@ -65,8 +65,8 @@ class Jail:
     def locate(self, parts: Parts, path: str, *, follow: bool = True, links: bool = True) -> Iterator[Place]:
         """Open the directory of a path, which must exist; the last name may be missing.
 
-        `follow=False` does not follow a link at the end, `links=False` follows none: a link is no directory. An `OSError` inside the
-        block is raised as a `FilesystemError` that names the path.
+        `follow=False` does not follow a link at the end, `links=False` follows none: a link is no directory. An
+        `OSError` inside the block is raised as a `FilesystemError` that names the path.
         """
         walk = _Walk(self.root, path, links=links)
         try:
