@@ -334,6 +334,35 @@ def test_a_change_whose_base_is_forgotten_is_reported(fs):
         fs.changes_since(mark)
 
 
+@pytest.mark.parametrize("spoil", [lambda path: path.chmod(0o700), lambda path: [path.unlink(), os.mkfifo(path)]])
+def test_another_mode_or_a_special_file_is_another_base(root, spoil):
+    fs = HostFilesystem(root)
+    fs.write("f", "mine")
+    changes = changed(fs, lambda: fs.write("f", "changed"))
+    spoil(root / "f")
+    with pytest.raises(StaleFilesError, match="'f'"):
+        fs.apply(changes)
+
+
+def test_the_changes_of_a_run_inside_a_tool_are_changes_of_the_tool(fs):
+    fs.write("f", "0")
+    with working_for(object()):
+        outer = fs.begin_call()
+        with working_for(object()):
+            inner = fs.begin_call()
+            fs.write("f", "1")
+            fs.write("g", "1")
+        fs.write("f", "2")
+        assert [(each.path, each.before, each.after) for each in fs.changes_since(inner)] == [
+            ("f", b"0", b"1"),
+            ("g", None, b"1"),
+        ]
+        assert [(each.path, each.before, each.after) for each in fs.changes_since(outer)] == [
+            ("f", b"0", b"2"),
+            ("g", None, b"1"),
+        ]
+
+
 def test_missing_parents_are_created_and_undone_with_the_call(fs):
     fs.mkdir("a/b", parents=True)
     changes = changed(fs, lambda: fs.write("a/b/c", "x"))

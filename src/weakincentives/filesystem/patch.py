@@ -222,9 +222,11 @@ def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
     for group in groups:
         yield f"@@ -{_range(first, group[0][1], group[-1][2])} +{_range(first, group[0][3], group[-1][4])} @@\n"
         for tag, i1, i2, j1, j2 in group:
-            removed, added = ([" "], []) if tag == "equal" else (["-"], ["+"])
-            yield from (f"{sign}{_ended(line)}" for sign in removed for line in old[i1:i2])
-            yield from (f"{sign}{_ended(line)}" for sign in added for line in new[j1:j2])
+            if tag == "equal":
+                yield from (f" {_ended(line)}" for line in old[i1:i2])
+            else:
+                yield from (f"-{_ended(line)}" for line in old[i1:i2])
+                yield from (f"+{_ended(line)}" for line in new[j1:j2])
 
 
 def _range(first: int, start: int, end: int) -> str:
