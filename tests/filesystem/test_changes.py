@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -13,13 +14,18 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from weakincentives import serde
-from weakincentives._fence import working_for
+from weakincentives._fence import Fence, working_for
+from weakincentives.errors import AbandonedCallError
 from weakincentives.filesystem import (
+    FileChange,
     FilesystemError,
     HostFilesystem,
     InMemoryFilesystem,
+    InvalidPathError,
+    SnapshotError,
     StaleFilesError,
 )
+from weakincentives.session import Session
 
 KINDS = ["memory", "host", "host-tracking"]
 NAMES = st.sampled_from(["a", "b", "c.txt", "ü"])
