@@ -125,6 +125,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     _params_type: Any = None
     _result_type: Any = None
     _type_names = ("params_type", "result_type")
+    transactional = True
+    """False if a failed call undoes nothing by itself, because the calls inside it do."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -115,6 +115,11 @@ def waiting_calls(session: Session) -> dict[str, PendingCall]:
     return {call.call_id: call for call in session[PendingCall].view()} if PendingCall in session else {}
 
 
+def is_waiting(call_id: str, waiting: Iterable[str]) -> bool:
+    """True if the call waits, or one of a run inside it."""
+    return any(each == call_id or each.startswith(f"{call_id}/") for each in waiting)
+
+
 def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_name: str) -> None:
     """Raise unless each decision is one, and is about a call that waits; nothing has acted yet."""
     open_calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values()) or "none"
@@ -125,13 +130,13 @@ def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_n
     for call_id, decision in decisions.items():
         if call_id not in waiting:
             raise _refused(f"No call {call_id!r} waits for a decision; open calls: {open_calls}.", prompt_name)
-        if not isinstance(decision, Approve | Deny | Edit | Answer):
+        if not isinstance(decision, Approve | Deny | Edit | Answer | Undecided):
             raise TypeError(
                 f"The decision about call {call_id!r} must be Approve(), Deny(reason), Edit(arguments) or "
                 f"Answer(text), got {shortened(repr(decision), 100)}; open calls: {open_calls}"
             )
         call = waiting[call_id]
-        if call.needs == "answer" and not isinstance(decision, Answer | Deny):
+        if call.needs == "answer" and not isinstance(decision, Answer | Deny | Undecided):
             raise _refused(
                 f"Call {call_id!r} of '{call.tool}' has no handler; decide it with Answer(text) or Deny(reason).",
                 prompt_name,
@@ -154,4 +159,7 @@ def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, pr
 
 
 def _refused(problem: str, prompt_name: str) -> PromptEvaluationError:
-    return PromptEvaluationError(problem, prompt_name=prompt_name, phase="tool")
+    refused = PromptEvaluationError(problem, prompt_name=prompt_name, phase="tool")
+    # It is the program's mistake, also if it concerns a run inside a tool.
+    refused.ends_run = True
+    return refused

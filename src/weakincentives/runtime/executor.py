@@ -78,6 +78,14 @@ _EDITED = "A person changed the arguments of this call to {}. What follows is th
 _UNDECIDED = "Not decided: the user went on before a person decided about this call. It had no effect."
 
 
+class CallWaits(BaseException):
+    """Ends a call inside of which others wait for a person: `pending`, with their ids below that of the call."""
+
+    def __init__(self, pending: tuple[PendingCall, ...]) -> None:
+        super().__init__(", ".join(call.call_id for call in pending))
+        self.pending = pending
+
+
 class CallSuspended(BaseException):
     """Abandons a tool call as if it had not been made: it is rolled back, but neither compensated nor recorded.
 
@@ -196,11 +204,14 @@ class ToolExecutor:
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call, from checking it to recording it, or to asking a person about it."""
         session, scope = self.context.session, self.context.scope
-        waiting = waiting_calls(session).get(call.id)
+        waits = waiting_calls(session)
+        waiting, inside = waits.get(call.id), [each for each in waits if each.startswith(f"{call.id}/")]
         decision = None if waiting is None else (scope.decisions or {}).pop(call.id, None)
-        if waiting is None:
+        if inside and not any(each in (scope.decisions or {}) for each in inside):
+            return ToolExecutionOutcome(call.id, "", success=False, name=call.name, pending=waits[inside[0]])
+        if waiting is None and not inside:
             scope.meter.begin_tool_call(self.context.prompt.name)
-        elif decision is None:
+        elif waiting is not None and decision is None:
             return ToolExecutionOutcome(call.id, "", success=False, name=call.name, pending=waiting)
         tool = self.toolbox.tool(call.name)
         attempt = ToolAttempt(call, session.clock.monotonic(), _NO_RESULT, None)
@@ -214,7 +225,7 @@ class ToolExecutor:
         except SerdeError as error:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             return self._record(attempt.failed(f"Invalid arguments for '{tool.name}': {listed}"))
-        if tool.approval is None:
+        if tool.approval is None or inside:
             return (yield from self._begin(tool, attempt))
         try:
             needs = rule_of(tool, attempt.params, session)
@@ -247,7 +258,11 @@ class ToolExecutor:
     def _prepare(self, tool: Tool[Any, Any], attempt: ToolAttempt, owner: object) -> StartedCall:
         """Take a snapshot of what the call may change, and prepare its handler."""
         call, resources = attempt.call, self.context.resources.tool_scope()
-        before = None if tool.read_only else (self.context.session.snapshot(), resources.begin_call())
+        before = (
+            None
+            if tool.read_only or not tool.transactional
+            else (self.context.session.snapshot(), resources.begin_call())
+        )
         timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
         deadline = self.context.scope.meter.deadline
         if timeout is not None:
@@ -375,6 +390,13 @@ class ToolExecutor:
         # The end of a call is not stopped itself: others who would stop the call wait for it.
         left = self.context.scope.fence.leave()
         try:
+            if isinstance(error, CallWaits):
+                yield running.resources
+                for each in error.pending:
+                    self.context.session.dispatch(each)
+                return ToolExecutionOutcome(
+                    running.call.id, "", success=False, name=running.call.name, pending=error.pending[0]
+                )
             if isinstance(error, CallSuspended | StaleEffectsError):
                 self._undo(running)
                 running.resources.close()
@@ -533,6 +555,7 @@ class ToolExecutor:
             idempotency_key=key,
             presentation=self.context.presentation,
             sink=None if self.emitted is None else functools.partial(self.emitted, call),
+            run=self.context,
         )
 
     def _refusal(self, name: str) -> str:

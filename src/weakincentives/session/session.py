@@ -246,6 +246,10 @@ class Session(Displayed):
             session._bus.handlers = self._bus.handlers
         return session
 
+    def child(self, own_types: Collection[type]) -> ChildSession:
+        """A session inside this one, for a run inside a tool call: all but the slices of these types are shared."""
+        return ChildSession(self, own_types)
+
     def timestamp(self) -> float:
         """The time by the session's clock, never the same twice, so that sorting by it keeps events in order."""
         with self._claim_lock:
@@ -280,6 +284,32 @@ class Session(Displayed):
         if process_observers:
             notify(tuple(process_observers), self, event)
         self._bus.dispatch(event)
+
+
+class ChildSession(Session):
+    """A session inside another, with some slices of its own; observers of the other see its events."""
+
+    def __init__(self, parent: Session, own_types: Collection[type]) -> None:
+        super().__init__(session_id=parent.session_id, clock=parent.clock, tags=parent.tags)
+        self.silent = parent.silent
+        self._parent = parent
+        self._own = self._store = parent._store.child(own_types)
+        self._bus = parent._bus
+
+    @property
+    def workspace(self) -> InMemoryFilesystem:
+        return self._parent.workspace
+
+    def timestamp(self) -> float:
+        return self._parent.timestamp()
+
+    def own_snapshot(self) -> Snapshot:
+        """The slices that are not shared."""
+        return Snapshot(self.session_id, self._own.own_marks())
+
+    def restore_own(self, snapshot: Snapshot) -> None:
+        """Go back to what `own_snapshot` returned, in this process or another."""
+        self._own.reset_own(snapshot.marks)
 
 
 def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:
