@@ -313,3 +313,41 @@ def test_wrong_declarations_are_refused() -> None:
         delegate(template("child"), description="Do.", approval="effects")
     with pytest.raises(TypeError, match="takes a PromptTemplate"):
         delegate(Prompt(template("child")), description="Do.")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("turns", [0, 2])
+def test_a_fork_continues_the_parents_conversation_with_the_same_tools(turns: int) -> None:
+    made = template("look", output=Found, params=Topic)
+    look = delegate(made, description="Look.", fork=True)
+    script = [*[call("spend", amount=1) for _ in range(turns)], call("look", topic="tea"), Found("Tea", 7), "Done."]
+    model, session = ScriptedAdapter(script), Session()
+    assert run(parent(look, spend), model, session=session).text == "Done."
+    before, forked, after = model.requests[-3:]
+    assert tuple(forked.messages)[: len(before.messages)] == tuple(before.messages)
+    assert forked.tools == before.tools == after.tools
+    assert forked.output is before.output is None
+    asked = forked.messages[len(before.messages) :]
+    assert [message.role for message in asked] == ["user"]
+    assert "Look for tea." in asked[0].text and '"pages"' in asked[0].text
+    assert session[ToolInvoked].latest().result.value == Found("Tea", 7)  # type: ignore[union-attr]
+    assert tuple(after.messages)[: len(before.messages)] == tuple(before.messages)
+
+
+def test_a_fork_does_not_delegate_and_may_wait() -> None:
+    look = delegate(template("look"), description="Look.", fork=True)
+    script = [call("look"), call("look"), [call("pay", amount=5)], "forked", "Done."]
+    model, session, prompt = ScriptedAdapter(script), Session(), parent(look, pay)
+    (pending,) = run(prompt, model, session=session).pending
+    assert "at most 3 levels" in session[ToolInvoked].all()[0].result.message
+    text = session.snapshot().to_json()
+    session = Session(session_id=session.session_id)
+    session.restore(Snapshot.from_json(text, types=[Paid]))
+    assert run(prompt, model, session=session, decisions={pending.call_id: Approve()}).text == "Done."
+    assert session[Balance].latest() == Balance(95)
+
+
+def test_a_fork_that_does_not_fit_its_type_is_a_failed_result() -> None:
+    look = delegate(template("look", output=Found), description="Look.", fork=True)
+    model, session = ScriptedAdapter([call("look"), "no JSON", "Done."]), Session()
+    assert run(parent(look), model, session=session).text == "Done."
+    assert not session[ToolInvoked].latest().success  # type: ignore[union-attr]

@@ -6,11 +6,18 @@ its ids are below those of the call. A child that waits for a person leaves its 
 
 from __future__ import annotations
 
+import json
 import re
+from copy import copy
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any, Generic, TypeVar
 
-from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
+from weakincentives.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    OutputParseError,
+    PromptEvaluationError,
+)
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import (
@@ -22,13 +29,14 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
     VisibilityOverrides,
+    parse_structured_output,
 )
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import PendingCall, Undecided
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import Exposure
 from weakincentives.runtime.executor import CallWaits
-from weakincentives.runtime.messages import Message, PromptResponse
+from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.serde import declare_type
 from weakincentives.session import Snapshot
@@ -65,6 +73,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         budget: Budget | None,
         seconds: float | None,
         approval: ApprovalRule | None,
+        fork: bool,
     ) -> None:
         if approval == "effects":
             raise PromptValidationError(
@@ -80,6 +89,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         self._adapter = adapter
         self._budget = budget
         self._seconds = seconds
+        self.fork = fork
 
     async def _run(self, params: Any, /, *, context: ToolContext) -> ToolResult[Any]:
         parent = context.run
@@ -105,7 +115,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             )
         if response.halt is not None:
             return ToolResult(f"'{self.name}' stopped to open sections, which its caller cannot do.", success=False)
-        return ToolResult(value=response.text if response.output is None else response.output)
+        return child.result(response)
 
 
 class _Child:
@@ -118,9 +128,12 @@ class _Child:
         self._run_id = f"{parent.scope.run_id}/{context.call_id}"
         self.session = parent.session.child(_OWN)
         given = [params] if len(tool._types) == 1 else [getattr(params, name) for name in tool._types]
-        files = context.filesystem
-        self._prompt = Prompt(tool.template).bind(*(given if tool._types else ()))
-        if files is not None and Filesystem not in self._prompt.bound_resources:
+        self._prompt: Prompt[Any] = Prompt(tool.template).bind(*(given if tool._types else ()))
+        self._asked: Message | None = None
+        if tool.fork:
+            self._asked = _words(self._prompt)
+            self._prompt = _without_output(parent.prompt)
+        elif (files := context.filesystem) is not None:
             self._prompt.bind(resources={Filesystem: files})
         deadline = parent.scope.meter.deadline
         if tool._seconds is not None:
@@ -128,7 +141,9 @@ class _Child:
             deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
         meter = Meter(tool._budget, deadline, parent=parent.scope.meter)
         self.gone_on = False
-        self._scope = RunScope(meter, self._run_id, depth=parent.scope.depth + 1, max_expansions=10)
+        # A fork has the parent's tools, but does not delegate itself.
+        depth = MAX_DEPTH if tool.fork else parent.scope.depth + 1
+        self._scope = RunScope(meter, self._run_id, depth=depth, max_expansions=10)
 
     async def evaluate(self) -> PromptResponse[Any]:
         parent, state = self._parent, self._stored()
@@ -137,6 +152,9 @@ class _Child:
             self.session.restore_own(Snapshot.from_json(state.snapshot))
             options["decisions"] = decisions = self._decisions()
             self.gone_on = any(isinstance(each, Undecided) for each in decisions.values())
+        elif self._asked is not None:
+            self._begin_as_parent()
+            options["beginning"], options["message"] = "exchange", self._asked
         adapter = self._tool._adapter or parent.adapter
         assert isinstance(adapter, ProviderAdapter)
         response = await adapter.evaluate_async(self._prompt, session=self.session, **options)
@@ -146,6 +164,22 @@ class _Child:
             prefix = f"{self._call_id}/"
             raise CallWaits(tuple(replace(call, call_id=f"{prefix}{call.call_id}") for call in response.pending))
         return response
+
+    def result(self, response: PromptResponse[Any]) -> ToolResult[Any]:
+        output = self._tool.template.structured_output
+        if self._asked is None or output is None:
+            return ToolResult(value=response.text if response.output is None else response.output)
+        try:
+            return ToolResult(value=parse_structured_output(response.text, output))
+        except OutputParseError as error:
+            return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
+
+    def _begin_as_parent(self) -> None:
+        """Take over the parent's conversation up to its last complete turn, and what it has open."""
+        marks = {kind: mark for kind, mark in self._parent.session.snapshot().marks.items() if kind in _OWN}
+        marks.pop(PendingCall, None)
+        self.session.restore_own(Snapshot(self.session.session_id, marks))
+        self.session[Message].update(lambda said: said[: last_exchange(said) - 1])
 
     def unfinished(self, error: Exception) -> ToolResult[Any]:
         """What the child has said so far, as a normal result."""
@@ -175,6 +209,7 @@ def delegate(
     name: str | None = None,
     adapter: ProviderAdapter | None = None,
     budget: Budget | None = None,
+    fork: bool = False,
     timeout: float | None = None,
     approval: ApprovalRule | None = None,
 ) -> DelegateTool[OutputT]:
@@ -182,6 +217,9 @@ def delegate(
 
     The child runs on the parent's adapter unless it has another, within the parent's deadline and budget; `budget` and
     `timeout` may limit it further, and then it returns what it has. Its calls may wait for a person like any others.
+
+    A `fork` continues the parent's conversation instead, with the parent's tools, so that the provider's prompt cache
+    holds: the template's text is sent as a user message, and a typed output is asked for in words.
     """
     if not isinstance(template, PromptTemplate):
         raise TypeError(f"delegate() takes a PromptTemplate, got {template!r}")
@@ -195,7 +233,27 @@ def delegate(
         budget=budget,
         seconds=timeout,
         approval=approval,
+        fork=fork,
     )
+
+
+def _without_output(prompt: Prompt[Any]) -> Prompt[Any]:
+    """The parent's prompt for a fork, whose answer has a type of its own."""
+    forked = copy(prompt)
+    if prompt.template.structured_output is not None:
+        forked.template = copy(prompt.template)
+        forked.template.structured_output = None
+    return forked
+
+
+def _words(prompt: Prompt[Any]) -> Message:
+    """A template as the message that a fork begins with."""
+    rendered = prompt.render()
+    output, asked = prompt.template.structured_output, ""
+    if output is not None:
+        asked = f"Answer with JSON alone, which fits this schema: {json.dumps(output.wire_schema)}"
+    texts = (rendered.system_text, rendered.user_text, asked)
+    return user_message("\n\n".join(text for text in texts if text))
 
 
 def _params_of(template: PromptTemplate[Any], name: str) -> tuple[type | None, tuple[str, ...]]:
