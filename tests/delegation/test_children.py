@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.approval.test_decisions import Balance, Paid
+from tests.approval.bank import Balance, Paid
 from weakincentives import (
     Answer,
     Approve,
