@@ -315,6 +315,8 @@ def read_section(params: ReadSectionParams, *, context: Any, with_tools: bool = 
             disclosure=view.request([key], overrides=reading.overrides),
         )
     except Exception as error:
+        if isinstance(error, WinkError) and error.ends_run:
+            raise
         logger.warning("Section '%s' cannot be read.", key, exc_info=error)
         return _failed(f"Section '{key}' cannot be opened: {error}", view.request([key]))
 
