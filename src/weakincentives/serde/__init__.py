@@ -33,7 +33,7 @@ from weakincentives.serde.tagged import (
     own_constructors,
     register_type,
 )
-from weakincentives.serde.upgrade import Upgrades, named_types, upgrade_tagged
+from weakincentives.serde.upgrade import Upgrades, check_upgrades, named_types, upgrade_tagged
 
 __all__ = [
     "Codec",
@@ -43,6 +43,7 @@ __all__ = [
     "UnresolvedType",
     "Upgrades",
     "check_tagged",
+    "check_upgrades",
     "codec",
     "columns",
     "confusable_options",
