@@ -506,7 +506,7 @@ def test_bullets_stand_in_the_column_of_their_placeholder(before: str, line: str
 @pytest.mark.parametrize("place", ["template", "summary"])
 def test_a_format_that_cannot_fit_is_refused_when_the_section_is_declared(place: str, placeholder: str) -> None:
     texts = {"template": "x", "summary": "y", place: f"Fine: ${{price:.2f}}. Not: {placeholder}"}
-    problem = f"Section 'o': {placeholder} in the {place} has a format that does not fit: "
+    problem = f"Section 'o': the {place} has {placeholder}, a format that does not fit: "
     with pytest.raises(PromptValidationError, match=re.escape(problem)):
         MarkdownSection[Order](key="o", title="O", **texts)
 

@@ -415,17 +415,22 @@ def check_placeholders(section: Section[Any], text: TemplateText, where: str) ->
             f"Section '{section.key}': placeholder {listed} in the {where} is not a field of "
             f"{section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
         )
+    if problem := format_problem(section.params_type, text):
+        raise PromptValidationError(f"Section '{section.key}': the {where} has {problem}.")
+
+
+def format_problem(params_type: type | None, text: TemplateText) -> str:
+    """The first placeholder whose format does not fit the type of its field, and why; empty if there is none."""
     for name, spec in zip(text.names, text.formats, strict=True):
-        if not spec:
+        if not spec or params_type is None:
             continue
         try:
-            types, _ = serde.field_types(section.params_type, section.params_type, frozenset({name}))
+            types, _ = serde.field_types(params_type, params_type, frozenset({name}))
         except SerdeError:
             continue  # Its values are known when the section is rendered.
         if problem := _format_problem(types.get(name), spec):
-            raise PromptValidationError(
-                f"Section '{section.key}': ${{{name}:{spec}}} in the {where} has a format that does not fit: {problem}."
-            )
+            return f"${{{name}:{spec}}}, a format that does not fit: {problem}"
+    return ""
 
 
 def _format_problem(kind: Any, spec: str) -> str:
