@@ -47,6 +47,10 @@ class Fence:
         global _armed
         self._closed = _armed = True
 
+    def lift_limit(self) -> None:
+        """Stay open, unless it is closed, however much time has passed."""
+        self._seconds = None
+
     def __enter__(self) -> Fence:
         global _armed
         _armed = _armed or self._seconds is not None

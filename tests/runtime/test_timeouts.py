@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import signal
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,7 @@ from weakincentives.adapters.scripted import call
 from weakincentives.clock import FakeClock
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError, PromptValidationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import SearchSections, SectionVisibility
 from weakincentives.resources import Scope
 from weakincentives.runtime import Message, ToolEnded, ToolInvoked, bridge
 
@@ -412,6 +414,56 @@ def test_read_only_calls_in_parallel_time_out_each_on_its_own(mode: str) -> None
     finally:
         go.set()
     assert [message.text for message in session[Message] if message.role == "tool"] == [LATE, "quick", LATE]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_tools_that_open_sections_obey_the_timeout_of_the_template(mode: str) -> None:
+    class Slowly:
+        """A ranker that is slow, and finds nothing."""
+
+        def index(self, texts: Sequence[str]) -> Slowly:
+            return self
+
+        def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
+            clock.advance(6)
+            return []
+
+    clock = FakeClock()
+    more = MarkdownSection(
+        title="More", key="more", template="All.", summary="More.", visibility=SectionVisibility.SUMMARY
+    )
+    bound = Prompt[None](ns="tests", key="more", sections=[more], disclosure=SearchSections(Slowly()), tool_timeout=5)
+    session, read = Session(clock=clock), call("read_section", section_key="more")
+    adapter = ScriptedAdapter([call("search_sections", query="more"), read, "Done."])
+    if mode == "run":
+        run(bound, adapter, session=session)
+    else:
+        asyncio.run(run_async(bound, adapter, session=session))
+    late, opened = (message.text for message in session[Message] if message.role == "tool")
+    assert (late, "All." in opened) == ("Tool 'search_sections' did not end within 5 s.", True)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_a_call_in_time_has_left_running_may_still_write(mode: str) -> None:
+    clock, go, written = FakeClock(), threading.Event(), threading.Event()
+    session = Session(clock=clock)
+
+    @tool(timeout=5)
+    def begin(*, context: ToolContext) -> str:
+        """Begin."""
+
+        def go_on() -> None:
+            go.wait(30)
+            context.session.dispatch(Noted("later"))
+            written.set()
+
+        threading.Thread(target=contextvars.copy_context().run, args=[go_on]).start()
+        return "begun"
+
+    assert evaluate(mode, prompt(begin), "begin", session=session) == ["begun"]
+    clock.advance(6)
+    go.set()
+    assert written.wait(30) and session[Noted].all() == (Noted("later"),)
 
 
 def test_a_timeout_is_logged_and_recorded_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
