@@ -49,7 +49,8 @@ class Fence:
 
     def lift_limit(self) -> None:
         """Stay open, unless it is closed, however much time has passed."""
-        self._seconds = None
+        # Not None: others may be reading it.
+        self._seconds = lambda: inf
 
     def __enter__(self) -> Fence:
         global _armed
