@@ -136,14 +136,20 @@ def by_run_async(slow: Slow, folder: Path) -> list[str]:
 
 
 def by_stream(slow: Slow, folder: Path) -> list[str]:
-    with scripted().stream(slow.prompt(), session=Session()) as events:
-        return [event.message for event in events if isinstance(event, ToolEnded)]
+    session = Session()
+    with scripted().stream(slow.prompt(), session=session) as events:
+        shown = [event.message for event in events if isinstance(event, ToolEnded)]
+    assert shown == texts(session)
+    return shown
 
 
 def by_stream_async(slow: Slow, folder: Path) -> list[str]:
     async def main() -> list[str]:
-        async with scripted().stream_async(slow.prompt(), session=Session()) as events:
-            return [event.message async for event in events if isinstance(event, ToolEnded)]
+        session = Session()
+        async with scripted().stream_async(slow.prompt(), session=session) as events:
+            shown = [event.message async for event in events if isinstance(event, ToolEnded)]
+        assert shown == texts(session)
+        return shown
 
     return asyncio.run(main())
 
@@ -182,6 +188,20 @@ def by_claude_agent_sdk(slow: Slow, folder: Path) -> list[str]:
     return texts(session)
 
 
+def by_mcp_host(slow: Slow, folder: Path) -> list[str]:
+    mcp = pytest.importorskip("mcp", reason="needs the extra [mcp]: pip install 'weakincentives[mcp]'")
+    from weakincentives.mcp import serve
+
+    async def main() -> list[str]:
+        session = Session()
+        async with mcp.Client(serve(slow.prompt().template, session=session).server) as client:
+            results = [await client.call_tool(*line, {}) for line in SCRIPT[:2]]
+        texts(session)
+        return [result.content[0].text for result in results]
+
+    return asyncio.run(main())
+
+
 def texts(session: Session | None) -> list[str]:
     assert session is not None
     assert session[Noted].all() == (Noted("kept"),)
@@ -193,7 +213,16 @@ def texts(session: Session | None) -> list[str]:
 @pytest.mark.parametrize("is_async", [False, True])
 @pytest.mark.parametrize(
     "route",
-    [by_run, by_run_async, by_stream, by_stream_async, by_conversation, by_durable_loop, by_claude_agent_sdk],
+    [
+        by_run,
+        by_run_async,
+        by_stream,
+        by_stream_async,
+        by_conversation,
+        by_durable_loop,
+        by_claude_agent_sdk,
+        by_mcp_host,
+    ],
 )
 def test_a_call_that_takes_too_long_fails_and_the_run_continues(
     route: Callable[[Slow, Path], list[str]], is_async: bool, compensated: bool, tmp_path: Path

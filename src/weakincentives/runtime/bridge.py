@@ -157,9 +157,11 @@ class HandlerCall:
         self.drop()
         if self.cancel is not None:
             self.cancel()
-        if (self.effect or self.cancel is not None) and not self.dropped:
-            self.outlives = not self.ended.wait(CLEANUP_SECONDS)
-        self.fence.close()
+        try:
+            if (self.effect or self.cancel is not None) and not self.dropped:
+                self.outlives = not self.ended.wait(CLEANUP_SECONDS)
+        finally:
+            self.fence.close()
 
 
 Step = HandlerCall | Callable[[], Any] | ScopedResourceContext
