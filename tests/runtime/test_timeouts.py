@@ -6,6 +6,8 @@ import asyncio
 import contextvars
 import logging
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -502,6 +504,27 @@ def test_a_timeout_is_logged_and_recorded_as_a_failure(caplog: pytest.LogCapture
     assert [record.getMessage() for record in caplog.records] == [LATE]
     event = session[ToolInvoked].all()[0]
     assert (event.name, event.success, event.rolled_back, event.text) == ("slow", False, True, LATE + UNKNOWN)
+
+
+HANGS = """
+import threading
+from tests.runtime.test_timeouts import prompt
+from weakincentives import ScriptedAdapter, run, tool
+from weakincentives.adapters.scripted import call
+
+@tool(timeout=0.3)
+def hang() -> None:
+    "Hang."
+    threading.Event().wait()
+
+
+print(run(prompt(hang), ScriptedAdapter([call("hang"), "Done."])).text)
+"""
+
+
+def test_a_tool_that_never_returns_does_not_keep_the_program_from_ending() -> None:
+    done = subprocess.run([sys.executable, "-c", HANGS], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout) == (0, "Done.\n"), done.stderr
 
 
 def test_ctrl_c_stops_a_run_although_its_tool_has_a_thread_of_its_own() -> None:
