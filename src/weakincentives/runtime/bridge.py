@@ -140,9 +140,12 @@ class HandlerCall:
         return value
 
     def check_time(self) -> None:
-        """Raise if the tool has a timeout and its time is over."""
-        if self.timeout is not None and self.deadline is not None and self.deadline.expired:
+        """If the tool has a timeout, raise if its time is over; else what the call has left running has no limit."""
+        if self.timeout is None:
+            return
+        if self.deadline is not None and self.deadline.expired:
             raise HandlerTimeout
+        self.fence.lift_limit()
 
     def drop(self) -> None:
         """Keep the handler from beginning, if it has not begun."""
@@ -154,9 +157,11 @@ class HandlerCall:
         self.drop()
         if self.cancel is not None:
             self.cancel()
-        if (self.effect or self.cancel is not None) and not self.dropped:
-            self.outlives = not self.ended.wait(CLEANUP_SECONDS)
-        self.fence.close()
+        try:
+            if (self.effect or self.cancel is not None) and not self.dropped:
+                self.outlives = not self.ended.wait(CLEANUP_SECONDS)
+        finally:
+            self.fence.close()
 
 
 Step = HandlerCall | Callable[[], Any] | ScopedResourceContext
@@ -287,8 +292,7 @@ def call_sync(steps: Generator[Step, Any, T], thread: Callable[[], LoopThread]) 
             return step.close()
         if isinstance(step, HandlerCall):
             with step.fence:
-                handle = functools.partial(_handle, step, thread)
-                return handle() if step.timeout is None else _in_own_thread(step, handle)
+                return _handle(step, thread) if step.timeout is None else _in_own_thread(step, thread)
         value = _call(step)
         return wait(value, thread()) if inspect.isawaitable(value) else value
 
@@ -300,10 +304,10 @@ def _handle(call: HandlerCall, thread: Callable[[], LoopThread]) -> Any:
     return wait(value, thread(), call) if inspect.isawaitable(value) else value
 
 
-def _in_own_thread(call: HandlerCall, handle: Callable[[], Any]) -> Any:
+def _in_own_thread(call: HandlerCall, thread: Callable[[], LoopThread]) -> Any:
     """Call the handler in a thread, so that the run can go on without it when its time is over or on Ctrl-C."""
     try:
-        return until(call.seconds(), handle, HandlerTimeout())
+        return until(call.seconds(), functools.partial(_handle, call, thread), HandlerTimeout())
     except BaseException as error:
         if isinstance(error, HandlerTimeout) or not isinstance(error, Exception):
             call.abandon()
