@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from weakincentives._display import shortened
 from weakincentives.runtime import Conversation
 from weakincentives.ui.agui import AgUi
 from weakincentives.ui.page import PageView, Show, exchanges
@@ -95,7 +96,7 @@ async def _answer(threads: Threads, protocol: type[Vercel] | type[AgUi], request
     try:
         page = protocol(body)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, str(error)) from None
+        raise Refused(400, shortened(str(error), 300)) from None
     exchange = await threads.send(request, page.asked)
     try:
         chat = await exchange.begun()
