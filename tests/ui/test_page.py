@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
@@ -476,3 +477,18 @@ async def test_the_history_is_read_from_the_store_and_by_its_owner_alone() -> No
     assert (status, [message["id"] for message in json.loads(body)]) == (200, ["k", "k-answer"])
     assert await other.get("id=t1", **{"x-user": "bob"}) == (200, "[]")
     assert (await other.get("id=t1"))[0] == 401
+
+
+@PATHS
+async def test_others_are_served_while_a_long_history_is_written(path: str) -> None:
+    chat = Conversation(Prompt(desk()), adapter=ScriptedAdapter(["Nice.", "Hi."]))
+    await chat.send_async([Image.from_bytes(b"GIF89a" + bytes(20_000_000), "image/gif"), "Look."])
+    page = Page(Threads(lambda thread, request: chat), path)
+    await page.send("Hello?")
+    history = asyncio.ensure_future(page.get("id=t1&threadId=t1"))
+    turns = 0
+    while not history.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert len((await history)[1]) > 20_000_000
+    assert turns > 100
