@@ -30,7 +30,7 @@ def copied(tmp_path: Path) -> Path:
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / "bin").mkdir()
-    for tool in ("cat", "cksum", "dirname", "sh"):
+    for tool in ("cat", "cksum", "dirname", "sh", "timeout"):
         (folder / "bin" / tool).symlink_to(str(shutil.which(tool)))
     return folder
 

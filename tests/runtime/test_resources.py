@@ -259,7 +259,7 @@ def test_a_tool_reads_the_params_that_its_run_began_with() -> None:
 
 def test_params_that_are_not_bound_are_named_with_the_way_out() -> None:
     session = Session()
-    run(prompt(who).bind(Shop()), ScriptedAdapter([call("who"), "Done."]), session=session)
+    run(prompt(who).bind(Shop()), ScriptedAdapter([call("who"), "Done."], tool_errors="tell"), session=session)
     assert (
         "has no params of type Customer (bound: Shop); pass them to prompt.bind(Customer(...))."
         in tool_texts(session)[0]
