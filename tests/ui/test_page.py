@@ -492,3 +492,20 @@ async def test_others_are_served_while_a_long_history_is_written(path: str) -> N
         turns += 1
     assert len((await history)[1]) > 20_000_000
     assert turns > 100
+
+
+@dataclass(frozen=True)
+class Anything:
+    value: object
+
+
+@PATHS
+async def test_an_answer_too_deep_for_json_does_not_make_its_thread_unreadable(path: str) -> None:
+    answer = f'{{"value": {"[" * 900}{"]" * 900}}}'
+    template = PromptTemplate[Anything](ns="ui", key="deep", sections=[TextSection(key="a", title="A", text="Go.")])
+    chat = Conversation(Prompt(template), adapter=ScriptedAdapter([answer, '{"value": 7}']))
+    page = Page(Threads(lambda thread, request: chat), path)
+    await page.send("Deep?", key="a")
+    await page.send("Flat?", key="b", earlier=["a"])
+    status, history = await page.get("id=t1&threadId=t1")
+    assert status == 200 and '"value": 7' in history
