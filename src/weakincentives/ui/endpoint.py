@@ -16,7 +16,7 @@ from weakincentives._display import shortened
 from weakincentives.runtime import Conversation
 from weakincentives.runtime.spi import Workers
 from weakincentives.ui.agui import AgUi
-from weakincentives.ui.page import PageView, Show, exchanges
+from weakincentives.ui.page import PageView, Show, check_show, exchanges
 from weakincentives.ui.requests import Refused, read_body
 from weakincentives.ui.threads import UNAVAILABLE, Exchange, Threads
 from weakincentives.ui.vercel import Vercel
@@ -57,7 +57,7 @@ def ui_messages(
 
     Pass `show`, as to `Threads`, to include results that a page may see.
     """
-    past = exchanges(chat, show)
+    past = exchanges(chat, check_show(show))
     if protocol == "vercel_ai":
         return Vercel.history(chat, past)
     if protocol != "ag_ui":

@@ -117,6 +117,14 @@ class PageView:
                 yield event
 
 
+def check_show(show: Show | None) -> Show | None:
+    if show is None or callable(show):
+        return show
+    raise TypeError(
+        f"show must be a function of a ToolEnded, got {show!r}; write show=lambda ended: True to show every result"
+    )
+
+
 def shown(ended: ToolEnded, show: Show | None) -> Any:
     """The part of a result that a page sees: none of a failed call, else what `show` returns; True is the text."""
     if not ended.success or show is None:

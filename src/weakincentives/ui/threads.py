@@ -19,7 +19,7 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
-from weakincentives.ui.page import FAILED, Failed, Show
+from weakincentives.ui.page import FAILED, Failed, Show, check_show
 from weakincentives.ui.requests import BEHIND, MAX_ID, RECEIVED, Asked, Refused, received, take_back_answer
 
 logger = logging.getLogger("weakincentives.ui")
@@ -59,8 +59,9 @@ class ThreadLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if (value := getattr(self, field.name)) < 1:
-                raise ValueError(f"{field.name} must be at least 1, got {value}")
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{field.name} must be a whole number of at least 1, got {value!r}")
 
 
 class Exchange:
@@ -200,8 +201,9 @@ class Threads:
     called before every exchange and returns the stored snapshot (or its text) and its version, or None for an unknown
     thread; a conversation in memory of another version is replaced. `save(thread, chat, version)` is called after every
     exchange, however it ended: it stores the conversation on top of that version (None for a new thread) and returns
-    the new one, or raises `StaleThreadError`. So several processes can serve one store, and none overwrites what
-    another has stored. All may be async; if not, they run in a worker thread.
+    the new one, or raises `StaleThreadError`. Without `load`, it may return nothing. So
+    several processes can serve one store, and none overwrites what another has stored. All may be async; if not, they
+    run in a worker thread.
 
     A page chooses the id of its thread. `owner(request)` returns who has sent a request, as your own code has
     authenticated it; ids are then `"owner/thread"`, and a request without an owner (None or "") is refused. `show` says
@@ -223,13 +225,26 @@ class Threads:
         idle: float | None = 600,
         options: Callable[[Chat, Request], RunOptions | Awaitable[RunOptions | None] | None] | None = None,
     ) -> None:
+        for name, given, function in (
+            ("make", "thread, request", make),
+            ("load", "thread", load),
+            ("save", "thread, chat, version", save),
+            ("owner", "request", owner),
+            ("options", "chat, request", options),
+        ):
+            if not callable(function) and (function is not None or name == "make"):
+                raise TypeError(f"{name} must be a function, {name}({given}), got {function!r}")
+        if load is not None and save is None:
+            raise TypeError("load= needs save=, which stores what load(thread) returns; pass both")
+        if limits is not None and not isinstance(limits, ThreadLimits):
+            raise TypeError(f"limits must be ThreadLimits(...), got {limits!r}")
         self._make = make
         self._load = load
         self._save = save
         self._owner = owner
         self._idle = idle
         self._options = options
-        self.show = show
+        self.show = check_show(show)
         self.limits = ThreadLimits() if limits is None else limits
         # Ordered by last use, the most recent last.
         self._threads: dict[str, Thread] = {}
@@ -339,8 +354,10 @@ class Threads:
         if self._save is None:
             return None
         try:
-            thread.version = await _called(self._save, thread.key, chat, thread.version, whole=True)
-            thread.saved = True
+            version = await _called(self._save, thread.key, chat, thread.version, whole=True)
+            if version is None and self._load is not None:
+                raise TypeError("save must return the new version of the thread, as load will, got None")
+            thread.version, thread.saved = version, True
         except StaleThreadError:
             logger.warning("Thread %r was not saved: the store has another version", thread.key)
             thread.chat, thread.saved = None, True
