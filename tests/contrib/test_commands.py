@@ -86,6 +86,15 @@ def test_a_failed_command_leaves_everything_as_it_was(files: HostFilesystem) -> 
     assert sorted(os.listdir(files.root)) == ["a.txt", "cache", "src"]
 
 
+@pytest.mark.parametrize("ending", ["", "; 1 / 0"])
+def test_a_command_cannot_remove_the_workspace_itself(files: HostFilesystem, ending: str) -> None:
+    code = f"import os, shutil; shutil.rmtree(os.getcwd()){ending}"
+    removed, after = run(files, python(code), python("print('still there')"))
+    assert (removed.success, after.success) == (False, True)
+    assert tree(files) == {"a.txt": "old"}
+    assert files.exists("src")
+
+
 def test_other_exit_codes_can_be_a_success(files: HostFilesystem) -> None:
     (result,) = run(files, python(CHANGES, "1"), success_codes=(0, 1))
     assert (result.success, files.read("a.txt")) == (True, "new")

@@ -389,6 +389,34 @@ async def test_a_conversation_that_cannot_be_opened_is_tried_again_with_the_next
     assert await page.hear("Hi.") == "Hello."
 
 
+@pytest.mark.parametrize("how", ["hangs", "cancels itself", "is cancelled by another"])
+async def test_an_opening_that_never_ends_holds_up_only_its_own_message(how: str) -> None:
+    tried: list[int] = []
+
+    async def connect(r: Any) -> Connection:
+        tried.append(1)
+        if len(tried) == 1:
+            if how == "hangs":
+                await asyncio.Event().wait()
+            if how == "cancels itself":
+                raise asyncio.CancelledError
+            other = asyncio.get_running_loop().create_future()
+            other.cancel()
+            await other
+        return Connection()
+
+    prompt: Prompt[None] = Prompt(desk())
+    prompt = prompt.bind(resources=ResourceRegistry.of(Binding(Connection, connect, eager=True)))
+    threads = Threads(lambda thread, request: Conversation(prompt, adapter=ScriptedAdapter(["Hello."])))
+    first = asyncio.ensure_future(Page(threads).send("Hi."))
+    while not tried:
+        await asyncio.sleep(0)
+    if how != "hangs":
+        assert (await first)[0] == 503
+    assert await Page(threads).hear("Are you there?") == "Hello."
+    assert (await first)[0] == (409 if how == "hangs" else 503)
+
+
 # Owners.
 
 
@@ -448,6 +476,29 @@ async def test_a_message_over_the_limit_is_refused() -> None:
     page = Page(scripted("Hello.", limits=ThreadLimits(message_length=5)))
     assert await page.send("123456") == (413, '{"error":"A message may have at most 5 characters, got 6."}')
     assert await page.hear("12345") == "Hello."
+
+
+PIXEL = "data:image/png;base64,AAAA"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "mediaType": "image/png", "url": PIXEL, "filename": "x" * 60_000},
+        {"type": "file", "mediaType": "image/png", "url": f"https://example.com/{'x' * 60_000}"},
+        {"type": "file", "mediaType": f"image/{'x' * 60_000}", "url": PIXEL},
+    ],
+    ids=["name", "url", "type"],
+)
+async def test_names_and_addresses_of_files_are_part_of_a_messages_length(part: dict[str, Any]) -> None:
+    body = {"id": "t1", "messages": [{"role": "user", "parts": [part]}]}
+    assert (await Page(scripted("Hello.")).post(body))[0] == 413
+
+
+async def test_a_refusal_repeats_little_of_a_long_request() -> None:
+    body = {"id": "t1", "messages": [{"role": "user", "parts": [{"type": "x" * 9_000, "url": "data:;base64,&"}]}]}
+    status, answer = await Page(scripted()).post(body)
+    assert status == 400 and len(answer) < 500
 
 
 async def test_an_owner_has_a_limited_number_of_threads_in_memory() -> None:
@@ -779,6 +830,42 @@ async def test_a_repeated_message_does_not_stop_its_own_exchange() -> None:
     till.go.set()
     assert said((await first)[1]) == "Sorry."
     assert till.outside == ["charged"]
+
+
+@pytest.mark.parametrize("options", [{}, {"trigger": "regenerate-message"}], ids=["again", "regenerated"])
+async def test_a_stopped_message_is_answered_when_the_page_sends_it_again_at_once(options: dict[str, str]) -> None:
+    saving, stored = threading.Event(), threading.Event()
+
+    def save(thread: str, chat: Conversation[Any], version: Any) -> int:
+        saving.set()
+        stored.wait(10)
+        return 1
+
+    chat = Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."]))
+    threads = Threads(lambda thread, request: chat, save=save)
+    stopped = Page(threads)
+    first = asyncio.ensure_future(stopped.send("Hi.", key="a"))
+    while b"I begin" not in stopped.body:
+        await asyncio.sleep(0)
+    stopped.gone.set()
+    while not saving.is_set():
+        await asyncio.sleep(0)
+    again = asyncio.ensure_future(Page(threads).hear("Hi.", key="a", **options))
+    await asyncio.sleep(0)
+    stored.set()
+    await first
+    assert await again == "Here."
+    assert [text for text in spoken(chat) if text == "Hi."] == ["Hi."]
+
+
+async def test_the_answer_under_way_can_be_regenerated() -> None:
+    threads = Threads(lambda thread, request: Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."])))
+    page = Page(threads)
+    first = asyncio.ensure_future(page.send("Hi.", key="a"))
+    while b"I begin" not in page.body:
+        await asyncio.sleep(0)
+    assert await Page(threads).hear("Hi.", key="a", trigger="regenerate-message") == "Here."
+    await first
 
 
 async def test_a_message_that_is_refused_does_not_stop_the_exchange_under_way() -> None:

@@ -129,6 +129,7 @@ class CommandSection(WorkspaceSection):
             files.list(path)
             before = files.snapshot()
             code, output = await self._run(command, os.path.join(files.root, path), seconds)
+            files.list()  # Fails if the command has removed the workspace itself, which is then restored.
             changed = files.changed_since(before)
         except FilesystemError as error:
             raise ToolValidationError(str(error)) from error

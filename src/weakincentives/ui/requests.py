@@ -54,7 +54,7 @@ class Asked:
     edits: bool = False
 
     def check_length(self, limit: int) -> None:
-        length = sum(len(part.text) for part in self.content if isinstance(part, Text))
+        length = len(text_of(self.content))
         if length > limit:
             raise Refused(413, f"A message may have at most {limit:,} characters, got {length:,}.")
 

@@ -44,9 +44,10 @@ class StaleThreadError(WinkError):
 class ThreadLimits:
     """The limits of requests. Longer bodies and messages are answered with status 413, too many requests with 429.
 
-    `body_bytes` and `message_length`, in characters, limit one request; `requests` those of one thread that are waiting
-    or being answered, and `per_minute` those that it has begun within a minute. An owner has at most `threads` in
-    memory, where there are at most `in_memory` altogether: beyond them, the one that was idle longest leaves.
+    `body_bytes` limits one request with its files, and `message_length` its text, names of files included, in
+    characters; `requests` limits those of one thread that are waiting or being answered, and `per_minute` those that it
+    has begun within a minute. An owner has at most `threads` in memory, where there are at most `in_memory` altogether:
+    beyond them, the one that was idle longest leaves.
     """
 
     body_bytes: int = 10_000_000
@@ -108,6 +109,11 @@ class Exchange:
         self.refuse(Refused(409, INTERRUPTED))
         self._events.put_nowait(None)
 
+    def answers(self, asked: Asked) -> bool:
+        """True if this will answer the message, so that the page has sent it twice."""
+        stopped = self.task is not None and self.task.cancelling()
+        return bool(asked.key) and self.asked.key == asked.key and not asked.again and not stopped
+
     def stop(self) -> None:
         """Stop it where it stands, once: it ends by itself from then on, and the next one waits for that."""
         if self.task is not None and not self.task.cancelling():
@@ -155,8 +161,11 @@ class Thread:
         assert self._opened is not None
         try:
             await asyncio.shield(self._opened)
-        except Exception:
-            self._keeper = None
+        except BaseException:
+            # An opening that hangs ends with the message that waits for it; the next one tries again.
+            keeper, self._keeper = self._keeper, None
+            keeper.cancel()
+            await finish(keeper)
             raise
 
     async def close(self) -> None:
@@ -179,7 +188,10 @@ class Thread:
                 logger.warning("Thread %r could not be closed", self.key, exc_info=error)
             else:
                 opened.set_exception(error)
-                opened.exception()  # Retrieved, since the exchange may have been stopped.
+        finally:
+            if not opened.done():  # Cancelled, perhaps by code of a resource.
+                opened.set_exception(RuntimeError("The conversation was cancelled while it was opened"))
+            opened.exception()  # Retrieved, since the exchange may have been stopped.
 
 
 class Threads:
@@ -244,7 +256,7 @@ class Threads:
         key, owner = await self._key(request, asked.thread)
         thread = self._threads.get(key) or self._added(key, owner)
         under_way = thread.exchange
-        if under_way is not None and asked.key and under_way.asked.key == asked.key:
+        if under_way is not None and under_way.answers(asked):
             raise Refused(409, RECEIVED)
         if under_way is not None and thread.chat is not None:
             received(thread.chat, asked)  # A message that is refused stops no other.

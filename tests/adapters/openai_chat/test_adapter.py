@@ -17,9 +17,10 @@ from tests.servers.loopback import CERTIFICATE, server_tls
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives import OpenAIChatAdapter, adapter_for
 from weakincentives.clock import FakeClock
+from weakincentives.content import Image
 from weakincentives.errors import ContextOverflowError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import ToolInvoked
+from weakincentives.runtime import Conversation, ToolInvoked
 from weakincentives.runtime.spi import adapter_spec
 from weakincentives.session import Session
 
@@ -295,3 +296,31 @@ def test_pieces_of_reasoning_and_signatures_are_put_together_again() -> None:
             }
         ],
     }
+
+
+WORDS = "stream_options, strict: true and 'response_format'\nof json_schema, with reasoning_content"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [WORDS, Image.from_url("https://example.com/stream_options/strict/response_format/reasoning.png")],
+    ids=["text", "url"],
+)
+def test_an_error_that_quotes_a_user_teaches_nothing_about_the_server(content: Any) -> None:
+    def model(received: Any) -> Any:
+        said = received.json["messages"][-1]["content"]
+        if said == "Hello.":
+            return Turn("hello")
+        quoted = said if isinstance(said, str) else said[0]["image_url"]["url"]
+        return Raw(400, json.dumps({"error": {"message": f"Cannot use {quoted}."}}).encode())
+
+    with ChatServer(model) as server, OPENAI_CHAT.adapter(server) as adapter:
+        for _ in range(3):
+            with pytest.raises(PromptEvaluationError, match="answered 400"):
+                Conversation(prompt(), adapter=adapter).send(content)
+        for _ in Conversation(prompt(), adapter=adapter).stream("Hello."):
+            pass
+    assert len(server.requests) == 4
+    sent = server.requests[-1].json
+    assert sent["stream_options"] == {"include_usage": True}
+    assert sent["tools"][0]["function"]["strict"] is True
