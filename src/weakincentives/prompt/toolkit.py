@@ -126,7 +126,9 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     _result_type: Any = None
     _type_names = ("params_type", "result_type")
     transactional = True
-    """False if a failed call undoes nothing by itself, because the calls inside it do."""
+    """False if a failed call undoes nothing by itself, because the calls inside it do, as they keep to its time."""
+    blocking: Handler[Any, Any] | None = None
+    """What sync runs call in place of an async handler, if there is such a thing."""
 
     def __init__(
         self,

@@ -48,7 +48,6 @@ from weakincentives.runtime.approval import (
     Settled,
     Undecided,
     edited_arguments,
-    question,
     rule_of,
     waiting_calls,
 )
@@ -264,12 +263,16 @@ class ToolExecutor:
             else (self.context.session.snapshot(), resources.begin_call())
         )
         timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
+        timeout = timeout if tool.transactional else None
         deadline = self.context.scope.meter.deadline
         if timeout is not None:
             own = Deadline.after(timeout, self.context.session.clock)
             deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
-        handler = functools.partial(tool.handler, attempt.params, context=self._tool_context(call, resources, deadline))
+        context = self._tool_context(call, resources, deadline)
+        handler = functools.partial(tool.handler, attempt.params, context=context)
         run = HandlerCall(handler, deadline, effect=tool.compensate is not None, timeout=timeout)
+        if tool.blocking is not None:
+            run.blocking = functools.partial(tool.blocking, attempt.params, context=context)
         started = StartedCall(call, attempt.since, attempt.result, attempt.params, tool, owner, before, resources, run)
         started.arguments, started.notice = attempt.arguments, attempt.notice
         return started
@@ -348,7 +351,6 @@ class ToolExecutor:
             arguments,
             attempt.params,
             effects,
-            question(tool.name, arguments, effects),
             needs,
             None if effects is None else attempt.result,
             edited=arguments != call.arguments,
