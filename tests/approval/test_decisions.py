@@ -30,6 +30,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import CollapseSection
 from weakincentives.runtime import ApprovalNeeded, CallDecided, Completed, MainLoop, PendingCall, RunEnded, ToolInvoked
 
 OUTSIDE: list[str] = []
@@ -384,3 +385,21 @@ def test_results_with_media_are_kept_with_the_effects() -> None:
     (pending,) = run(prompt, model, session=session).pending
     run(prompt, model, session=session, decisions={pending.call_id: Approve()})
     assert session[ToolInvoked].latest().result.value == 7  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("decision", [Approve(), Edit({"amount": 7}), Deny("no"), Answer("later")])
+def test_a_call_whose_section_was_closed_meanwhile_does_not_happen(decision: Any) -> None:
+    pay, _ = tools("effects", outside=True)
+    shop = MarkdownSection(key="shop", title="Shop", template="Pay.", summary="Paying.", tools=[pay])
+    prompt = Prompt(ns="tests", key="closed", sections=[shop]).bind(resources={Filesystem: InMemoryFilesystem()})
+    session, model = Session(), ScriptedAdapter([call("pay", amount=5), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    session.dispatch(CollapseSection(("shop",)))
+    assert run(prompt, model, session=session, decisions={pending.call_id: decision}).text == "Done."
+    text = (
+        model.requests[-1].messages[-1].text
+        if isinstance(decision, Deny | Answer)
+        else session[ToolInvoked].all()[-1].text
+    )
+    assert ("is closed" in text) is isinstance(decision, Approve | Edit)
+    assert (session[Paid].all(), OUTSIDE) == ((), ["pay 5", "undone"])

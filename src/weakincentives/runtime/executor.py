@@ -255,7 +255,7 @@ class ToolExecutor:
         attempt = ToolAttempt(call, session.clock.monotonic(), _NO_RESULT, None)
         refusal = self._refusal(call.name)
         if waiting is not None and decision is not None:
-            return (yield from self._settle(waiting, decision, attempt, None if refusal else tool, refusal))
+            return (yield from self._settle(waiting, decision, attempt, tool, refusal))
         if tool is None or refusal:
             return self._record(attempt.failed(refusal))
         try:
@@ -335,10 +335,10 @@ class ToolExecutor:
             return self._record(attempt.failed(refusal))
         if waiting.edited:
             attempt.notice = _EDITED.format(arguments)
-        if isinstance(decision, Approve) and waiting.effects is not None:
-            applies = not waiting.effects.reruns
+        if isinstance(decision, Approve) and waiting.effects is not None and not refusal:
+            reruns = waiting.effects.reruns
             try:
-                return (yield from self._begin(tool, attempt, captures=True, shown=waiting, applies=applies))
+                return (yield from self._begin(tool, attempt, captures=reruns, shown=waiting, applies=not reruns))
             except StaleEffectsError as error:
                 logger.info("Tool '%s' runs again, and is asked about again: %s.", tool.name, error)
         if ran:
@@ -351,6 +351,8 @@ class ToolExecutor:
                 attempt.failed(f"{_UNDECIDED}{not_undone}")
             case Answer(text):
                 attempt.result = ToolResult(f"{text}{not_undone}")
+            case _ if refusal:
+                attempt.failed(f"{refusal}{not_undone}")
             case _ if not_undone:
                 attempt.failed(f"Not run again, because its first run could not be undone.{not_undone}")
             case _:
