@@ -202,8 +202,9 @@ class _Execution:
         def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
             inner = adapter.loop(prompt, session, **options)
             while (response := self._drive(adapter, inner)).pending:
-                decisions, scope.decisions = self._ask(response.pending, inner), None
-                inner = adapter.loop(prompt, session, **{**options, "decisions": decisions})
+                decided: RunOptions = {**options, "decisions": self._ask(response.pending, inner)}
+                scope.decisions = None
+                inner = adapter.loop(prompt, session, **decided)
             return response
 
         with scope.meter.on_errors(), closing_resources(prompt, session, work_id):
@@ -302,8 +303,8 @@ class _Execution:
             phase="tool",
         )
         session.silent = False
-        facts = {"reason": str(error), "error": type(error).__name__, "phase": error.phase}
-        session.dispatch(RunEnded(inner.scope.run_id, name, "failed", **facts, timestamp=time.time()))
+        failed = RunEnded(inner.scope.run_id, name, "failed", reason=str(error), error=type(error).__name__)
+        session.dispatch(replace(failed, phase=error.phase, timestamp=time.time()))
         return error
 
     def _question_id(self, call_id: str) -> str:
