@@ -1,6 +1,6 @@
 """Bills that a person decides about: an agent whose calls change the session, files and a service outside.
 
-`python -m tests.durable.payer` forks a worker for each line of JSON that it reads, prints its process id, and prints it
+`main()` forks a worker for each line of JSON that it reads, prints its process id, and prints it
 again when the worker has ended. A worker kills itself with SIGKILL at the `point`-th place it passes, or after some
 `seconds`; without both, it works until the bill is done.
 """
@@ -204,7 +204,3 @@ def main() -> None:
         print(child, flush=True)
         os.waitpid(child, 0)
         print(child, flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -270,7 +270,7 @@ class ToolExecutor:
         attempt.rolled_back = ran
         if tool is None:
             return self._record(attempt.failed(refusal))
-        if waiting.edited:
+        if waiting.edited and isinstance(decision, Approve):
             attempt.notice = _EDITED.format(arguments)
         if isinstance(decision, Approve) and waiting.effects is not None:
             applies = not waiting.effects.reruns
