@@ -109,8 +109,8 @@ class Payer:
 
     def loop(self, **options: Any) -> DurableMainLoop[Bill, None]:
         adapter = ScriptedAdapter(self.model)
-        more = {"new_session": self.new_session, "max_attempts": 1000} | options
-        return DurableMainLoop("payer", self.prepare, adapter, self.database, **more)
+        more = {"database_url": self.database, "new_session": self.new_session, "max_attempts": 1000} | options
+        return DurableMainLoop("payer", self.prepare, adapter, **more)
 
     def state(self) -> tuple[int, tuple[Paid, ...], dict[str, str]]:
         """The state of the run as its last process left it."""

@@ -321,7 +321,8 @@ class _Execution:
         assert waiting is not None
         given = waiting.copy()
         while True:
-            give_answers(session, self._answers)
+            # The questions that these decisions answer are closed for handlers that ask by themselves.
+            give_answers(session, self._answers | {self._question_id(call_id): None for call_id in given})
             waiting.update(given)
             ran = self._run_tools_once(effect, inner)
             if isinstance(ran, ToolsRan):
