@@ -19,6 +19,7 @@ from typing import Any
 from weakincentives._display import shortened
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
+    CallDecided,
     Message,
     ModelCalled,
     PromptRendered,
@@ -56,6 +57,7 @@ class Packed:
 # The status of a run in the file, by that of its last end.
 _STATUSES: Mapping[RunStatus, str] = {
     "completed": "ok",
+    "waiting": "waiting",
     "halted": "halted",
     "restarted": "running",
     "failed": "failed",
@@ -101,6 +103,8 @@ class Tally:
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
                 self._spend(event.usage, prices_for(event.model, prices))
+                self._mark_running(at, open_runs)
+            case CallDecided():
                 self._mark_running(at, open_runs)
             case ToolInvoked():
                 self._add(tool_calls=1, tool_failures=not event.success, disclosures=event.disclosure is not None)

@@ -216,7 +216,7 @@ class RunStore(EventReader):
     def pending_turn(self, run_id: str) -> tuple[Turn, list[int]] | None:
         """The unanswered request after the last turn, if there is one, and the ids of its messages."""
         run = self.run(run_id)
-        return None if run.status in ("ok", "halted") else pending_turn(self, run.run_id, run.turns + 1)
+        return None if run.status in ("ok", "waiting", "halted") else pending_turn(self, run.run_id, run.turns + 1)
 
     def requests(self, run_id: str, stop: float = float("inf")) -> Iterator[tuple[int, int, list[int]]]:
         """Each model call: its event number, how many messages of the previous request it keeps, and which it adds."""
