@@ -30,7 +30,13 @@ from weakincentives.runtime import (
 )
 from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT, HistoryBuilder, prices_for
 from weakincentives.telemetry.payload import storable
-from weakincentives.telemetry.reader import SILENT_SECONDS, EventReader, RunFileError, open_for_writing
+from weakincentives.telemetry.reader import (
+    SILENT_SECONDS,
+    EventReader,
+    RunFileError,
+    continuation_file,
+    open_for_writing,
+)
 from weakincentives.telemetry.turns import read_history
 
 logger = logging.getLogger("weakincentives.telemetry")
@@ -400,4 +406,7 @@ def prune(
         raise RunFileError(f"'{file}' cannot be pruned: {error}.") from error
     finally:
         connection.close()
+    for run_id in gone:
+        for ending in (".json", ".command"):
+            continuation_file(file, run_id).with_suffix(ending).unlink(missing_ok=True)
     return gone
