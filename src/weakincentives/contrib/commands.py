@@ -13,13 +13,14 @@ from typing import Annotated, Any, Unpack
 from weakincentives.errors import PromptValidationError, ToolValidationError
 from weakincentives.filesystem import FilesystemError, HostFilesystem
 from weakincentives.prompt import (
+    Approvals,
     SectionOptions,
     Timeouts,
     ToolContext,
     ToolResult,
     WorkspaceSection,
+    by_tool,
     tool,
-    tool_timeouts,
 )
 
 __all__ = ["CommandResult", "CommandSection"]
@@ -55,7 +56,8 @@ class CommandSection(WorkspaceSection):
 
     This is no sandbox: a program can do whatever your process can. A command has failed if its exit code is not among
     `success_codes`; the files that it changed in the workspace are then restored. It inherits a few variables, such as
-    `PATH` and `HOME`, and gets those in `env`. Of its output, at most `max_output` bytes are returned.
+    `PATH` and `HOME`, and gets those in `env`. Of its output, at most `max_output` bytes are returned. With
+    `approval="effects"`, a person sees the files that a command has changed before the change counts.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class CommandSection(WorkspaceSection):
         *,
         programs: Iterable[str],
         timeout: Timeouts = 60.0,
+        approval: Approvals = None,
         env: Mapping[str, str] | None = None,
         success_codes: Collection[int] = (0,),
         max_output: int = 20_000,
@@ -76,7 +79,9 @@ class CommandSection(WorkspaceSection):
             raise PromptValidationError(f"CommandSection '{key}': programs= takes a list of names, got {programs!r}.")
         if max_output <= 0:
             raise PromptValidationError(f"CommandSection '{key}': max_output must be more than 0, got {max_output!r}.")
-        seconds = tool_timeouts(f"CommandSection '{key}'", timeout, ["run_command"], 60.0)["run_command"]
+        whose, own = f"CommandSection '{key}'", ["run_command"]
+        seconds = by_tool(whose, "timeout", timeout, own, 60.0)["run_command"]
+        rule = by_tool(whose, "approval", approval, own, hosted=options.get("hosted_tools", ()))["run_command"]
         if filesystem is not None and (problem := _unfit(filesystem)):
             raise PromptValidationError(f"CommandSection '{key}': {problem}")
         self._programs = names
@@ -89,7 +94,7 @@ class CommandSection(WorkspaceSection):
             late = "" if seconds is None else f" or takes longer than {seconds:g} seconds"
             template = _TEMPLATE.format(programs=listed, late=late)
         limit = None if seconds is None else seconds + TOOL_SECONDS
-        options["tools"] = (tool(timeout=limit)(self.run_command), *options.get("tools", ()))
+        options["tools"] = (tool(timeout=limit, approval=rule)(self.run_command), *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
     async def run_command(

@@ -37,6 +37,8 @@ from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
 from weakincentives.prompt.toolkit import (
     AnyTool,
+    ApprovalRule,
+    Approvals,
     Compensation,
     FunctionTool,
     HostedTool,
@@ -45,9 +47,9 @@ from weakincentives.prompt.toolkit import (
     Timeouts,
     Tool,
     ToolResult,
+    by_tool,
     portable_name,
     tool,
-    tool_timeouts,
 )
 from weakincentives.prompt.view import Disclosure, Opening, RenderedPrompt, Span, View
 from weakincentives.prompt.visibility import (
@@ -70,6 +72,8 @@ from weakincentives.prompt.visibility import (
 
 __all__ = [
     "AnyTool",
+    "ApprovalRule",
+    "Approvals",
     "ClearAllVisibilityOverrides",
     "ClearVisibilityOverride",
     "CollapseSection",
@@ -131,6 +135,7 @@ __all__ = [
     "VisibilityOverrides",
     "WorkspaceSection",
     "ancestors",
+    "by_tool",
     "default_tokenizer",
     "effective",
     "inside",
@@ -140,6 +145,5 @@ __all__ = [
     "parts_in",
     "portable_name",
     "tool",
-    "tool_timeouts",
     "with_ancestors",
 ]

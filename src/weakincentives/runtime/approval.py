@@ -20,6 +20,10 @@ Needs = Literal["call", "effects", "answer"]
 MAX_ARGUMENTS = 2_000
 
 
+class DecisionError(PromptEvaluationError):
+    """A decision cannot be taken; nothing has acted, and the calls still wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class PendingCall:
     """A tool call that waits for a person's decision; it is in the session until it has one.
@@ -153,5 +157,5 @@ def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, pr
     return text
 
 
-def _refused(problem: str, prompt_name: str) -> PromptEvaluationError:
-    return PromptEvaluationError(problem, prompt_name=prompt_name, phase="tool")
+def _refused(problem: str, prompt_name: str) -> DecisionError:
+    return DecisionError(problem, prompt_name=prompt_name, phase="tool")

@@ -6,7 +6,7 @@ Programs import from `weakincentives.runtime`; nothing here is part of what its 
 from __future__ import annotations
 
 from weakincentives.runtime.adapter import RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.approval import Decision, edited_arguments
+from weakincentives.runtime.approval import Decision, DecisionError, Undecided, edited_arguments
 from weakincentives.runtime.bridge import Cursor, Workers, finish
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.drivers import ModelDelta, load_sections
@@ -48,6 +48,7 @@ __all__ = [
     "CallSuspended",
     "Cursor",
     "Decision",
+    "DecisionError",
     "Effect",
     "HistoryBuilder",
     "LoadSections",
@@ -63,6 +64,7 @@ __all__ = [
     "Step",
     "ToolUse",
     "TurnSection",
+    "Undecided",
     "Workers",
     "adapter_spec",
     "adapter_specs",
