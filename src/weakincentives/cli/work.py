@@ -21,6 +21,7 @@ from weakincentives._display import Table, shortened
 from weakincentives._imports import require_extra
 from weakincentives.cli.commands import SECONDS, default, duration, number
 from weakincentives.cli.output import UsageError, plural, print_error, print_json, print_line, print_table, progress
+from weakincentives.cli.progress import diff_style
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.runs import moment
 
@@ -255,7 +256,7 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
         first, *others = question.text.splitlines() or [""]
         print_line(f"{state:9} {question.call_id}: {first}{_details(question.answer)}")
         for line in others:
-            print_line(f"{'':9} {line}")
+            print_line(f"{'':9} {line}", style=diff_style(line))
     for step in steps:
         error = f"  {step.error}" if step.error else ""
         print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
@@ -272,7 +273,7 @@ def _show_questions(store: WorkStore, arguments: argparse.Namespace) -> None:
         until = f", until {moment(question.expires_ms / 1000)}" if question.expires_ms else ""
         print_line(f"{work_id} {question.call_id}  asked {moment(question.asked_ms / 1000)}{until}", style="1")
         for line in question.text.splitlines():
-            print_line(f"    {line}")
+            print_line(f"    {line}", style=diff_style(line))
     if found:
         progress("decide with `wink work approve RUN CALL`, and --deny, --edit or --answer")
     else:
