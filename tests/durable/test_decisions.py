@@ -8,6 +8,9 @@ from typing import Any, TypeAlias
 
 import pytest
 import sqlalchemy as sa
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.durable.fleet import PATIENCE, until
 from tests.durable.payer import LOG, Bill, Paid, Payer
@@ -33,7 +36,7 @@ from weakincentives.cli import main
 from weakincentives.durable import DurableClient, DurableError, DurableMainLoop, Question, ask_approval
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.runtime import CallDecided, ModelRequest, ToolInvoked
-from weakincentives.telemetry import RunStore, read_run, record
+from weakincentives.telemetry import RunStore, instrument, read_run, record
 
 Asked: TypeAlias = DurableMainLoop[Bill, None]
 
@@ -422,3 +425,27 @@ def test_the_recording_says_that_the_run_waits_and_what_was_decided(tmp_path: Pa
             made = [event.call_id for event in events if isinstance(event, ToolInvoked)]
             statuses.append((store.run("payer/bill").status, decided, made))
     assert statuses == [("waiting", [], []), ("ok", [("approve", "Ann")], ["c1", "report"])]
+
+
+def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_path: Path) -> None:
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    payer = Payer(tmp_path)
+    with instrument(tracer_provider=provider), payer.loop() as loop:
+        loop.start()
+        loop.submit(Bill("effects", (5,)), key="bill")
+        waiting(loop, "c1")
+        loop.approve("bill", "c1", by="Ann")
+        spent = loop.result("bill", timeout=PATIENCE).usage.input_tokens
+    provider.shutdown()
+    spans = exporter.get_finished_spans()
+    agents = [span for span in spans if span.name == "invoke_agent payer"]
+    assert [span.name for span in spans if span not in agents] == [
+        "chat scripted",
+        "execute_tool pay",
+        "chat scripted",
+        "execute_tool report",
+        "chat scripted",
+    ]
+    assert [[link.context for link in span.links] for span in agents] == [[], [agents[0].context]]
+    assert sum((span.attributes or {})["gen_ai.usage.input_tokens"] for span in agents) == spent

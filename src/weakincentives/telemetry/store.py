@@ -244,13 +244,12 @@ class RunStore(EventReader):
         calls = self.open_calls(run_id)
         if not calls:
             return ""
-        call_id = calls[0]["call_id"]
         if "/" in run_id:
-            return f"wink work approve {quote(run_id)} {quote(call_id)}"
+            return f"wink work questions {quote(run_id)}"
         try:
             return Redactor().text(continuation_file(self.path, run_id).with_suffix(".command").read_text("utf-8"))
         except OSError:
-            return f"run(prompt, adapter, session=session, decisions={{{call_id!r}: Approve()}})"
+            return f"run(prompt, adapter, session=session, decisions={{{calls[0]['call_id']!r}: Approve()}})"
 
     def requests(self, run_id: str, stop: float = float("inf")) -> Iterator[tuple[int, int, list[int]]]:
         """Each model call: its event number, how many messages of the previous request it keeps, and which it adds."""
