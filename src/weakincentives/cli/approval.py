@@ -172,9 +172,8 @@ def _without_message(arguments: argparse.Namespace) -> list[str]:
     return words
 
 
-def resumed(file: str, prompt: Prompt[Any]) -> Session:
-    """A session with what a file of `/save`, or of a run that waits, holds."""
-    session = Session()
+def resume(session: Session, file: str, prompt: Prompt[Any]) -> None:
+    """Restore a session from a file of `/save`, or of a run that waits."""
     saved = Snapshot.from_json(Path(file).read_bytes(), types=[object], lenient=True)
     session.restore(saved)
     for problem in saved.problems:
@@ -183,7 +182,6 @@ def resumed(file: str, prompt: Prompt[Any]) -> Session:
     if last is not None and (last.prompt_ns, last.prompt_key) != (prompt.ns, prompt.key):
         other = f"{last.prompt_ns}/{last.prompt_key}"
         progress(f"{file} is a conversation with {other}, not {prompt.ns}/{prompt.key}")
-    return session
 
 
 def _write_private(file: Path, text: str) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 from weakincentives._display import Table, cell_width, shortened
 from weakincentives.cli import selection
-from weakincentives.cli.approval import Asker, Continuation, resumed
+from weakincentives.cli.approval import Asker, Continuation, resume
 from weakincentives.cli.output import (
     UsageError,
     did_you_mean,
@@ -77,7 +77,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     prompt = selection.selected_prompt(arguments)
     opened = selection.opened(arguments, prompt)
-    session = resumed(arguments.resume, prompt) if arguments.resume else Session()
+    session = Session()
+    if arguments.resume:
+        resume(session, arguments.resume, prompt)
     recording = recorder(arguments.record)
     adapter = make_adapter(arguments)
 

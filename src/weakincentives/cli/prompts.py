@@ -12,8 +12,17 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.cli import selection
-from weakincentives.cli.commands import number
-from weakincentives.cli.output import plural, print_error, print_json, print_line, print_text, progress, terminal_width
+from weakincentives.cli.commands import number, tag
+from weakincentives.cli.output import (
+    UsageError,
+    plural,
+    print_error,
+    print_json,
+    print_line,
+    print_text,
+    progress,
+    terminal_width,
+)
 from weakincentives.cli.recordings import add_record_option, recorder
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import AnyTool, SetVisibilityOverride
@@ -49,6 +58,14 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
         "--max-turns", type=number(1), default=50, metavar="N", help="stop after this many model calls (default: 50)"
     )
     parser.add_argument("--resume", metavar="FILE", help="go on with a run that waits for a decision")
+    parser.add_argument(
+        "--run-tag",
+        action="append",
+        default=[],
+        type=tag,
+        metavar="KEY=VALUE",
+        help="a tag of the run, for `wink runs list --where`; may be repeated",
+    )
     add_record_option(parser)
     parser.add_argument("--no-record", action="store_true", help="record nothing")
     parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")
@@ -56,7 +73,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_run(arguments: argparse.Namespace) -> int:
-    from weakincentives.cli.approval import Asker, Continuation, resumed
+    from weakincentives.cli.approval import Asker, Continuation, resume
     from weakincentives.cli.progress import reporting
     from weakincentives.runtime import Conversation
     from weakincentives.session import Session
@@ -64,7 +81,12 @@ def run_run(arguments: argparse.Namespace) -> int:
     if arguments.message is None:
         arguments.message = selection.take_message(arguments)
     prompt = selection.selected_prompt(arguments)
-    session = resumed(arguments.resume, prompt) if arguments.resume else Session()
+    try:
+        session = Session(tags=dict(arguments.run_tag))
+    except ValueError as error:
+        raise UsageError(f"--run-tag: {error}") from None
+    if arguments.resume:
+        resume(session, arguments.resume, prompt)
     for path, visibility in selection.opened(arguments, prompt).items():
         session.dispatch(SetVisibilityOverride(path, visibility))
     budget = Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns)
