@@ -26,6 +26,7 @@ from weakincentives import (
     PromptEvaluationError,
     PromptTemplate,
     ScriptedAdapter,
+    SectionVisibility,
     Tool,
     ToolContext,
     ToolResult,
@@ -35,6 +36,7 @@ from weakincentives import (
 from weakincentives.cli import main
 from weakincentives.durable import DurableClient, DurableError, DurableMainLoop, Question, ask_approval
 from weakincentives.errors import DeadlineExceededError
+from weakincentives.prompt import OpenAndHalt
 from weakincentives.runtime import CallDecided, ModelRequest, ToolInvoked
 from weakincentives.telemetry import RunStore, instrument, read_run, record
 
@@ -142,7 +144,7 @@ def test_effects_on_a_base_that_changed_are_asked_about_again(tmp_path: Path) ->
         loop.approve("bill", "c2")
         (again,) = waiting(loop, "c2#2")
         assert "Balance(total=995)" in again.text and " paid 5\n+paid 7" in again.text
-        with pytest.raises(DurableError, match="Call 'c2' of 'payer/bill' has already been answered"):
+        with pytest.raises(DurableError, match="Call 'c2' of 'payer/bill' has already been answered; waiting: 'c2#2'"):
             loop.approve("bill", "c2")
         loop.approve("bill", "c2#2", Deny())
         found = json.loads(loop.result("bill", timeout=PATIENCE).text)
@@ -222,14 +224,17 @@ class Even:
 
 
 def loop_with(path: Path, *tools: Tool[Any, Any], calls: Any = None) -> DurableMainLoop[Bill, None]:
-    """A loop that makes these calls, and answers with the results."""
+    """A loop that makes these calls, and answers with the results; it restarts to open the section `more`."""
     section = MarkdownSection(title="Desk", key="desk", template="Work.", tools=tools)
+    more = MarkdownSection(
+        title="More", key="more", template="More.", summary="More.", visibility=SectionVisibility.SUMMARY
+    )
 
     def model(request: ModelRequest) -> Any:
         results = [message.text for message in request.messages if message.role == "tool"]
         return "; ".join(results) if results else calls or call(tools[0].name, call_id="c1", amount=4)
 
-    template = PromptTemplate[None](ns="tests", key="desk", sections=[section])
+    template = PromptTemplate[None](ns="tests", key="desk", sections=[section, more], disclosure=OpenAndHalt())
     return DurableMainLoop("desk", lambda _: Prompt(template), ScriptedAdapter(model), str(path / "d.db"))
 
 
@@ -301,6 +306,22 @@ def test_read_only_calls_that_run_side_by_side_wait_together(tmp_path: Path) -> 
         loop.approve("bill", "c1")
         text = loop.result("bill", timeout=PATIENCE).text
         assert sorted(text.split("; ")) == ["A person denied this call: No.", "saw 1", "saw 3"]
+
+
+def test_a_call_that_waits_outlives_a_restart_of_its_run(tmp_path: Path) -> None:
+    @tool(approval="call")
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    opening = call("open_sections", call_id="o1", section_keys=["more"], reason="More.")
+    with loop_with(tmp_path, pay, calls=[call("pay", call_id="c1", amount=5), opening]) as loop:
+        loop.start()
+        loop.submit(Bill("call", ()), key="bill")
+        waiting(loop, "c1")
+        loop.approve("bill", "c1")
+        text = loop.result("bill", timeout=PATIENCE).text
+    assert text.startswith("Expansion requested: more.") and text.endswith("; paid 5")
 
 
 def test_a_run_that_fell_back_decides_on_its_second_adapter(tmp_path: Path) -> None:

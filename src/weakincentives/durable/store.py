@@ -326,12 +326,12 @@ class WorkStore:
 
     def _reject_answer(self, work_id: str, call_id: str) -> NoReturn:
         asked = self.questions(work_id=work_id, waiting=False)
+        waiting = ", ".join(repr(question.call_id) for question in asked if question.answer is None) or "none"
         for question in reversed(asked):
             if question.call_id == call_id and question.answer is not None:
                 expired = isinstance(question.answer, Approval) and question.answer.expired
                 late = "expired, so the answer is no" if expired else "has already been answered"
-                raise DurableError(f"Call {call_id!r} of {work_id!r} {late}.")
-        waiting = ", ".join(repr(question.call_id) for question in asked if question.answer is None) or "none"
+                raise DurableError(f"Call {call_id!r} of {work_id!r} {late}; waiting: {waiting}.")
         raise NoSuchWorkError(f"{work_id!r} has no call {call_id!r} that waits for approval; waiting: {waiting}.")
 
 
