@@ -394,6 +394,7 @@ def test_a_durable_run_can_be_opened_from_the_list(tmp_path: Path, open_page: Op
 def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_command(
     tmp_path: Path, open_page: Open
 ) -> None:
+    pytest.importorskip("dbos", reason="needs the durable engine: pip install 'weakincentives[durable]'")
     payer = Payer(tmp_path)
     with record(tmp_path / "runs.db"), payer.loop() as loop:
         loop.start()
