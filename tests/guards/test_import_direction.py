@@ -49,7 +49,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "adapters.litellm": LOOP | {"tools", "adapters", "telemetry"},
     "adapters.claude_agent_sdk": LOOP | {"tools", "adapters", "telemetry", "mcp"},
     "telemetry": LOOP,
-    "durable": LOOP,
+    "durable": LOOP | {"telemetry"},
     "mcp": LOOP | {"telemetry"},
     "contrib": OUTER | FRONT,
     "ui": OUTER | FRONT,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.npm_support import NpmModules
-from tests.viewer.playground import on_call
+from tests.viewer.playground import on_call, paying
 from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer
 
@@ -82,3 +82,20 @@ def test_the_playground_has_no_serious_fault(
             found += faults(page, npm_modules)
         assert found == [], "\n".join(found)
         page.close()
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_question_has_no_serious_fault(
+    open_page: Callable[..., Any], npm_modules: NpmModules, tmp_path: Path, width: int
+) -> None:
+    path = tmp_path / "runs.db"
+    with record(path), Viewer(path, port=0, playground=paying(tmp_path)) as playing:
+        page = open_page(f"{playing.url}#/play")
+        page.set_viewport_size({"width": width, "height": 900})
+        if width < 700:
+            page.get_by_role("button", name="Cost and run").click()
+        page.get_by_role("button", name="Run", exact=True).click()
+        page.get_by_role("button", name="Deny", exact=True).click()
+        expect(page.locator(".decide textarea")).to_be_visible()
+        found = faults(page, npm_modules)
+    assert found == [], "\n".join(found)

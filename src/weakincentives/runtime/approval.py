@@ -21,6 +21,10 @@ Needs = Literal["call", "effects", "answer"]
 MAX_ARGUMENTS = 2_000
 
 
+class DecisionError(PromptEvaluationError):
+    """A decision cannot be taken; nothing has acted, and the calls still wait."""
+
+
 @dataclass(frozen=True, slots=True)
 class PendingCall:
     """A tool call that waits for a person's decision; it is in the session until it has one.
@@ -163,8 +167,8 @@ def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, pr
     return text
 
 
-def _refused(problem: str, prompt_name: str) -> PromptEvaluationError:
-    refused = PromptEvaluationError(problem, prompt_name=prompt_name, phase="tool")
+def _refused(problem: str, prompt_name: str) -> DecisionError:
+    refused = DecisionError(problem, prompt_name=prompt_name, phase="tool")
     # It is the program's mistake, also if it concerns a run inside a tool.
     refused.ends_run = True
     return refused

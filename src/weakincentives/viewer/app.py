@@ -11,7 +11,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
 import anyio.to_thread
@@ -23,10 +23,13 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weakincentives.errors import WinkError
+from weakincentives.serde import decode
 from weakincentives.telemetry import RunFileError, RunNotFoundError
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.page import ICON, STATIC, served_page
-from weakincentives.viewer.playground import Playground, Wanted
+from weakincentives.viewer.playground import Decided, Playground, Wanted
+
+T = TypeVar("T")
 
 POLL_SECONDS = 0.2
 QUIET_POLLS = 50
@@ -105,12 +108,14 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
     acts = {"render": playground.render, "save": playground.save, "run": run, "stop": playground.stop}
     for name, act in acts.items():
         yield Route(f"/api/play/{name}", _posted(playground.read, act), methods=["POST"])
+    decided = _posted(lambda body: decode(Decided, body), playground.decide)
+    yield Route("/api/play/decide", decided, methods=["POST"])
 
 
-def _posted(read: Callable[[bytes], Wanted], act: Callable[[Wanted], Any]) -> Callable[[Request], Awaitable[Response]]:
+def _posted(read: Callable[[bytes], T], act: Callable[[T], Any]) -> Callable[[Request], Awaitable[Response]]:
     """An endpoint that accepts a JSON object and processes it in a thread."""
 
-    def acted(wanted: Wanted) -> Any:
+    def acted(wanted: T) -> Any:
         try:
             return act(wanted)
         except PROBLEMS as error:

@@ -274,6 +274,8 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "story": story(history, ledger),
         "outcome": plain(history.outcome),
         "pending": store.pending_turn(run.run_id) is not None,
+        "waiting": [_question(fields) for fields in store.open_calls(run.run_id)],
+        "continue": store.continuation(run.run_id),
     }
 
 
@@ -441,21 +443,34 @@ def _turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
     hosted: list[Any] = []
     ended: list[Any] = []
     during: list[str] = []
+    asked: dict[str, dict[str, Any]] = {}
+    decided: dict[str, list[Any]] = {}
     for recorded, fields in events:
-        if not isinstance(recorded.event, LogEntry | Message):
+        if recorded.kind == "PendingCall" and isinstance(fields, dict) and "call_id" in fields:
+            asked[fields["call_id"]] = _question(fields)
+        elif recorded.kind == "CallDecided" and "call_id" in fields:
+            decided.setdefault(fields["call_id"], []).append(fields)
+        elif not isinstance(recorded.event, LogEntry | Message):
             during.append(shortened(f"{recorded.kind} {_describe(fields)}", SUMMARY_LENGTH))
         if recorded.kind == "Message" and isinstance(recorded.event, Message):
             if recorded.event.role == "assistant":
                 reply = reply or fields
         elif recorded.kind == "ToolInvoked" and "call_id" in fields:
             undone = during if fields["rolled_back"] else []
-            calls.append({"seq": recorded.seq, "undone": undone, **fields})
+            call_id = fields["call_id"]
+            about = {"question": asked.get(call_id), "decided": decided.get(call_id, [])}
+            calls.append({"seq": recorded.seq, "undone": undone, **about, **fields})
             during = []
         elif recorded.kind == "HostedToolInvoked":
             hosted.append({"seq": recorded.seq, **fields})
         elif isinstance(recorded.event, RunEnded):
             ended.append(fields)
-    return {"reply": reply, "calls": calls, "hosted": hosted, "ended": ended}
+    return {"reply": reply, "calls": calls, "hosted": hosted, "ended": ended, "questions": asked}
+
+
+def _question(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """A call that waits or waited for a person, with the text of the question."""
+    return {name: fields.get(name) for name in ("call_id", "tool", "section_key", "arguments", "text", "needs")}
 
 
 def leave_to_pending(turn: dict[str, Any]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import enum
+import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields, replace
@@ -24,10 +25,16 @@ from weakincentives.prompt import (
     inside,
 )
 from weakincentives.runtime import (
+    Answer,
+    Approve,
     Conversation,
+    Decisions,
+    Deny,
+    Edit,
     EventStream,
     Explanation,
     MainLoop,
+    PendingCall,
     ProviderAdapter,
     Restarted,
     TextDelta,
@@ -36,7 +43,7 @@ from weakincentives.runtime import (
 from weakincentives.runtime.spi import adapter_spec, first_difference
 from weakincentives.serde import decode, dump, parse
 from weakincentives.session import Session
-from weakincentives.telemetry import prices_for
+from weakincentives.telemetry import Redactor, prices_for
 from weakincentives.viewer.documents import pieces_of
 
 DRAFT = "draft"
@@ -68,6 +75,32 @@ class Wanted:
     run_id: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A decision from the page about a call that waits; `arguments` is JSON text, for an edit."""
+
+    run_id: str
+    call_id: str
+    decision: Literal["approve", "deny", "edit", "answer"]
+    text: str = ""
+    arguments: str = ""
+
+    def read(self) -> Approve | Deny | Edit | Answer:
+        match self.decision:
+            case "approve":
+                return Approve()
+            case "deny":
+                return Deny(self.text.strip())
+            case "edit":
+                arguments = json.loads(self.arguments)
+                if not isinstance(arguments, dict):
+                    raise ValueError(f"The arguments must be a JSON object, got {self.arguments}.")
+                return Edit(arguments)
+        if not self.text.strip():
+            raise ValueError("An answer needs a text.")
+        return Answer(self.text)
+
+
 class Playground:
     """Renders and runs one template; `make_adapter` accepts the name of a choice, with a model after a colon."""
 
@@ -88,6 +121,7 @@ class Playground:
         self._known: dict[str, ProviderAdapter] = {}
         self._live: dict[str, LiveRun] = {}
         self._lock = threading.Lock()
+        self._redactor = Redactor()
 
     def about(self) -> dict[str, Any]:
         """The choices: params by type, adapters, and the tags of stored overrides."""
@@ -164,26 +198,54 @@ class Playground:
         chosen, _ = self._states(wanted)
         adapter = self._adapter(wanted, afresh=True)
         said = wanted.message.strip()
-        budget = Budget(max_turns=MAX_TURNS)
-        if said:
-            stream = Conversation(prompt, adapter=adapter, budget=budget).stream(said, visibility_overrides=chosen)
-        else:
-            loop = MainLoop(budget=budget)
-            stream = loop.stream(prompt, session=Session(), adapter=adapter, visibility_overrides=chosen)
-        live = LiveRun(stream)
+        budget, session = Budget(max_turns=MAX_TURNS), Session()
+        chat, loop = Conversation(prompt, adapter=adapter, budget=budget, session=session), MainLoop(budget=budget)
+
+        def start(decisions: Decisions | None) -> EventStream[Any]:
+            if said:
+                words = said if decisions is None else None
+                return chat.stream(words, visibility_overrides=chosen, decisions=decisions)
+            return loop.stream(
+                prompt, session=session, adapter=adapter, visibility_overrides=chosen, decisions=decisions
+            )
+
+        live = LiveRun(start, session)
         with self._lock:
-            self._live[stream.run_id] = live
+            self._live[live.run_id] = live
             while len(self._live) > MAX_LIVE:
                 del self._live[next(iter(self._live))]
-        threading.Thread(target=live.follow, name="wink-play", daemon=True).start()
-        return {"run_id": stream.run_id}
+        live.follow()
+        return {"run_id": live.run_id}
 
     def live(self, run_id: str) -> dict[str, Any]:
-        """The text so far of the current turn of a run started here."""
+        """The text so far of the current turn of a run started here, and the calls that wait for a decision."""
         found = self._live.get(run_id)
         if found is None:
-            raise ValueError(f"No run {run_id!r} was started here.")
-        return {"run_id": run_id, "text": "".join(found.text), "done": found.done, "error": found.error}
+            return {"run_id": run_id, "text": "", "done": True, "error": "It was not started here.", "pending": []}
+        pending = [] if not found.done else [self._pending(call) for call in found.session[PendingCall].all()]
+        text = "".join(found.text)
+        return {"run_id": run_id, "text": text, "done": found.done, "error": found.error, "pending": pending}
+
+    def _pending(self, call: PendingCall) -> dict[str, Any]:
+        """A call that waits, without secrets; arguments with one cannot be edited on the page."""
+        arguments = self._redactor.text(call.arguments)
+        return {
+            "call_id": call.call_id,
+            "tool": call.tool,
+            "section_key": call.section_key,
+            "arguments": arguments,
+            "text": self._redactor.text(call.text),
+            "needs": call.needs,
+            "editable": call.needs != "answer" and arguments == call.arguments,
+        }
+
+    def decide(self, decided: Decided) -> dict[str, Any]:
+        """Decide about a call of a run started here; the run goes on once all its calls are decided."""
+        found = self._live.get(decided.run_id)
+        if found is None:
+            raise ValueError(f"No run {decided.run_id!r} was started here.")
+        found.decide(decided.call_id, decided.read())
+        return {"run_id": decided.run_id}
 
     def stop(self, wanted: Wanted) -> dict[str, Any]:
         """Stop a run started here."""
@@ -294,16 +356,37 @@ class Playground:
 
 
 class LiveRun:
-    """A run in progress: what it has said in its current turn, and whether it has ended."""
+    """A run started here: what it has said in its current turn, and whether it has ended or waits.
 
-    def __init__(self, stream: EventStream[Any]) -> None:
-        self.stream = stream
+    `start` begins it, and goes on with decisions about its calls.
+    """
+
+    def __init__(self, start: Callable[[Decisions | None], EventStream[Any]], session: Session) -> None:
+        self.session = session
+        self.stream = start(None)
+        self.run_id = self.stream.run_id
         self.text: list[str] = []
         self.done = False
         self.error = ""
+        self._start = start
+        self._lock = threading.Lock()
+
+    def decide(self, call_id: str, decision: Approve | Deny | Edit | Answer) -> None:
+        """Go on with a decision about a call that waits."""
+        with self._lock:
+            waiting = {call.call_id: call.tool for call in self.session[PendingCall].all()} if self.done else {}
+            if call_id not in waiting:
+                open_calls = ", ".join(f"{each} ({tool})" for each, tool in waiting.items()) or "none"
+                raise ValueError(f"No call {call_id!r} waits for a decision; open calls: {open_calls}.")
+            self.stream = self._start({call_id: decision})
+            self.text, self.done, self.error = [], False, ""
+        self.follow()
 
     def follow(self) -> None:
-        """Consume its events until it ends."""
+        """Consume its events, in a thread, until it ends."""
+        threading.Thread(target=self._consume, name="wink-play", daemon=True).start()
+
+    def _consume(self) -> None:
         try:
             for event in self.stream:
                 if isinstance(event, TextDelta):

@@ -25,6 +25,8 @@ export const cutOff = signal("");
 export const play = signal(null);
 // What a run that was started in the playground is saying.
 export const live = signal(null);
+// The run of the playground that goes on, if one does.
+export const running = signal("");
 // The server's address has a token, without which it answers nothing; kept for reloads, other tabs and bookmarks. The
 // storage belongs to this host and port; a cookie would be sent to every other port of this machine as well.
 const token = exported ? "" : tokenOfServer();

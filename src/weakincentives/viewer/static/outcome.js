@@ -6,6 +6,7 @@ import { link } from "wink/state.js";
 import { Link, Prose } from "wink/markdown.js";
 import { Json, Text, visible } from "wink/text.js";
 import { Icon, Loading, Some, html } from "wink/view.js";
+import { Decided, Question } from "wink/waiting.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
   const { reply, calls, hosted, ended, called } = turn;
@@ -25,9 +26,9 @@ export function Outcome({ whole, turn, selected, onSelect }) {
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
       <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`} />
-      ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} /></article>`)}
+      ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${waits(whole, call) ? "waits for a decision" : whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} />${!waits(whole, call) && turn.questions?.[call.id]?.text && html`<h4>The question</h4><${Question} text=${turn.questions[call.id].text} />`}</article>`)}
       ${hosted.map((used) => html`<${Hosted} key=${used.seq} used=${used} section=${turn.tools.find((tool) => tool.name === used.name)?.section} selected=${selected} onSelect=${onSelect} />`)}
-      ${ended.map((event) => html`<${Ended} event=${event} said=${reply?.text} run=${whole.run} />`)}
+      ${ended.filter((event, index) => event.status !== "waiting" || index === ended.length - 1).map((event) => html`<${Ended} event=${event} said=${reply?.text} run=${whole.run} />`)}
     </div>
   </section>`;
 }
@@ -62,6 +63,7 @@ function Call({ call, selected, onSelect }) {
     </header>
     <h4>Arguments</h4>
     <${Json} text=${call.arguments || JSON.stringify(call.params)} />
+    <${Decided} call=${call} />
     ${call.disclosure && html`<${Disclosed} disclosure=${call.disclosure} onSelect=${onSelect} />`}
     <h4>${failed ? "What the model was told" : "Result, as the model read it"}</h4>
     <div class="code">${read ? html`<${Prose} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
@@ -110,6 +112,9 @@ function Ended({ event, said, run }) {
     return html`<article class="ended warn"><header><${Icon} name="restart" /><strong>Restarts with more open</strong></header>
       <p>${event.section_keys.map((key) => html`<code>${visible(key)}</code> `)}${event.reason && html`<span class="quiet">“${visible(event.reason.slice(0, 600))}”</span>`}</p></article>`;
   }
+  if (event.status === "waiting") {
+    return run.status === "waiting" && html`<article class="ended warn"><header><${Icon} name="alert" /><strong>Waits for a decision</strong><span class="quiet">about ${visible(event.reason)}</span></header></article>`;
+  }
   if (event.status === "stopped") {
     return html`<article class="ended warn"><header><${Icon} name="cross" /><strong>Stopped by its caller</strong></header></article>`;
   }
@@ -134,6 +139,8 @@ function isSaid(event, said) {
     return false;
   }
 }
+
+const waits = (whole, call) => whole.waiting.some((one) => one.call_id === call.id);
 
 function unanswered(reply, calls) {
   const done = new Set(calls.map((call) => call.call_id));

@@ -1,7 +1,7 @@
 // The playground: sections on the left, what the model would see in the middle, what it costs on the right, runs below.
 
 import { useEffect, useRef, useState } from "preact/hooks";
-import { api, live, play } from "wink/api.js";
+import { api, live, play, running } from "wink/api.js";
 import { diff, lines } from "wink/diff.js";
 import { classes, count, money, percent, plural } from "wink/format.js";
 import { RawSwitch } from "wink/markdown.js";
@@ -221,24 +221,24 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
   const [name, , model] = split(adapter, about);
   const chosen = about.adapters.find((one) => one.name === name) ?? about.adapters[0];
   const [told, setTold] = useState("");
-  const [running, setRunning] = useState("");
+  const id = running.value;
   useEffect(() => {
-    if (!running) return undefined;
+    if (!id) return undefined;
     const timer = setInterval(async () => {
-      const found = await api.live(running).catch((error) => ({ done: true, error: error.message }));
+      const found = await api.live(id).catch((error) => ({ done: true, error: error.message }));
       live.value = found;
       if (found.done) {
         setTold(found.error || "");
-        setRunning("");
+        running.value = "";
       }
     }, 250);
     return () => clearInterval(timer);
-  }, [running]);
+  }, [id]);
   const start = async () => {
     setTold("");
     try {
       const { run_id: id } = await api.act("run", { ...wanted, message });
-      setRunning(id);
+      running.value = id;
       go(link("run", [id], { play: "1" }));
       setTimeout(() => document.querySelector(".page.run")?.scrollIntoView({ behavior: "smooth" }), 300);
     } catch (error) {
@@ -252,9 +252,9 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
     ${chosen && !chosen.name.includes(":") && html`<label>Model<input list="models" value=${model} placeholder=${chosen.requires_model ? "required" : "its own"} onInput=${(event) => onAdapter(event.target.value ? `${name}:${event.target.value}` : name)} />
       <datalist id="models">${chosen.models.map((one) => html`<option value=${one}></option>`)}</datalist></label>`}
     <label>Message<small>optional: what the user says</small><textarea rows="2" value=${message} onInput=${(event) => onMessage(event.target.value)}></textarea></label>
-    <div class="save"><button class="primary" disabled=${Boolean(lacking) || Boolean(running)} onClick=${start} title=${lacking || "Run it as it is shown; it is recorded"}>Run</button>
-      ${running && html`<button onClick=${() => api.act("stop", { run_id: running })}>Stop</button>`}
-      <span role="status" class=${told ? "bad" : "quiet"}>${visible(told || (running ? "running, see below" : lacking || ""))}</span></div>
+    <div class="save"><button class="primary" disabled=${Boolean(lacking) || Boolean(id)} onClick=${start} title=${lacking || "Run it as it is shown; it is recorded"}>Run</button>
+      ${id && html`<button onClick=${() => api.act("stop", { run_id: id })}>Stop</button>`}
+      <span role="status" class=${told ? "bad" : "quiet"}>${visible(told || (id ? "running, see below" : lacking || ""))}</span></div>
   </section>`;
 }
 

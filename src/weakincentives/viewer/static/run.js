@@ -9,6 +9,7 @@ import { Ledger } from "wink/ledger.js";
 import { Scrubber } from "wink/scrubber.js";
 import { entitle, go, link, route, toTurn } from "wink/state.js";
 import { visible } from "wink/text.js";
+import { Waiting } from "wink/waiting.js";
 import { Timeline } from "wink/timeline.js";
 import { Turn } from "wink/turn.js";
 import { Empty, Icon, Shown, Status, html, useDocument, useTaken } from "wink/view.js";
@@ -24,7 +25,7 @@ export function Run() {
   const { run: id } = route.value;
   const [version, setVersion] = useState(0);
   const loaded = useDocument(() => api.run(id), [id, version]);
-  const running = loaded.document?.run.status === "running";
+  const running = isOpen(loaded.document?.run);
   // A run that has ended does not change, so news from other runs is not for it.
   useEffect(() => {
     if (loaded.loading || version === changes.value || (loaded.document && !running)) return undefined;
@@ -33,6 +34,9 @@ export function Run() {
   }, [changes.value, loaded.loading, running]);
   return html`<${Shown} of=${loaded}>${(whole) => html`<${Whole} whole=${whole} />`}<//>`;
 }
+
+// A run that waits may go on at any time.
+const isOpen = (run) => ["running", "waiting"].includes(run?.status);
 
 function Whole({ whole }) {
   const { tab, n, params } = route.value;
@@ -77,7 +81,7 @@ function Whole({ whole }) {
       ? html`<${NoTurns} run=${run} outcome=${whole.outcome} />`
       : html`<${Scrubber} turns=${turns} pending=${whole.pending} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
             onMove=${(to) => (setFollow(false), show(to))} />
-          <${Turn} whole=${whole} n=${at} last=${(running && at === answered) || at > answered ? run.events : 0} />`)}
+          <${Turn} whole=${whole} n=${at} last=${(isOpen(run) && at === answered) || at > answered ? run.events : 0} />`)}
     ${tab === "disclosure" && html`<${Timeline} whole=${whole} />`}
     ${tab === "ledger" && html`<${Ledger} whole=${whole} />`}
     ${tab === "events" && html`<${Events} run=${run} />`}
@@ -97,7 +101,7 @@ function Head({ whole, tab, at }) {
   const { usage } = run;
   const running = run.status === "running";
   const cut = whole.pending && run.status === "interrupted";
-  const answer = run.answer || (running ? "" : run.error ? "" : "no answer");
+  const answer = run.answer || (isOpen(run) || run.error ? "" : "no answer");
   return html`<div class="run-head">
     <div class="title">
       ${!exported && html`<a class="up" href="#/" title="All runs (u)" aria-label="All runs"><${Icon} name="back" /></a>`}
@@ -113,6 +117,7 @@ function Head({ whole, tab, at }) {
     </div>
     ${answer && html`<p class="answer" title=${visible(answer)}>${visible(oneLine(answer))}</p>`}
     ${run.error && html`<div class="banner bad"><${Icon} name="alert" /><span>${visible(run.error.slice(0, 2000))}</span></div>`}
+    <${Waiting} whole=${whole} />
     <div class="story"><p>${visible(whole.story)}</p><div class="spacer"></div><${Actions} run=${run} at=${at} /></div>
     <dl class="facts">
       <${Fact} name="Prompt" value=${visible(run.prompt_name || run.prompt)} hint=${`${run.prompt}, run ${run.run_id}`} />
