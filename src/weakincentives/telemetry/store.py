@@ -16,7 +16,7 @@ import msgspec
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
-from weakincentives.runtime import Ledger, RunHistory, ledger_of
+from weakincentives.runtime import CallDecided, Ledger, PendingCall, RunHistory, ledger_of
 from weakincentives.serde import Upgrades
 from weakincentives.telemetry.reader import (
     SILENT_SECONDS,
@@ -28,7 +28,7 @@ from weakincentives.telemetry.reader import (
 )
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
-from weakincentives.telemetry.values import plain
+from weakincentives.telemetry.values import asked_text, plain
 
 PAGE = 500
 
@@ -233,10 +233,10 @@ class RunStore(EventReader):
         found: dict[str, dict[str, Any]] = {}
         if self.run(run_id).status == "waiting":
             for recorded in self.of_kinds(run_id, ["PendingCall", "CallDecided"]):
-                if isinstance(fields := plain(recorded.event), dict) and "call_id" in fields:
-                    found.pop(fields["call_id"], None)
-                    if recorded.kind == "PendingCall":
-                        found[fields["call_id"]] = fields
+                if isinstance(recorded.event, PendingCall | CallDecided):
+                    found.pop(recorded.event.call_id, None)
+                if isinstance(recorded.event, PendingCall):
+                    found[recorded.event.call_id] = plain(recorded.event) | {"text": asked_text(recorded.event)}
         return list(found.values())
 
     def continuation(self, run_id: str) -> str:
