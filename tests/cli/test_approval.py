@@ -246,10 +246,11 @@ def test_without_a_terminal_nothing_runs_and_the_exit_code_says_so(bills: Wink, 
 
 
 def test_json_lists_the_calls_that_wait_and_what_is_not_recorded_cannot_go_on(bills: Wink) -> None:
-    done = bills("run", *script(bills, SEND), "--json", "--no-record")
-    assert done.returncode == 3
-    (pending,) = json.loads(done.stdout)["pending"]
+    done = bills("run", *script(bills, [SEND, PAY]), "--json", "--no-record")
+    assert done.returncode == 3 and SECRET not in done.stdout
+    pending, pays = json.loads(done.stdout)["pending"]
     assert (pending["tool"], json.loads(pending["arguments"])) == ("send", {"text": "hi"})
+    assert "+paid 5 with [redacted]" in pays["text"]
     assert "it is not kept in a file, so it cannot be continued; run it again on a terminal" in done.stderr
     assert not (bills.folder / ".wink").exists()
 
