@@ -16,7 +16,7 @@ import msgspec
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
-from weakincentives.runtime import CallDecided, Ledger, PendingCall, RunHistory, ledger_of
+from weakincentives.runtime import CallDecided, Ledger, PendingCall, RunEnded, RunHistory, ToolInvoked, ledger_of
 from weakincentives.serde import Upgrades
 from weakincentives.telemetry.reader import (
     SILENT_SECONDS,
@@ -231,12 +231,22 @@ class RunStore(EventReader):
     def open_calls(self, run_id: str) -> list[dict[str, Any]]:
         """The calls for which the run waits, as plain data: `call_id`, `tool`, `arguments`, `text`, `needs`."""
         found: dict[str, dict[str, Any]] = {}
-        if self.run(run_id).status == "waiting":
-            for recorded in self.of_kinds(run_id, ["PendingCall", "CallDecided"]):
-                if isinstance(recorded.event, PendingCall | CallDecided):
-                    found.pop(recorded.event.call_id, None)
-                if isinstance(recorded.event, PendingCall):
-                    found[recorded.event.call_id] = plain(recorded.event) | {"text": asked_text(recorded.event)}
+        earlier: set[str] = set()
+        if self.run(run_id).status != "waiting":
+            return []
+        for recorded in self.of_kinds(run_id, ["PendingCall", "CallDecided", "ToolInvoked", "RunEnded"]):
+            match event := recorded.event:
+                case RunEnded():
+                    earlier = set(found)
+                case CallDecided() | ToolInvoked():
+                    for each in [each for each in found if f"{each}/".startswith(f"{event.call_id}/")]:
+                        del found[each]
+                case PendingCall():
+                    # Those of a run inside a call are asked again together, without what was decided inside.
+                    above = f"{event.call_id.rpartition('/')[0]}/"
+                    for each in [each for each in found if each in earlier and "/" in each and each.startswith(above)]:
+                        del found[each]
+                    found[event.call_id] = plain(event) | {"text": asked_text(event)}
         return list(found.values())
 
     def continuation(self, run_id: str) -> str:
