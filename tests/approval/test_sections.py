@@ -44,8 +44,10 @@ def hosted() -> Any:
         ({"read": "call"}, ["read"]),
         ({"write": "effects", "rm": "call"}, ["write"]),
         (lambda params: "call" if params.path == "b.txt" else None, ["write"]),
+        (lambda params, *, session: "effects", ["write"]),
+        (lambda params: "call" if params.path == "a.txt" else "effects", ["read", "write"]),
     ],
-    ids=["none", "call", "effects", "read", "write", "rule"],
+    ids=["none", "call", "effects", "read", "write", "rule", "rule of effects", "rule of both"],
 )
 def test_file_tools_ask_for_all_or_by_name(approval: Any, asked: list[str]) -> None:
     files, session = InMemoryFilesystem({"a.txt": "old\n"}), Session()

@@ -246,11 +246,12 @@ def test_without_a_terminal_nothing_runs_and_the_exit_code_says_so(bills: Wink, 
 
 
 def test_json_lists_the_calls_that_wait_and_what_is_not_recorded_cannot_go_on(bills: Wink) -> None:
-    done = bills("run", *script(bills, SEND), "--json", "--no-record")
-    assert done.returncode == 3
-    (pending,) = json.loads(done.stdout)["pending"]
+    done = bills("run", *script(bills, [SEND, PAY]), "--json", "--no-record")
+    assert done.returncode == 3 and SECRET not in done.stdout
+    pending, pays = json.loads(done.stdout)["pending"]
     assert (pending["tool"], json.loads(pending["arguments"])) == ("send", {"text": "hi"})
-    assert "nothing was recorded, so it cannot be continued; run it again on a terminal" in done.stderr
+    assert "+paid 5 with [redacted]" in pays["text"]
+    assert "it is not kept in a file, so it cannot be continued; run it again on a terminal" in done.stderr
     assert not (bills.folder / ".wink").exists()
 
 
@@ -284,3 +285,13 @@ def test_a_message_after_resume_goes_on_without_the_calls(bills: Wink) -> None:
     (bills.folder / "script.json").write_text('["So be it."]', encoding="utf-8")
     done = bills("run", *words, "Never mind.", "--resume", str(file))
     assert (done.returncode, done.stdout, kept(bills), sent(bills)) == (0, "So be it.\n", [], "")
+
+
+def test_a_run_that_cannot_be_kept_is_asked_about_all_the_same(bills: Wink) -> None:
+    (bills.folder / ".wink").mkdir()
+    (bills.folder / ".wink" / "runs.db.waiting").write_text("in the way")
+    with Terminal(bills.folder, "run", *script(bills, PAY, "Done."), columns=200) as terminal:
+        assert "cannot keep the run while its calls wait" in terminal.read(QUESTION)
+        terminal.type("y\n")
+        terminal.read("Done.")
+    assert log(bills) == "begin\npaid 5\n"

@@ -11,6 +11,7 @@ import mcp_types as types
 import pytest
 from mcp import Client, MCPError, StdioServerParameters
 
+from weakincentives import PromptTemplate, ScriptedAdapter, call, delegate
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.mcp import serve
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, tool
@@ -256,6 +257,37 @@ async def test_a_host_that_leaves_questions_open_has_decided_nothing(monkeypatch
             await client.session.call_tool("pay", {"amount": amount}, allow_input_required=True)
         assert OUTSIDE == ["paid 1", "paid 2", "undone", "paid 3"]
     assert OUTSIDE[4:] == ["undone", "undone"]
+
+
+@MODES
+@pytest.mark.parametrize(
+    ("answers", "outside", "result"),
+    [
+        (("accept", "decline"), ["sent a"], ("Both done.", False)),
+        (("accept", "accept"), ["sent a", "sent b"], ("Both done.", False)),
+        (("cancel",), [], ("'clerk' was stopped: the user went on before its calls were decided.", True)),
+        (None, [], None),
+    ],
+)
+async def test_calls_of_a_run_inside_a_call_are_asked_about_too(
+    mode: str, answers: Any, outside: list[str], result: Any
+) -> None:
+    inner = MarkdownSection(key="send", title="Send", template="Send.", tools=[send])
+    template: PromptTemplate[None] = PromptTemplate(ns="tests", key="clerk", sections=[inner])
+    model = ScriptedAdapter([[call("send", text="a"), call("send", text="b")], "Both done."])
+    clerk = delegate(template, description="A clerk.", adapter=model)
+    section = MarkdownSection(key="desk", title="Desk", template="Ask the clerk.", tools=[clerk, look])
+    files = InMemoryFilesystem({"log.txt": "begin\n"})
+    made: Prompt[None] = Prompt(ns="tests", key="desk", sections=[section]).bind(resources={Filesystem: files})
+    person = None if answers is None else Person(*answers)
+    async with Client(serve(made).server, mode=mode, elicitation_callback=person) as client:
+        told, failed = text(await client.call_tool("clerk", {}))
+        assert text(await client.call_tool("look", {})) == ("begin\n", False)
+    assert outside == OUTSIDE
+    if result is None:
+        assert failed and 'send({"text": "a"}) needs a person\'s decision, and this client cannot ask' in told
+    else:
+        assert (told, failed) == result
 
 
 @MODES

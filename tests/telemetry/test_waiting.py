@@ -19,10 +19,12 @@ from weakincentives import (
     MarkdownSection,
     Prompt,
     PromptEvaluationError,
+    PromptTemplate,
     ScriptedAdapter,
     Session,
     ToolContext,
     call,
+    delegate,
     reducer,
     run,
     tool,
@@ -149,3 +151,30 @@ def test_a_span_ends_while_the_run_waits_and_the_next_one_is_linked_to_it() -> N
         run(made, adapter, session=session, decisions={pending.call_id: Approve()})
     first, second = (span for span in exporter.get_finished_spans() if span.name.startswith("invoke_agent"))
     assert [link.context.span_id for link in second.links] == [first.context.span_id]
+
+
+def test_the_open_calls_of_a_run_inside_a_call_are_those_that_still_wait(tmp_path: Path) -> None:
+    file, session = tmp_path / "runs.db", Session()
+    section = MarkdownSection(key="pay", title="Pay", template="Pay.", tools=[pay])
+    template: PromptTemplate[None] = PromptTemplate(ns="tests", key="clerk", sections=[section])
+    model = ScriptedAdapter([[call("pay", amount=5), call("pay", amount=6)], "Both done."])
+    desk = MarkdownSection(
+        key="desk", title="Desk", template="Ask.", tools=[delegate(template, description="A clerk.", adapter=model)]
+    )
+    made = Prompt(ns="tests", key="desk", sections=[desk]).bind(resources={Filesystem: InMemoryFilesystem()})
+    parent = ScriptedAdapter([call("clerk"), "Done."])
+
+    def open_ids() -> list[str]:
+        with RunStore(file) as store:
+            return [each["call_id"] for each in store.open_calls(response.run_id)]
+
+    with record(file):
+        response = run(made, parent, session=session)
+    first, second = (each.call_id for each in response.pending)
+    assert open_ids() == [first, second]
+    with record(file):
+        run(made, parent, session=session, decisions={first: Deny()})
+    assert open_ids() == [second]
+    with record(file):
+        assert run(made, parent, session=session, decisions={second: Approve()}).text == "Done."
+    assert open_ids() == []

@@ -134,9 +134,13 @@ class Continuation:
         self._file = file if waits else None
         if self._file is None:
             return
-        self._file.parent.mkdir(mode=0o700, exist_ok=True)
-        _write_private(self._file, session.snapshot().to_json())
-        _write_private(self._file.with_suffix(".command"), self.command)
+        try:
+            self._file.parent.mkdir(mode=0o700, exist_ok=True)
+            _write_private(self._file, session.snapshot().to_json())
+            _write_private(self._file.with_suffix(".command"), self.command)
+        except OSError as error:
+            progress(f"cannot keep the run while its calls wait: {error}")
+            self._file = None
 
     def leave(self) -> None:
         """Let the file stay: what follows is another conversation."""
@@ -155,7 +159,7 @@ class Continuation:
             else:
                 print_error(f"  {call.tool} ({call.call_id})")
         if self._file is None:
-            progress("nothing was recorded, so it cannot be continued; run it again on a terminal")
+            progress("it is not kept in a file, so it cannot be continued; run it again on a terminal")
         else:
             progress(f"decide on a terminal: {Redactor().text(self.command)}")
         return WAITING

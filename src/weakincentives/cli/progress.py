@@ -26,7 +26,7 @@ from weakincentives.runtime import (
     ToolsWithdrawn,
 )
 from weakincentives.session import Session
-from weakincentives.telemetry import question_in
+from weakincentives.telemetry import asked_text, question_in
 
 WIDTH = 100
 LABEL = 8
@@ -234,7 +234,7 @@ def _item(event: Message, kind: str) -> Mapping[str, Any]:
 STORY: Mapping[type, Callable[[Any], str]] = {
     **FORMATTERS,
     Message: _said,
-    PendingCall: lambda event: f"asks    {event.text}",
+    PendingCall: lambda event: f"asks    {asked_text(event)}",
     HostedToolInvoked: lambda event: f"tool    {event.name} was run by the provider",
     PromptChanged: lambda event: (
         f"prompt  changed: {', '.join(event.changed_sections + event.removed_sections + event.removed_tools)}"

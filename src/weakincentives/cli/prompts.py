@@ -196,7 +196,9 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
 def _described(response: PromptResponse[Any], session: Session, seconds: float) -> dict[str, Any]:
     from weakincentives.runtime import ToolInvoked, run_history
+    from weakincentives.telemetry import Redactor
 
+    clean = Redactor().text
     invoked = session[ToolInvoked].all()
     opened = [step for step in run_history(session).steps if step.kind == "open" and step.success]
     return {
@@ -209,7 +211,7 @@ def _described(response: PromptResponse[Any], session: Session, seconds: float) 
         "usage": dump(response.usage),
         "opened": [key for step in opened for key in step.sections],
         "pending": [
-            {"call_id": call.call_id, "tool": call.tool, "arguments": call.arguments, "text": call.text}
+            {"call_id": call.call_id, "tool": call.tool, "arguments": clean(call.arguments), "text": clean(call.text)}
             for call in response.pending
         ],
         "tools": [{"name": event.name, "arguments": event.arguments, "success": event.success} for event in invoked],

@@ -85,9 +85,9 @@ class VfsToolsSection(WorkspaceSection):
         whose, names = f"VfsToolsSection '{key}'", [each.__name__ for each in functions]
         timeouts = by_tool(whose, "timeout", timeout, names)
         approvals = by_tool(whose, "approval", approval, names, hosted=options.get("hosted_tools", ()))
-        if approval == "effects":
+        if approval == "effects" or callable(approval):
             # Tools that only read have no effects to ask about.
-            approvals |= dict.fromkeys(_READERS)
+            approvals |= dict.fromkeys(_READERS, _for_readers(approval) if callable(approval) else None)
         made = [
             tool(read_only=name in _READERS, timeout=timeouts[name], approval=approvals[name])(_reporting(each))
             for name, each in zip(names, functions, strict=True)
@@ -264,6 +264,16 @@ def _reporting(function: Callable[..., ToolResult[str]]) -> Callable[..., ToolRe
             return ToolResult(str(error), success=False)
 
     return run
+
+
+def _for_readers(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule of all tools for those that only read: "effects" is no question."""
+
+    @wraps(rule)
+    def asked(*arguments: Any, **named: Any) -> Any:
+        return None if (found := rule(*arguments, **named)) == "effects" else found
+
+    return asked
 
 
 def _filesystem(context: ToolContext) -> Filesystem:

@@ -257,12 +257,14 @@ class _HostAdapter(LoopAdapter):
 class Question:
     """A call that waits for a person at the host; `turn` is the one in which it was made.
 
+    `pending` is what is asked; `held` are all calls that wait with it, as those of a run inside the call may.
     The token is another one each time: an answer that comes twice, or after the call was asked about again, is void.
     """
 
     token: str
     call: ToolCall
     pending: PendingCall
+    held: tuple[PendingCall, ...]
     turn: int
 
     def form(self) -> types.ElicitRequestFormParams:
@@ -356,7 +358,14 @@ class _Host:
         if len(self._questions) >= MAX_QUESTIONS:
             oldest = next(iter(self._questions.values()))
             await self._await(self._work(oldest.call, oldest, Undecided()))
-        return await self._await(self._work(call, attended=attended))
+        outcome = await self._await(self._work(call, attended=attended))
+        if isinstance(outcome, Question) and not attended:
+            # Of a run inside the call, which has an executor of its own.
+            shown = UNATTENDED.format(name=outcome.pending.tool, arguments=outcome.pending.arguments)
+            done = await self._await(self._work(call, outcome, Undecided()))
+            assert isinstance(done, ToolExecutionOutcome)
+            return replace(done, message=Redactor().text(f"{done.message}\n{shown}"))
+        return outcome
 
     def question(self, token: str, name: str, arguments: str) -> Question:
         """The open question with this token; the call that the client repeats must be the one that was asked about."""
@@ -407,17 +416,20 @@ class _Host:
             self._cursor.answer(ModelReply(tool_calls=(call,)))
             assert isinstance(self._cursor.step, RunTools)
             if question is not None and decision is not None:
-                loop.session[PendingCall].append(question.pending)
-                loop.scope.decisions[call.id] = decision
+                waits = question.held if isinstance(decision, Undecided) else (question.pending,)
+                loop.session[PendingCall].seed(question.held)
+                loop.scope.decisions |= {each.call_id: decision for each in waits}
             shown = UNATTENDED.format(name=call.name, arguments=call.arguments)
             loop.executor.unattended = "" if attended else Redactor().text(shown)
             self._deciding = question
             outcome: ToolExecutionOutcome | Question
             outcome = done = await self._run(call)
-            loop.session[PendingCall].clear(lambda each: each.call_id == call.id)
+            held = loop.session[PendingCall].all()
+            loop.session[PendingCall].clear()
+            loop.scope.decisions.clear()
             if done.pending is not None:
                 turn = loop.scope.meter.turns if question is None else question.turn
-                outcome = Question(secrets.token_urlsafe(16), call, done.pending, turn)
+                outcome = Question(secrets.token_urlsafe(16), call, done.pending, held, turn)
                 self._questions[outcome.token] = outcome
                 done = replace(done, message="A person is asked about this call.", pending=None)
             self._cursor.answer([done])

@@ -18,7 +18,7 @@ from weakincentives.serde import declare_type
 from weakincentives.session import Session
 
 Needs = Literal["call", "effects", "answer"]
-MAX_ARGUMENTS = 2_000
+MAX_ARGUMENTS = 20_000
 
 
 class DecisionError(PromptEvaluationError):

@@ -78,11 +78,11 @@ class Effects:
         for event in self.events:
             yield f"+ {shortened(repr(event), MAX_SHOWN)}"
         for each in self.slices:
-            yield f"{each.slice_type.__qualname__}: {_items(each.before)} -> {_items(each.after)}"
+            yield f"{_name(each.slice_type)}: {_items(each.before)} -> {_items(each.after)}"
         for resource in self.resources:
             if not resource.changes:
                 before, after = (shortened(repr(state), MAX_SHOWN) for state in (resource.before, resource.after))
-                yield f"{resource.protocol.__qualname__}: {before} -> {after}"
+                yield f"{_name(resource.protocol)}: {before} -> {after}"
         if self.outside:
             yield "It also had effects outside, which have happened; a denial undoes them."
         if self.reruns:
@@ -129,3 +129,8 @@ def apply(effects: Effects, session: Session, resources: ScopedResourceContext) 
 def _items(items: tuple[Any, ...]) -> str:
     shown = repr(items[0]) if len(items) == 1 else f"{len(items)} items"
     return shortened(shown, MAX_SHOWN)
+
+
+def _name(cls: Any) -> str:
+    """The name of a class; a recording of a process with other classes has a stand-in for it."""
+    return str(getattr(cls, "__qualname__", None) or getattr(cls, "type", cls))

@@ -13,7 +13,7 @@ from weakincentives.telemetry.reader import RunFileError, continuation_file
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import prune, question_in
-from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, plain
+from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, asked_text, plain
 
 if TYPE_CHECKING:
     from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
@@ -41,6 +41,7 @@ __all__ = [
     "Unreadable",
     "Unserialisable",
     "advise",
+    "asked_text",
     "continuation_file",
     "instrument",
     "like_pattern",

@@ -16,7 +16,7 @@ import msgspec
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
-from weakincentives.runtime import Ledger, RunHistory, ledger_of
+from weakincentives.runtime import CallDecided, Ledger, PendingCall, RunEnded, RunHistory, ToolInvoked, ledger_of
 from weakincentives.serde import Upgrades
 from weakincentives.telemetry.reader import (
     SILENT_SECONDS,
@@ -28,7 +28,7 @@ from weakincentives.telemetry.reader import (
 )
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
-from weakincentives.telemetry.values import plain
+from weakincentives.telemetry.values import asked_text, plain
 
 PAGE = 500
 
@@ -231,12 +231,22 @@ class RunStore(EventReader):
     def open_calls(self, run_id: str) -> list[dict[str, Any]]:
         """The calls for which the run waits, as plain data: `call_id`, `tool`, `arguments`, `text`, `needs`."""
         found: dict[str, dict[str, Any]] = {}
-        if self.run(run_id).status == "waiting":
-            for recorded in self.of_kinds(run_id, ["PendingCall", "CallDecided"]):
-                if isinstance(fields := plain(recorded.event), dict) and "call_id" in fields:
-                    found.pop(fields["call_id"], None)
-                    if recorded.kind == "PendingCall":
-                        found[fields["call_id"]] = fields
+        earlier: set[str] = set()
+        if self.run(run_id).status != "waiting":
+            return []
+        for recorded in self.of_kinds(run_id, ["PendingCall", "CallDecided", "ToolInvoked", "RunEnded"]):
+            match event := recorded.event:
+                case RunEnded():
+                    earlier = set(found)
+                case CallDecided() | ToolInvoked():
+                    for each in [each for each in found if f"{each}/".startswith(f"{event.call_id}/")]:
+                        del found[each]
+                case PendingCall():
+                    # Those of a run inside a call are asked again together, without what was decided inside.
+                    above = f"{event.call_id.rpartition('/')[0]}/"
+                    for each in [each for each in found if each in earlier and "/" in each and each.startswith(above)]:
+                        del found[each]
+                    found[event.call_id] = plain(event) | {"text": asked_text(event)}
         return list(found.values())
 
     def continuation(self, run_id: str) -> str:

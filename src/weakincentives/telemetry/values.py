@@ -22,7 +22,7 @@ from uuid import UUID
 from weakincentives._display import shortened
 from weakincentives.content import Blob
 from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
-from weakincentives.runtime import HostedToolInvoked, Message, RunEnded, ToolInvoked
+from weakincentives.runtime import HostedToolInvoked, Message, PendingCall, RunEnded, ToolInvoked
 from weakincentives.runtime.spi import RUN_EVENTS
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
@@ -59,6 +59,14 @@ class UnknownType:
 
     type: str
     value: Any
+
+
+def asked_text(call: PendingCall) -> str:
+    """The question about a recorded call; only the call if its effects are damaged."""
+    try:
+        return call.text
+    except Exception:
+        return f"{call.tool}({call.arguments})"
 
 
 def plain(value: Any, depth: int = 0) -> Any:

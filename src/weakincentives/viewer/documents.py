@@ -20,6 +20,7 @@ from weakincentives.runtime import (
     Ledger,
     LedgerTurn,
     Message,
+    PendingCall,
     PromptRendered,
     RunEnded,
     RunHistory,
@@ -36,6 +37,7 @@ from weakincentives.telemetry import (
     RunSummary,
     Turn,
     advise,
+    asked_text,
     plain,
 )
 from weakincentives.viewer.search import search
@@ -446,8 +448,8 @@ def _turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
     asked: dict[str, dict[str, Any]] = {}
     decided: dict[str, list[Any]] = {}
     for recorded, fields in events:
-        if recorded.kind == "PendingCall" and isinstance(fields, dict) and "call_id" in fields:
-            asked[fields["call_id"]] = _question(fields)
+        if isinstance(recorded.event, PendingCall):
+            asked[recorded.event.call_id] = _question({**fields, "text": asked_text(recorded.event)})
         elif recorded.kind == "CallDecided" and "call_id" in fields:
             decided.setdefault(fields["call_id"], []).append(fields)
         elif not isinstance(recorded.event, LogEntry | Message):

@@ -140,7 +140,8 @@ function isSaid(event, said) {
   }
 }
 
-const waits = (whole, call) => whole.waiting.some((one) => one.call_id === call.id);
+// A call waits too if one of a run inside it does.
+const waits = (whole, call) => whole.waiting.some((one) => one.call_id === call.id || one.call_id.startsWith(`${call.id}/`));
 
 function unanswered(reply, calls) {
   const done = new Set(calls.map((call) => call.call_id));
