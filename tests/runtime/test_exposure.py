@@ -126,6 +126,12 @@ def check_agreement(session: Session) -> None:
 @example(
     [(True, False, True, ((True, True, True, ()),))], [("read", 0), ("read", 1), ("collapse", 0)], ReadSections(), False
 )
+@example(
+    [(True, False, True, ((False, False, True, ()),))],
+    [("open", 0), ("bind", 3), ("read", 0), ("bind", 0), ("bind", 3)],
+    OpenAndHalt(),
+    True,
+)
 @settings(max_examples=100)
 @given(
     st.lists(trees, min_size=1, max_size=4),

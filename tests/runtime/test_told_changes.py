@@ -25,6 +25,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import (
     Conversation,
+    Exposure,
     Message,
     ModelCalled,
     PromptChanged,
@@ -141,6 +142,22 @@ def test_a_change_to_a_section_that_the_model_has_read_is_told(tools: tuple[Any,
     chat.send("b")
     chat.send("c")
     assert told(chat) == ["a", f"{CHANGED}## Customer\n\nServe Bob.", "b", "c"]
+
+
+@pytest.mark.parametrize("source", ["prompt", "conversation"])
+def test_a_change_to_a_section_that_was_hidden_since_is_told_wherever_its_text_stands(source: str) -> None:
+    closed = source == "conversation"
+    outer = section("outer", closed=closed, tools=("act",), children=[customer()])
+    script = [call("read_section", section_key="outer"), *ANSWERS] if closed else ANSWERS
+    chat = chat_with(TASK, outer, script=script, allow_collapse=True)
+    chat.send("a")
+    assert (chat.session[Exposure].latest() or Exposure())["outer", "customer"].source == source
+    chat.session.dispatch(CollapseSection(("outer",)))
+    chat.send("b")
+    chat.bind(Customer("Bob"))
+    chat.send("c")
+    chat.send("d")
+    assert told(chat)[-3:] == [f"{CHANGED}## Customer\n\nServe Bob.", "c", "d"]
 
 
 def test_the_text_of_a_closed_section_may_change_unnoticed() -> None:

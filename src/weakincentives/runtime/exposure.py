@@ -154,21 +154,9 @@ class Comparison:
             if path not in now:
                 self._closed_or_gone(path)
         for path, known in self.exposure.items():
-            if path in now or view.find(".".join(path)) is None:
-                continue
-            if known.source == "conversation":
+            if path not in now and known.source in HAS_TEXT and view.find(".".join(path)) is not None:
                 self._compare(path, FULL)
-            elif known.prompt and "prompt" not in self.trusted:
-                self._reassess(path, known)
         return self.found
-
-    def _reassess(self, path: SectionPath, known: Exposed) -> None:
-        """The text of a hidden section counts only while it is the one that applies."""
-        digest = digest_of(self.view, path, FULL)
-        now = Exposed("none", prompt=known.prompt, result=known.result, listed=known.listed)
-        if digest == known.prompt or (known.result and digest == known.result[1]):
-            now = known.with_text(digest, known.tokens)
-        self.found.exposed[path] = now
 
     def _closed_or_gone(self, path: SectionPath) -> None:
         if self.view.find(".".join(path)) is None:
