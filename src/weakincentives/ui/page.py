@@ -1,28 +1,33 @@
 """The part of a run that a page may see: the events of a stream, or of stored messages, without anything internal.
 
 The encoders of the protocols get these events alone. Texts of sections and results, errors, and the reasons of restarts
-never reach them; of a result they get what `show` lets through.
+never reach them; of a result, and of the effects of a call that waits, they get what `show` lets through.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from hashlib import blake2b
 from typing import Any
 
+from weakincentives._display import shortened
 from weakincentives.content import Part, Text
 from weakincentives.errors import OutputParseError
 from weakincentives.prompt import StructuredOutputConfig, parse_structured_output
 from weakincentives.runtime import (
     ApprovalNeeded,
     ArgumentsDelta,
+    CallDecided,
     Completed,
     Conversation,
+    Effects,
     Message,
     PartialOutput,
+    PendingCall,
     ReasoningDelta,
     Restarted,
     SectionOpened,
@@ -36,23 +41,53 @@ from weakincentives.runtime import (
 )
 from weakincentives.runtime.spi import CORRECTION
 from weakincentives.serde import dump
+from weakincentives.telemetry import Redactor, plain
 
 logger = logging.getLogger("weakincentives.ui")
 
 FAILED = "This message could not be answered. Please try again."
 CALL_FAILED = "The tool call failed."
+CALL_DENIED = "The tool call was denied."
+PAGE = "page."
+"""Begins the names of tools that a page declares, in the session and for the model, so that they hide no others."""
+MAX_ITEMS = 100
+MAX_ITEM = 2_000
 
-Show = Callable[[ToolEnded], object]
+Show = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A tool call has ended; `output` is what the page sees of its result, None if nothing."""
+    """A tool call has ended; `output` is what the page sees of its result, None if nothing.
+
+    A call that was `denied` did not happen: a person denied it, or the user went on before anybody decided.
+    """
 
     call_id: str
     name: str
     success: bool
     output: Any = None
+    denied: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A tool call waits for the user: for an approval, or for an `answer` in place of a result.
+
+    `question` is the id by which an approval refers to exactly what was shown: `text` for people, `details` for code.
+    """
+
+    call_id: str
+    name: str
+    question: str
+    text: str
+    details: Mapping[str, Any]
+    answer: bool = False
+
+    @property
+    def of_page(self) -> bool:
+        """True if the page has declared the tool."""
+        return self.name.startswith(PAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +114,7 @@ PageEvent = (
     | ToolStarted
     | ToolEmitted
     | CallEnded
+    | Waiting
     | SectionOpened
     | PartialOutput
     | WrittenAgain
@@ -91,11 +127,14 @@ class PageView:
     """Turns the events of a stream into those for a page.
 
     A typed answer is sent as data. Its text is therefore held back, until a tool call shows that it is no answer.
+    `waiting` are the calls that waited before the exchange, so the page has them.
     """
 
-    def __init__(self, chat: Conversation[Any], show: Show | None) -> None:
+    def __init__(self, chat: Conversation[Any], show: Show | None, waiting: Collection[str] = ()) -> None:
+        self._chat = chat
         self._typed = typed_output(chat) is not None
         self._show = show
+        self._waiting = waiting
         self._held: list[str] = []
 
     def events(self, event: StreamEvent[Any] | Failed) -> Iterator[PageEvent]:
@@ -106,11 +145,13 @@ class PageView:
                 if self._held:
                     yield TextDelta("".join(self._held))
                     self._held.clear()
-                yield event
-            case ApprovalNeeded():
-                pass
+                if event.call_id not in self._waiting:
+                    yield replace(event, name=page_name(event.name))
+            case ApprovalNeeded(call):
+                yield waiting(self._chat, call, self._show)
             case ToolEnded():
-                yield CallEnded(event.call_id, event.name, event.success, shown(event, self._show))
+                decisions = decided(self._chat) if event.call_id in self._waiting else {}
+                yield call_ended(event, decisions, self._show)
             case Restarted():
                 self._held.clear()
                 yield WrittenAgain()
@@ -120,16 +161,90 @@ class PageView:
                 yield event
 
 
+def call_ended(ended: ToolEnded, decisions: Mapping[str, str], show: Show | None) -> CallEnded:
+    """The end of a call as the page sees it; `decisions` are those about calls that have waited."""
+    denied = not ended.success and decisions.get(ended.call_id) in ("deny", "undecided")
+    return CallEnded(ended.call_id, page_name(ended.name), ended.success, shown(ended, show), denied)
+
+
 def shown(ended: ToolEnded, show: Show | None) -> Any:
     """The part of a result that a page sees: none of a failed call, else what `show` returns; True is the text."""
-    if not ended.success or show is None:
-        return None
+    found = _asked(show, ended) if ended.success else False
+    return ended.message if found is True else None if found is False else found
+
+
+def _asked(show: Show | None, event: ToolEnded | ApprovalNeeded) -> Any:
+    """The answer of `show`: True, False, or data."""
+    if show is None:
+        return False
     try:
-        found = show(ended)
-        return ended.message if found is True else None if found is False else dump(found)
+        found = show(event)
+        return found if isinstance(found, bool) else dump(found)
     except (Exception, SystemExit) as error:
-        logger.error("show failed for a result of tool %r, so the page does not get it", ended.name, exc_info=error)
-        return None
+        what = "a result" if isinstance(event, ToolEnded) else "the effects"
+        logger.error("show failed for %s of tool %r, so the page does not get it", what, event.name, exc_info=error)
+        return False
+
+
+def page_name(name: str) -> str:
+    """The name by which a page knows a tool."""
+    return name.removeprefix(PAGE)
+
+
+def decided(chat: Conversation[Any]) -> dict[str, str]:
+    """The last decision about each call that has waited, by call id."""
+    return {event.call_id: event.decision for event in chat.session[CallDecided].view()}
+
+
+def question_id(chat: Conversation[Any], call: PendingCall) -> str:
+    """The id of a question: a different one if thread, call, arguments or effects differ."""
+    effects = "" if call.effects is None else call.effects.digest
+    asked = [chat.conversation_id, call.call_id, call.tool, call.arguments, effects]
+    return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
+
+
+def waiting(chat: Conversation[Any], call: PendingCall, show: Show | None) -> Waiting:
+    """The question about a call: its arguments and the paths it would change, and its effects if `show` says so."""
+    found = False if call.effects is None else _asked(show, ApprovalNeeded(call))
+    clean = Redactor()
+    details: dict[str, Any] = {"arguments": arguments(call.arguments)}
+    lines = [f"{page_name(call.tool)}({shortened(call.arguments, MAX_ITEM)})"]
+    if call.effects is not None:
+        effects = _effects(call.effects, whole=found is True)
+        details["effects"] = clean.data(effects) if isinstance(found, bool) else found
+        lines += [call.effects.text] if found is True else [file.path for file in call.effects.files[:MAX_ITEMS]]
+    text = clean.text("\n".join(lines))
+    return Waiting(call.call_id, call.tool, question_id(chat, call), text, details, call.needs == "answer")
+
+
+def _effects(effects: Effects, *, whole: bool) -> dict[str, Any]:
+    """Effects as plain data; the paths of files alone, unless the `whole` is to be shown."""
+    flags = {"outside": effects.outside, "reruns": effects.reruns}
+    if not whole:
+        return {"files": [{"path": file.path} for file in effects.files[:MAX_ITEMS]], **flags, "complete": False}
+    others = [each for each in effects.resources if not each.changes]
+    sides = [side for each in effects.slices for side in (each.before, each.after)]
+    lists = (effects.files, effects.events, effects.slices, others, *sides)
+    return {
+        "files": [{"path": file.path, "diff": file.diff} for file in effects.files[:MAX_ITEMS]],
+        "events": [{"type": type(each).__qualname__, "value": _brief(each)} for each in effects.events[:MAX_ITEMS]],
+        "slices": [_change(each.slice_type, each.before, each.after) for each in effects.slices[:MAX_ITEMS]],
+        "resources": [_change(each.protocol, (each.before,), (each.after,)) for each in others[:MAX_ITEMS]],
+        **flags,
+        "complete": all(len(each) <= MAX_ITEMS for each in lists),
+    }
+
+
+def _change(kind: type, before: Sequence[Any], after: Sequence[Any]) -> dict[str, Any]:
+    sides = {"before": before[:MAX_ITEMS], "after": after[:MAX_ITEMS]}
+    return {"type": kind.__qualname__, **{side: [_brief(item) for item in items] for side, items in sides.items()}}
+
+
+def _brief(value: Any) -> Any:
+    """A value as plain data, or the beginning of its text if that is long."""
+    data = plain(value)
+    text = json.dumps(data, ensure_ascii=False)
+    return data if len(text) <= MAX_ITEM else shortened(text, MAX_ITEM)
 
 
 def typed_output(chat: Conversation[Any]) -> StructuredOutputConfig | None:
@@ -149,14 +264,15 @@ class PastExchange:
 
 def exchanges(chat: Conversation[Any], show: Show | None = None) -> list[PastExchange]:
     """The exchanges so far, as a page would have received them, but for data that tools emitted."""
-    messages, output = chat.messages, typed_output(chat)
+    messages, output, decisions = chat.messages, typed_output(chat), decided(chat)
     calls = {event.call_id: event for event in chat.session[ToolInvoked].view()}
+    questions = {call.call_id: waiting(chat, call, show) for call in chat.pending}
     starts = [at for at, message in enumerate(messages) if message.by_user]
     return [
         PastExchange(
             message_id(chat, number, messages[start]),
             messages[start].parts or (Text(messages[start].text),),
-            tuple(_answer_events(messages[start + 1 : end], output, calls, show)),
+            tuple(_answer_events(messages[start + 1 : end], output, calls, questions, decisions, show)),
         )
         for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(messages)], strict=True))
     ]
@@ -171,6 +287,8 @@ def _answer_events(
     answer: Sequence[Message],
     output: StructuredOutputConfig | None,
     calls: Mapping[str, ToolInvoked],
+    questions: Mapping[str, Waiting],
+    decisions: Mapping[str, str],
     show: Show | None,
 ) -> Iterator[PageEvent]:
     last = max((at for at, message in enumerate(answer) if message.role in ("assistant", "tool")), default=-1)
@@ -179,10 +297,13 @@ def _answer_events(
             yield from _reply_events(message, output, last=at == last)
         elif message.role == "tool":
             ended = ToolEnded(message.call_id, message.name, message.success, message.text)
-            yield CallEnded(ended.call_id, ended.name, ended.success, shown(ended, show))
+            yield call_ended(ended, decisions, show)
             yield from _openings(calls.get(message.call_id), answer[at + 1 :])
         elif message.kind == CORRECTION:
             yield WrittenAgain()
+    ended_ids = {message.call_id for message in answer if message.role == "tool"}
+    made = [call.id for message in answer for call in message.tool_calls if call.id not in ended_ids]
+    yield from (questions[call_id] for call_id in made if call_id in questions)
     if last >= 0:
         yield Finished()
 
@@ -197,7 +318,7 @@ def _reply_events(message: Message, output: StructuredOutputConfig | None, *, la
         with suppress(OutputParseError):  # It was stopped, or never accepted.
             yield PartialOutput(dump(parse_structured_output(message.text, output)))
     for call in message.tool_calls:
-        yield ToolStarted(call.id, call.name, call.arguments)
+        yield ToolStarted(call.id, page_name(call.name), call.arguments)
 
 
 def _openings(event: ToolInvoked | None, later: Sequence[Message]) -> Iterator[SectionOpened]:

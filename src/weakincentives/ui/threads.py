@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -16,11 +16,22 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weakincentives.errors import WinkError
+from weakincentives.prompt import Tool
 from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
 from weakincentives.ui.page import FAILED, Failed, Show
-from weakincentives.ui.requests import BEHIND, MAX_ID, RECEIVED, Asked, Refused, received, take_back_answer
+from weakincentives.ui.requests import (
+    BEHIND,
+    MAX_ID,
+    RECEIVED,
+    UNDER_WAY,
+    Asked,
+    Refused,
+    decisions_of,
+    received,
+    take_back_answer,
+)
 
 logger = logging.getLogger("weakincentives.ui")
 
@@ -46,7 +57,8 @@ class ThreadLimits:
 
     `body_bytes` and `message_length`, in characters, limit one request; `requests` those of one thread that are waiting
     or being answered, and `per_minute` those that it has begun within a minute. An owner has at most `threads` in
-    memory, where there are at most `in_memory` altogether: beyond them, the one that was idle longest leaves.
+    memory, where there are at most `in_memory` altogether: beyond them, the one that was idle longest leaves. A page
+    may declare at most `page_tools`, together as long as a message; 0 refuses them.
     """
 
     body_bytes: int = 10_000_000
@@ -55,18 +67,26 @@ class ThreadLimits:
     per_minute: int = 60
     threads: int = 100
     in_memory: int = 1_000
+    page_tools: int = 20
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if (value := getattr(self, field.name)) < 1:
-                raise ValueError(f"{field.name} must be at least 1, got {value}")
+            least = 0 if field.name == "page_tools" else 1
+            if (value := getattr(self, field.name)) < least:
+                raise ValueError(f"{field.name} must be at least {least}, got {value}")
 
 
 class Exchange:
-    """A message and its answer, in a task of its own: events for one reader, until they end or `stop` is called."""
+    """A message and its answer, in a task of its own: events for one reader, until they end or `stop` is called.
 
-    def __init__(self, asked: Asked) -> None:
+    `waiting` are the calls that waited for a decision before it, and it `goes_on` if it is one that was left at them.
+    """
+
+    def __init__(self, asked: Asked, tools: Sequence[Tool[Any, Any]] = ()) -> None:
         self.asked = asked
+        self.tools = tools
+        self.waiting: frozenset[str] = frozenset()
+        self.goes_on = False
         self.task: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[Chat] = asyncio.get_running_loop().create_future()
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -91,7 +111,8 @@ class Exchange:
                 return
             yield event
 
-    def begin(self, chat: Chat) -> None:
+    def begin(self, chat: Chat, *, goes_on: bool = False) -> None:
+        self.waiting, self.goes_on = frozenset(call.call_id for call in chat.pending), goes_on
         if not self._begun.done():
             self._begun.set_result(chat)
 
@@ -194,7 +215,9 @@ class Threads:
     A page chooses the id of its thread. `owner(request)` returns who has sent a request, as your own code has
     authenticated it; ids are then `"owner/thread"`, and a request without an owner (None or "") is refused. `show` says
     what a page sees of a tool's result: it is called with the `ToolEnded` of a call that succeeded and returns True for
-    the text, other data to show instead, or False. `options(chat, request)` returns the run options of an exchange,
+    the text, other data to show instead, or False. Called with the `ApprovalNeeded` of a call that waits with its
+    effects, it returns True for the effects, other data to show instead, or False for the paths of files alone.
+    `options(chat, request)` returns the run options of an exchange,
     such as a deadline, and may bind params. Conversations stay open between exchanges, and are closed when they have
     been idle for `idle` seconds; what is not stored stays in memory.
     """
@@ -226,11 +249,14 @@ class Threads:
     async def send(self, request: Request, asked: Asked) -> Exchange:
         """Begin to answer a message; one that is still being answered is stopped first: the user has interrupted it."""
         asked.check_length(self.limits.message_length)
+        tools = asked.page_tools(self.limits.page_tools, self.limits.message_length)
         key, owner = await self._key(request, asked.thread)
         thread = self._threads.get(key) or self._added(key, owner)
         under_way = thread.exchange
         if under_way is not None and asked.key and under_way.asked.key == asked.key:
             raise Refused(409, RECEIVED)
+        if under_way is not None and not asked.content:
+            raise Refused(409, UNDER_WAY)
         if under_way is not None and thread.chat is not None:
             received(thread.chat, asked)  # A message that is refused stops no other.
         thread.admit(self.limits)
@@ -240,7 +266,7 @@ class Threads:
             thread.timer.cancel()
         if under_way is not None:
             under_way.stop()
-        exchange = thread.exchange = Exchange(asked)
+        exchange = thread.exchange = Exchange(asked, tools)
         exchange.task = asyncio.create_task(self._answer(thread, exchange, request))
         exchange.task.add_done_callback(lambda _: self._ended(thread, exchange))
         self._make_room()
@@ -287,11 +313,15 @@ class Threads:
         return thread
 
     async def _answer(self, thread: Thread, exchange: Exchange, request: Request) -> None:
+        asked = exchange.asked
         async with thread.lock:
             try:
                 chat = await self._refresh(thread, request)
                 assert chat is not None
-                message = received(chat, exchange.asked)
+                message = received(chat, asked) if asked.content else None
+                goes_on = message is None and asked.decides
+                limit = self.limits.message_length
+                decisions = decisions_of(chat, asked, thread.owner or "", limit, goes_on=goes_on)
                 await thread.open()
                 options = await _called(self._options, chat, request) if self._options is not None else None
             except (Refused, HTTPException) as error:
@@ -299,10 +329,11 @@ class Threads:
             except (Exception, SystemExit) as error:
                 logger.error("Thread %r could not be opened", thread.key, exc_info=error)
                 return exchange.refuse(Refused(503, UNAVAILABLE))
-            exchange.begin(chat)
-            if message is None:
+            exchange.begin(chat, goes_on=goes_on)
+            if message is None and not goes_on:
                 take_back_answer(chat)
-            await self._stream(thread, chat, exchange, {**(options or {}), "message": message})
+            mine = {"message": message, "tools": exchange.tools, "decisions": decisions or None}
+            await self._stream(thread, chat, exchange, {**(options or {}), **mine})
 
     async def _stream(self, thread: Thread, chat: Chat, exchange: Exchange, options: Mapping[str, Any]) -> None:
         # The last event is sent when the exchange is saved: no protocol has a place for an error after it.
