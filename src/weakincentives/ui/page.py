@@ -197,9 +197,10 @@ def decided(chat: Conversation[Any]) -> dict[str, str]:
 
 
 def question_id(chat: Conversation[Any], call: PendingCall) -> str:
-    """The id of a question: a different one if thread, call, arguments or effects differ."""
+    """The id of a question: a different one if thread, call, arguments or effects differ, or it is asked again."""
     effects = "" if call.effects is None else call.effects.digest
-    asked = [chat.conversation_id, call.call_id, call.tool, call.arguments, effects]
+    times = sum(event.call_id == call.call_id for event in chat.session[CallDecided].view())
+    asked = [chat.conversation_id, call.call_id, times, call.tool, call.arguments, effects]
     return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
 

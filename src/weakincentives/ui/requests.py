@@ -33,7 +33,7 @@ RECEIVED = "This message has already been received."
 EDITED = "An earlier message cannot be edited; send a new one."
 BEHIND = "The conversation has gone on elsewhere; reload the page to see it."
 NOT_LAST = "Only the last answer of a conversation can be regenerated."
-NOT_WAITING = "No call waits for this decision: it is decided, or the question has changed; reload the page to see it."
+NOT_WAITING = "No call waits for this decision: it was made already, or the question is another now; reload the page."
 UNDER_WAY = "The conversation is being answered; decide when that has ended."
 DISMISSED = "The question was dismissed."
 

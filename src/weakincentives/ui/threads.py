@@ -124,6 +124,10 @@ class Exchange:
             self._begun.set_exception(error)
             self._begun.exception()  # Retrieved, since the page may be gone.
 
+    @property
+    def is_refused(self) -> bool:
+        return self._begun.done() and self._begun.exception() is not None
+
     def end(self) -> None:
         self.refuse(Refused(409, INTERRUPTED))
         self._events.put_nowait(None)
@@ -252,7 +256,7 @@ class Threads:
         tools = asked.page_tools(self.limits.page_tools, self.limits.message_length)
         key, owner = await self._key(request, asked.thread)
         thread = self._threads.get(key) or self._added(key, owner)
-        under_way = thread.exchange
+        under_way = None if thread.exchange is None or thread.exchange.is_refused else thread.exchange
         if under_way is not None and asked.key and under_way.asked.key == asked.key:
             raise Refused(409, RECEIVED)
         if under_way is not None and not asked.content:
