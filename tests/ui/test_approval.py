@@ -257,7 +257,9 @@ async def asked(path: str, *more: Any, **options: Any) -> tuple[Shop, Any]:
     return shop, visitor
 
 
-NOT_WAITING = "409 No call waits for this decision: it was made already, or the question is another now; reload the page."
+NOT_WAITING = (
+    "409 No call waits for this decision: it was made, or the question has changed; reload the page to see it."
+)
 
 
 def untouched(shop: Shop) -> bool:

@@ -28,10 +28,10 @@ from weakincentives.ui.page import (
     Finished,
     PageEvent,
     PastExchange,
-    Waiting,
     WrittenAgain,
     open_sections,
 )
+from weakincentives.ui.questions import Waiting
 from weakincentives.ui.requests import (
     DISMISSED,
     MAX_ID,

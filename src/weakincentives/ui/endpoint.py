@@ -14,7 +14,8 @@ from starlette.types import Receive, Scope, Send
 
 from weakincentives.runtime import Conversation
 from weakincentives.ui.agui import AgUi
-from weakincentives.ui.page import PageView, Show, exchanges
+from weakincentives.ui.page import PageView, exchanges
+from weakincentives.ui.questions import Show
 from weakincentives.ui.requests import Refused, read_body
 from weakincentives.ui.threads import UNAVAILABLE, Exchange, Threads
 from weakincentives.ui.vercel import Vercel

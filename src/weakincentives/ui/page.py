@@ -6,15 +6,11 @@ never reach them; of a result, and of the effects of a call that waits, they get
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Any
 
-from weakincentives._display import shortened
 from weakincentives.content import Part, Text
 from weakincentives.errors import OutputParseError
 from weakincentives.prompt import StructuredOutputConfig, parse_structured_output
@@ -24,10 +20,8 @@ from weakincentives.runtime import (
     CallDecided,
     Completed,
     Conversation,
-    Effects,
     Message,
     PartialOutput,
-    PendingCall,
     ReasoningDelta,
     Restarted,
     SectionOpened,
@@ -41,19 +35,11 @@ from weakincentives.runtime import (
 )
 from weakincentives.runtime.spi import CORRECTION
 from weakincentives.serde import dump
-from weakincentives.telemetry import Redactor, plain
-
-logger = logging.getLogger("weakincentives.ui")
+from weakincentives.ui.questions import Show, Waiting, from_show, page_name, waiting
 
 FAILED = "This message could not be answered. Please try again."
 CALL_FAILED = "The tool call failed."
 CALL_DENIED = "The tool call was denied."
-PAGE = "page."
-"""Begins the names of tools that a page declares, in the session and for the model, so that they hide no others."""
-MAX_ITEMS = 100
-MAX_ITEM = 2_000
-
-Show = Callable[[Any], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +54,6 @@ class CallEnded:
     success: bool
     output: Any = None
     denied: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A tool call waits for the user: for an approval, or for an `answer` in place of a result.
-
-    `question` is the id by which an approval refers to exactly what was shown: `text` for people, `details` for code.
-    """
-
-    call_id: str
-    name: str
-    question: str
-    text: str
-    details: Mapping[str, Any]
-    answer: bool = False
-
-    @property
-    def of_page(self) -> bool:
-        """True if the page has declared the tool."""
-        return self.name.startswith(PAGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,83 +135,13 @@ def call_ended(ended: ToolEnded, decisions: Mapping[str, str], show: Show | None
 
 def shown(ended: ToolEnded, show: Show | None) -> Any:
     """The part of a result that a page sees: none of a failed call, else what `show` returns; True is the text."""
-    found = _asked(show, ended) if ended.success else False
+    found = from_show(show, ended) if ended.success else False
     return ended.message if found is True else None if found is False else found
-
-
-def _asked(show: Show | None, event: ToolEnded | ApprovalNeeded) -> Any:
-    """The answer of `show`: True, False, or data."""
-    if show is None:
-        return False
-    try:
-        found = show(event)
-        return found if isinstance(found, bool) else dump(found)
-    except (Exception, SystemExit) as error:
-        what = "a result" if isinstance(event, ToolEnded) else "the effects"
-        logger.error("show failed for %s of tool %r, so the page does not get it", what, event.name, exc_info=error)
-        return False
-
-
-def page_name(name: str) -> str:
-    """The name by which a page knows a tool."""
-    return name.removeprefix(PAGE)
 
 
 def decided(chat: Conversation[Any]) -> dict[str, str]:
     """The last decision about each call that has waited, by call id."""
     return {event.call_id: event.decision for event in chat.session[CallDecided].view()}
-
-
-def question_id(chat: Conversation[Any], call: PendingCall) -> str:
-    """The id of a question: a different one if thread, call, arguments or effects differ, or it is asked again."""
-    effects = "" if call.effects is None else call.effects.digest
-    times = sum(event.call_id == call.call_id for event in chat.session[CallDecided].view())
-    asked = [chat.conversation_id, call.call_id, times, call.tool, call.arguments, effects]
-    return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
-
-
-def waiting(chat: Conversation[Any], call: PendingCall, show: Show | None) -> Waiting:
-    """The question about a call: its arguments and the paths it would change, and its effects if `show` says so."""
-    found = False if call.effects is None else _asked(show, ApprovalNeeded(call))
-    clean = Redactor()
-    details: dict[str, Any] = {"arguments": arguments(call.arguments)}
-    lines = [f"{page_name(call.tool)}({shortened(call.arguments, MAX_ITEM)})"]
-    if call.effects is not None:
-        effects = _effects(call.effects, whole=found is True)
-        details["effects"] = clean.data(effects) if isinstance(found, bool) else found
-        lines += [call.effects.text] if found is True else [file.path for file in call.effects.files[:MAX_ITEMS]]
-    text = clean.text("\n".join(lines))
-    return Waiting(call.call_id, call.tool, question_id(chat, call), text, details, call.needs == "answer")
-
-
-def _effects(effects: Effects, *, whole: bool) -> dict[str, Any]:
-    """Effects as plain data; the paths of files alone, unless the `whole` is to be shown."""
-    flags = {"outside": effects.outside, "reruns": effects.reruns}
-    if not whole:
-        return {"files": [{"path": file.path} for file in effects.files[:MAX_ITEMS]], **flags, "complete": False}
-    others = [each for each in effects.resources if not each.changes]
-    sides = [side for each in effects.slices for side in (each.before, each.after)]
-    lists = (effects.files, effects.events, effects.slices, others, *sides)
-    return {
-        "files": [{"path": file.path, "diff": file.diff} for file in effects.files[:MAX_ITEMS]],
-        "events": [{"type": type(each).__qualname__, "value": _brief(each)} for each in effects.events[:MAX_ITEMS]],
-        "slices": [_change(each.slice_type, each.before, each.after) for each in effects.slices[:MAX_ITEMS]],
-        "resources": [_change(each.protocol, (each.before,), (each.after,)) for each in others[:MAX_ITEMS]],
-        **flags,
-        "complete": all(len(each) <= MAX_ITEMS for each in lists),
-    }
-
-
-def _change(kind: type, before: Sequence[Any], after: Sequence[Any]) -> dict[str, Any]:
-    sides = {"before": before[:MAX_ITEMS], "after": after[:MAX_ITEMS]}
-    return {"type": kind.__qualname__, **{side: [_brief(item) for item in items] for side, items in sides.items()}}
-
-
-def _brief(value: Any) -> Any:
-    """A value as plain data, or the beginning of its text if that is long."""
-    data = plain(value)
-    text = json.dumps(data, ensure_ascii=False)
-    return data if len(text) <= MAX_ITEM else shortened(text, MAX_ITEM)
 
 
 def typed_output(chat: Conversation[Any]) -> StructuredOutputConfig | None:
@@ -340,11 +236,3 @@ def open_sections(chat: Conversation[Any]) -> list[str]:
     for call in chat.session[ToolInvoked].view():
         found.update(dict.fromkeys(each.section_key for each in _openings(call, ())))
     return list(found)
-
-
-def arguments(text: str) -> Any:
-    """A call's arguments as data, or as text if they are not JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

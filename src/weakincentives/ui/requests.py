@@ -24,7 +24,8 @@ from weakincentives.errors import PromptValidationError, SerdeError
 from weakincentives.prompt import Tool
 from weakincentives.runtime import Answer, Approve, Conversation, Deny, Edit, Message, PendingCall
 from weakincentives.runtime.spi import CORRECTION, Run
-from weakincentives.ui.page import PAGE, message_id, page_name, question_id
+from weakincentives.ui.page import message_id
+from weakincentives.ui.questions import PAGE, page_name, question_id
 
 Decision: TypeAlias = Approve | Deny | Edit | Answer
 MAX_ID = 128
@@ -33,7 +34,7 @@ RECEIVED = "This message has already been received."
 EDITED = "An earlier message cannot be edited; send a new one."
 BEHIND = "The conversation has gone on elsewhere; reload the page to see it."
 NOT_LAST = "Only the last answer of a conversation can be regenerated."
-NOT_WAITING = "No call waits for this decision: it was made already, or the question is another now; reload the page."
+NOT_WAITING = "No call waits for this decision: it was made, or the question has changed; reload the page to see it."
 UNDER_WAY = "The conversation is being answered; decide when that has ended."
 DISMISSED = "The question was dismissed."
 

@@ -20,7 +20,8 @@ from weakincentives.prompt import Tool
 from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
-from weakincentives.ui.page import FAILED, Failed, Show
+from weakincentives.ui.page import FAILED, Failed
+from weakincentives.ui.questions import Show
 from weakincentives.ui.requests import (
     BEHIND,
     MAX_ID,

@@ -27,10 +27,9 @@ from weakincentives.ui.page import (
     Finished,
     PageEvent,
     PastExchange,
-    Waiting,
     WrittenAgain,
-    arguments,
 )
+from weakincentives.ui.questions import Waiting, arguments
 from weakincentives.ui.requests import MAX_ID, Asked, PageMessage, Verdict, read_request
 
 
