@@ -426,6 +426,28 @@ async def test_the_owner_of_a_thread_decides_and_nobody_else(path: str) -> None:
     assert (decided.decision, decided.by) == ("approve", "ann")
 
 
+@pytest.mark.parametrize(
+    ("fields", "told", "state"),
+    [
+        ({"output": {"hex": "#f00"}}, '{"hex": "#f00"}', "output-available"),
+        ({"output": None}, "null", "output-available"),
+        ({"state": "output-error", "errorText": "no camera"}, "A person denied this call: no camera", "output-denied"),
+        ({"state": "output-error"}, "A person denied this call", "output-denied"),
+    ],
+)
+async def test_a_vercel_page_answers_with_data_or_fails(fields: Any, told: str, state: str) -> None:
+    shop = Shop([call("note", text="n", call_id="n"), call("ask_user", call_id="c")], "Done.")
+    visitor = VercelVisitor(shop.process())
+    await visitor.say("Go.")
+    history = visitor.part("n", "output-available", output={"shown": [1]}), {"type": "text", "text": "x", "state": "done"}
+    part = {**visitor.part("c", "output-available"), **fields}
+    visitor.states["c"] = "output-available"
+    assert await visitor.tell({"type": "step-start"}, *history, part) == ""
+    assert shop.model.requests[-1].messages[-1].text == told
+    await visitor.reload()
+    assert visitor.states["c"] == state
+
+
 # Several calls, and messages over calls that wait.
 
 

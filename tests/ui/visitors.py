@@ -68,6 +68,8 @@ class VercelVisitor(Visitor):
         return await self.tell(self.part(call_id, "approval-responded", approval=approval))
 
     async def answer(self, call_id: str, text: Any) -> str:
+        if call_id in self.unanswered:
+            self.states[call_id] = "output-available"
         return await self.tell(self.part(call_id, "output-available", output=text))
 
     def show(self, chunk: dict[str, Any]) -> str | None:
@@ -79,7 +81,7 @@ class VercelVisitor(Visitor):
                 self.states[call_id], self.asked = "approval-requested", True
                 self.questions[call_id] = {"id": chunk["approvalId"], "descriptor": chunk["approvalDescriptor"]}
             case {"type": "tool-output-available" | "tool-output-denied" | "tool-output-error" as kind}:
-                assert chunk["toolCallId"] in self.states
+                assert self.states[chunk["toolCallId"]] in ("input-available", "approval-requested")
                 self._ended(chunk["toolCallId"], kind.removeprefix("tool-"))
             case {"type": "text-delta", "delta": text}:
                 self.text += text
@@ -124,6 +126,8 @@ class AgUiVisitor(Visitor):
         return await self.resolve(call_id, {"approved": approved, "reason": reason})
 
     async def answer(self, call_id: str, text: Any) -> str:
+        if call_id in self.unanswered:
+            self.states[call_id] = "output-available"
         result = {"id": "r", "role": "tool", "toolCallId": call_id, "content": text}
         return await self.post(messages=[{"id": "a1", "role": "assistant"}, result], tools=self.tools)
 
@@ -132,6 +136,7 @@ class AgUiVisitor(Visitor):
             case {"type": "TOOL_CALL_CHUNK", "toolCallId": call_id}:
                 self.states[call_id] = "input-available"
             case {"type": "TOOL_CALL_RESULT", "toolCallId": call_id, "metadata": metadata}:
+                assert self.states[call_id] in ("input-available", "approval-requested")
                 denied = "output-denied" if metadata.get("denied") else "output-error"
                 self._ended(call_id, "output-available" if metadata["success"] else denied)
             case {"type": "RUN_FINISHED"}:

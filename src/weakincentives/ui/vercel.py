@@ -84,6 +84,8 @@ class Vercel:
         yield {"type": "start"} if goes_on else {"type": "start", "messageId": os.urandom(8).hex()}
 
     def encode(self, event: PageEvent) -> Iterator[dict[str, Any]]:
+        if isinstance(event, CallEnded) and event.call_id in self.asked.results:
+            return iter(())  # The page has given the result, and has it.
         return self._chunks.of(event)
 
     @staticmethod
@@ -106,7 +108,8 @@ def _said_of_calls(messages: Sequence[PageMessage]) -> tuple[dict[str, Verdict],
             verdicts[given.id] = Verdict(given.approved, given.reason or "")
         elif part.is_call and part.state == "output-available":
             output: Any = msgspec.json.decode(part.output)
-            results[part.tool_call_id] = Verdict(answer=output if isinstance(output, str) else part.output.decode())
+            text = output if isinstance(output, str) else bytes(part.output).decode()
+            results[part.tool_call_id] = Verdict(answer=text)
         elif part.is_call and part.state == "output-error":
             problem: Any = msgspec.json.decode(part.error_text)
             results[part.tool_call_id] = Verdict(reason=problem if isinstance(problem, str) else "")
