@@ -32,6 +32,7 @@ pytestmark = pytest.mark.slow
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 Visit = Callable[..., "Page"]
 Site = Callable[[Threads], AbstractContextManager[str]]
+Example = Callable[[ScriptedAdapter], AbstractContextManager[str]]
 
 
 @pytest.fixture(scope="module")
@@ -273,7 +274,7 @@ CHANGE = [call("change_address", order=7, address="2 Hill Road"), "Anything else
 
 
 @pytest.fixture
-def example(visitors: tuple[str, BrowserContext], site: Site, client: str) -> Callable[..., AbstractContextManager[str]]:
+def example(visitors: tuple[str, BrowserContext], site: Site) -> Example:
     """Serves the example web chat, for a visitor with its cookie, with the page that uses the clients."""
 
     @contextmanager
@@ -292,7 +293,7 @@ def example(visitors: tuple[str, BrowserContext], site: Site, client: str) -> Ca
 @pytest.mark.parametrize("way", ["at once", "after a reload"])
 @pytest.mark.parametrize("approved", [True, False])
 def test_a_visitor_of_the_example_sees_the_difference_and_decides(
-    client: str, visit: Visit, example: Any, approved: bool, way: str
+    client: str, visit: Visit, example: Example, approved: bool, way: str
 ) -> None:
     with example(model := ScriptedAdapter(CHANGE)) as url:
         page = visit(url, api="/api/chat" if client == "ai" else "/agent")
@@ -319,7 +320,7 @@ def test_a_visitor_of_the_example_sees_the_difference_and_decides(
 
 @pytest.mark.parametrize("client", ["ag-ui"], indirect=True)
 def test_a_visitor_of_the_example_edits_the_arguments_and_is_asked_again(
-    client: str, visit: Visit, example: Any
+    client: str, visit: Visit, example: Example
 ) -> None:
     with example(model := ScriptedAdapter(CHANGE)) as url:
         page = visit(url, api="/agent")
@@ -332,7 +333,7 @@ def test_a_visitor_of_the_example_edits_the_arguments_and_is_asked_again(
     assert model.requests[-1].messages[-1].text.endswith("Order 7 goes to 3 Hill Road.")
 
 
-def test_a_message_over_a_waiting_call_leaves_it_undecided(client: str, visit: Visit, example: Any) -> None:
+def test_a_message_over_a_waiting_call_leaves_it_undecided(client: str, visit: Visit, example: Example) -> None:
     with example(model := ScriptedAdapter(CHANGE)) as url:
         page = visit(url, api="/api/chat" if client == "ai" else "/agent")
         say(page, client, "Order 7 goes to 2 Hill Road.")

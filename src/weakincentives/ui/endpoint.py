@@ -34,7 +34,8 @@ def vercel_ai(threads: Threads) -> Endpoint:
     """An endpoint for `useChat` and the other clients of Vercel's AI SDK.
 
     An opened section is sent as a `data-section` part, data that a tool emits as `data-progress`, and a typed answer as
-    `data-output`, replaced as it grows. `GET ?id=...` returns the messages of a thread.
+    `data-output`, replaced as it grows. A call that waits for a decision is a `tool-approval-request`, which the page
+    answers by `addToolApprovalResponse`. `GET ?id=...` returns the messages of a thread.
     """
     return _endpoint(threads, Vercel)
 
@@ -43,7 +44,9 @@ def ag_ui(threads: Threads) -> Endpoint:
     """An endpoint for AG-UI's `HttpAgent` and clients built on it.
 
     The page's state is extended with `openSections` and the typed answer as `output`; data that a tool emits is a
-    custom event `progress`. `GET ?threadId=...` returns the `messages` and `state` of a thread.
+    custom event `progress`. A call that waits for a decision is an interrupt, which the page answers by `resume`; tools
+    that the page declares are answered by its tool messages. `GET ?threadId=...` returns the `messages`, the `state` and
+    the open `interrupts` of a thread.
     """
     return _endpoint(threads, AgUi)
 

@@ -337,8 +337,10 @@ class Threads:
             exchange.begin(chat, goes_on=goes_on)
             if message is None and not goes_on:
                 take_back_answer(chat)
-            mine = {"message": message, "tools": exchange.tools, "decisions": decisions or None}
-            await self._stream(thread, chat, exchange, {**(options or {}), **mine})
+            given: RunOptions = options or {}
+            tools = (*(given.get("tools") or ()), *exchange.tools)
+            mine = {"message": message, "tools": tools, "decisions": decisions or None}
+            await self._stream(thread, chat, exchange, {**given, **mine})
 
     async def _stream(self, thread: Thread, chat: Chat, exchange: Exchange, options: Mapping[str, Any]) -> None:
         # The last event is sent when the exchange is saved: no protocol has a place for an error after it.
