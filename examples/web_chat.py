@@ -1,8 +1,8 @@
 """Chat in the browser:  python examples/web_chat.py [port]
 
 The page, `web_chat.html`, reads Vercel's message stream by hand; `/agent` is for the clients of AG-UI. Each visitor has
-an unguessable cookie, so that nobody reads the thread of another. Before the address of an order is changed, the visitor
-sees the difference and decides.
+an unguessable cookie, so that nobody reads the thread of another. Before the address of an order is changed, the
+visitor sees the difference and decides.
 """
 
 from __future__ import annotations

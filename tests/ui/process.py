@@ -58,11 +58,10 @@ def answer(request: ModelRequest) -> Any:
 
 def main() -> None:
     store = Store(sys.argv[1])
-    desk_and_act = PromptTemplate(
-        ns="tests", key="acting", sections=[*desk().sections, TextSection(key="act", title="Act", text="x", tools=[act])]
-    )
+    acting = TextSection(key="act", title="Act", text="x", tools=[act])
+    template = PromptTemplate(ns="tests", key="acting", sections=[*desk().sections, acting])
     threads = Threads(
-        lambda thread, request: Conversation(Prompt(desk_and_act), adapter=ScriptedAdapter(answer)),
+        lambda thread, request: Conversation(Prompt(template), adapter=ScriptedAdapter(answer)),
         store.load,
         store.save,
     )

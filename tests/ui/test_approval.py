@@ -439,7 +439,8 @@ async def test_a_vercel_page_answers_with_data_or_fails(fields: Any, told: str, 
     shop = Shop([call("note", text="n", call_id="n"), call("ask_user", call_id="c")], "Done.")
     visitor = VercelVisitor(shop.process())
     await visitor.say("Go.")
-    history = visitor.part("n", "output-available", output={"shown": [1]}), {"type": "text", "text": "x", "state": "done"}
+    text = {"type": "text", "text": "x", "state": "done"}
+    history = [text, visitor.part("n", "output-available", output={"shown": [1]})]
     part = {**visitor.part("c", "output-available"), **fields}
     visitor.states["c"] = "output-available"
     assert await visitor.tell({"type": "step-start"}, *history, part) == ""

@@ -45,8 +45,8 @@ def ag_ui(threads: Threads) -> Endpoint:
 
     The page's state is extended with `openSections` and the typed answer as `output`; data that a tool emits is a
     custom event `progress`. A call that waits for a decision is an interrupt, which the page answers by `resume`; tools
-    that the page declares are answered by its tool messages. `GET ?threadId=...` returns the `messages`, the `state` and
-    the open `interrupts` of a thread.
+    that the page declares are answered by its tool messages. `GET ?threadId=...` returns the `messages`, `state` and
+    open `interrupts` of a thread.
     """
     return _endpoint(threads, AgUi)
 

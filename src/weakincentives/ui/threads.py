@@ -328,7 +328,7 @@ class Threads:
                 limit = self.limits.message_length
                 decisions = decisions_of(chat, asked, thread.owner or "", limit, goes_on=goes_on)
                 await thread.open()
-                options = await _called(self._options, chat, request) if self._options is not None else None
+                options = (await _called(self._options, chat, request) if self._options is not None else None) or {}
             except (Refused, HTTPException) as error:
                 return exchange.refuse(error)
             except (Exception, SystemExit) as error:
@@ -337,10 +337,9 @@ class Threads:
             exchange.begin(chat, goes_on=goes_on)
             if message is None and not goes_on:
                 take_back_answer(chat)
-            given: RunOptions = options or {}
-            tools = (*(given.get("tools") or ()), *exchange.tools)
+            tools = (*(options.get("tools") or ()), *exchange.tools)
             mine = {"message": message, "tools": tools, "decisions": decisions or None}
-            await self._stream(thread, chat, exchange, {**given, **mine})
+            await self._stream(thread, chat, exchange, {**options, **mine})
 
     async def _stream(self, thread: Thread, chat: Chat, exchange: Exchange, options: Mapping[str, Any]) -> None:
         # The last event is sent when the exchange is saved: no protocol has a place for an error after it.
