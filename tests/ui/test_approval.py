@@ -555,6 +555,50 @@ async def test_a_failed_answer_after_an_approval_does_not_repeat_the_call(path: 
     assert (visitor.text, shop.outside) == ("Done.", ["pay 5"])
 
 
+@pytest.mark.parametrize("path", ["vercel"])
+async def test_another_answer_leaves_calls_undecided(path: str) -> None:
+    shop, visitor = await asked(path)
+    visitor._sent = 0
+    assert await visitor.say("Go.", trigger="regenerate-message") == ""
+    assert (visitor.text, shop.outside, shop.chat().pending) == ("Done.", ["pay 5", "undone"], ())
+
+
+@PATHS
+@pytest.mark.parametrize("answers", [True, False])
+async def test_an_id_that_the_provider_gives_again_is_another_call(path: str, answers: bool) -> None:
+    name = "ask_user" if answers else "pay"
+    arguments = {} if answers else {"amount": 5}
+    shop = Shop(call(name, call_id="c", **arguments), call("note", text="n", call_id="c"), "Done.")
+    visitor = VISITORS[path](shop.process())
+    await visitor.say("Go.")
+    before = len(visitor.received)
+    assert await (visitor.answer("c", "blue") if answers else visitor.decide("c", True)) == ""
+    after = visitor.received[before:]
+    assert b"TOOL_CALL_CHUNK" in after or b"tool-input-available" in after
+    assert visitor.states["c"] == "output-available" and visitor.text == "Done."
+
+
+async def test_approvals_and_tools_of_the_page_wait_side_by_side() -> None:
+    for together in (True, False):
+        shop = Shop([call("pay", amount=5, call_id="a"), call("page.pick", call_id="b")], "Done.", needs="call")
+        visitor = AgUiVisitor(shop.process())
+        visitor.tools = ({"name": "pick"},)
+        await visitor.say("Go.")
+        assert list(visitor.questions) == ["a"]
+        entry = {"interruptId": visitor.questions["a"]["id"], "status": "resolved", "payload": {"approved": True}}
+        result = {"id": "r", "role": "tool", "toolCallId": "b", "content": "blue"}
+        if together:
+            messages = [{"id": "a1", "role": "assistant"}, result]
+            assert await visitor.post(messages=messages, resume=[entry], tools=visitor.tools) == ""
+        else:
+            assert await visitor.resume(entry) == ""
+            assert (visitor.unanswered, visitor.text) == (["b"], "")
+            assert await visitor.answer("b", "blue") == ""
+        assert visitor.text == "Done."
+        told = {m.call_id: m.text for m in shop.model.requests[-1].messages if m.role == "tool"}
+        assert told == {"a": "paid 5", "b": "blue"}
+
+
 # What a page sees.
 
 

@@ -75,7 +75,7 @@ class VercelVisitor(Visitor):
     def show(self, chunk: dict[str, Any]) -> str | None:
         match chunk:
             case {"type": "tool-input-available", "toolCallId": call_id}:
-                assert call_id not in self.states
+                assert self.states.get(call_id) not in ("input-available", "approval-requested")
                 self.states[call_id] = "input-available"
             case {"type": "tool-approval-request", "toolCallId": call_id}:
                 self.states[call_id], self.asked = "approval-requested", True

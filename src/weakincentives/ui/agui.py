@@ -118,8 +118,6 @@ class AgUi:
         match event:
             case Waiting():
                 self._waiting.append(event)
-            case CallEnded(call_id) if call_id in self.asked.results:
-                pass  # The page has given the result, and has it.
             case Finished():
                 yield {"type": "RUN_FINISHED", **self._run, **_outcome(self._waiting)}
             case Failed(sentence):

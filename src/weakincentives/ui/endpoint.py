@@ -112,7 +112,7 @@ async def _answer(threads: Threads, protocol: type[Vercel] | type[AgUi], request
 async def _lines(
     page: PageProtocol, exchange: Exchange, chat: Conversation[Any], show: Show | None
 ) -> AsyncIterator[str]:
-    view = PageView(chat, show, exchange.waiting)
+    view = PageView(chat, show, exchange.waiting, exchange.answered)
     for chunk in page.begin(chat, goes_on=exchange.goes_on):
         yield _event(chunk)
     async for event in exchange.events(SILENT_SECONDS):

@@ -93,14 +93,20 @@ class PageView:
     """Turns the events of a stream into those for a page.
 
     A typed answer is sent as data. Its text is therefore held back, until a tool call shows that it is no answer.
-    `waiting` are the calls that waited before the exchange, so the page has them.
+    The page has the calls that are `waiting` as the exchange begins, and the results of those that it has `answered`.
     """
 
-    def __init__(self, chat: Conversation[Any], show: Show | None, waiting: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        chat: Conversation[Any],
+        show: Show | None,
+        waiting: Collection[str] = (),
+        answered: Collection[str] = (),
+    ) -> None:
         self._chat = chat
         self._typed = typed_output(chat) is not None
         self._show = show
-        self._waiting = waiting
+        self._waiting, self._answered = set(waiting), answered
         self._held: list[str] = []
 
     def events(self, event: StreamEvent[Any] | Failed) -> Iterator[PageEvent]:
@@ -116,8 +122,10 @@ class PageView:
             case ApprovalNeeded(call):
                 yield waiting(self._chat, call, self._show)
             case ToolEnded():
-                decisions = decided(self._chat) if event.call_id in self._waiting else {}
-                yield call_ended(event, decisions, self._show)
+                waited = event.call_id in self._waiting
+                self._waiting.discard(event.call_id)  # Some providers give an id again.
+                if not waited or event.call_id not in self._answered:
+                    yield call_ended(event, decided(self._chat) if waited else {}, self._show)
             case Restarted():
                 self._held.clear()
                 yield WrittenAgain()

@@ -20,6 +20,7 @@ PAGE = "page."
 """Begins the names of tools that a page declares, in the session and for the model, so that they hide no others."""
 MAX_ITEMS = 100
 MAX_ITEM = 2_000
+MAX_TEXT = 100_000
 
 Show = Callable[[Any], object]
 
@@ -62,7 +63,7 @@ def waiting(chat: Conversation[Any], call: PendingCall, show: Show | None) -> Wa
         effects = _effects(call.effects, clean) if found is True else _paths(call.effects)
         details["effects"] = clean.data(effects) if isinstance(found, bool) else found
         lines += [call.effects.text] if found is True else [file.path for file in call.effects.files[:MAX_ITEMS]]
-    text = clean.text("\n".join(lines))
+    text = shortened(clean.text("\n".join(lines)), MAX_TEXT)
     return Waiting(call.call_id, call.tool, question_id(chat, call), text, details, call.needs == "answer")
 
 

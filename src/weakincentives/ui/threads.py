@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -80,13 +80,15 @@ class ThreadLimits:
 class Exchange:
     """A message and its answer, in a task of its own: events for one reader, until they end or `stop` is called.
 
-    `waiting` are the calls that waited for a decision before it, and it `goes_on` if it is one that was left at them.
+    `waiting` are the calls that waited for a decision before it, `answered` those among them whose results the page has
+    given, and it `goes_on` if it is one that was left at them.
     """
 
     def __init__(self, asked: Asked, tools: Sequence[Tool[Any, Any]] = ()) -> None:
         self.asked = asked
         self.tools = tools
         self.waiting: frozenset[str] = frozenset()
+        self.answered: frozenset[str] = frozenset()
         self.goes_on = False
         self.task: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[Chat] = asyncio.get_running_loop().create_future()
@@ -112,8 +114,9 @@ class Exchange:
                 return
             yield event
 
-    def begin(self, chat: Chat, *, goes_on: bool = False) -> None:
+    def begin(self, chat: Chat, decided: Collection[str], *, goes_on: bool) -> None:
         self.waiting, self.goes_on = frozenset(call.call_id for call in chat.pending), goes_on
+        self.answered = frozenset(decided) & self.asked.results.keys()
         if not self._begun.done():
             self._begun.set_result(chat)
 
@@ -126,8 +129,10 @@ class Exchange:
             self._begun.exception()  # Retrieved, since the page may be gone.
 
     @property
-    def is_refused(self) -> bool:
-        return self._begun.done() and self._begun.exception() is not None
+    def is_over(self) -> bool:
+        """True if it was refused or stopped, and only has to end."""
+        refused = self._begun.done() and self._begun.exception() is not None
+        return refused or (self.task is not None and self.task.cancelling() > 0)
 
     def end(self) -> None:
         self.refuse(Refused(409, INTERRUPTED))
@@ -257,7 +262,7 @@ class Threads:
         tools = asked.page_tools(self.limits.page_tools, self.limits.message_length)
         key, owner = await self._key(request, asked.thread)
         thread = self._threads.get(key) or self._added(key, owner)
-        under_way = None if thread.exchange is None or thread.exchange.is_refused else thread.exchange
+        under_way = None if thread.exchange is None or thread.exchange.is_over else thread.exchange
         if under_way is not None and asked.key and under_way.asked.key == asked.key:
             raise Refused(409, RECEIVED)
         if under_way is not None and not asked.content:
@@ -334,7 +339,7 @@ class Threads:
             except (Exception, SystemExit) as error:
                 logger.error("Thread %r could not be opened", thread.key, exc_info=error)
                 return exchange.refuse(Refused(503, UNAVAILABLE))
-            exchange.begin(chat, goes_on=goes_on)
+            exchange.begin(chat, decisions, goes_on=goes_on)
             if message is None and not goes_on:
                 take_back_answer(chat)
             tools = (*(options.get("tools") or ()), *exchange.tools)

@@ -84,8 +84,6 @@ class Vercel:
         yield {"type": "start"} if goes_on else {"type": "start", "messageId": os.urandom(8).hex()}
 
     def encode(self, event: PageEvent) -> Iterator[dict[str, Any]]:
-        if isinstance(event, CallEnded) and event.call_id in self.asked.results:
-            return iter(())  # The page has given the result, and has it.
         return self._chunks.of(event)
 
     @staticmethod
