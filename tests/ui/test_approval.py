@@ -8,7 +8,9 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import strategies as st
 
 from tests.ui.visitors import VISITORS, AgUiVisitor, VercelVisitor
 from weakincentives import (
@@ -694,3 +696,85 @@ async def test_an_interrupt_says_how_to_answer_it() -> None:
     ]
     assert await visitor.resume(*entries) == ""
     assert visitor.text == "Done."
+
+
+# Whatever two tabs do, in any order.
+
+ACTIONS = st.one_of(
+    st.tuples(st.just("say"), st.integers(0, 1), st.integers(0, 2)),
+    st.tuples(st.just("decide"), st.integers(0, 1), st.tuples(st.integers(0, 2), st.booleans())),
+    st.tuples(st.just("answer"), st.integers(0, 1), st.integers(0, 2)),
+    st.tuples(st.just("repeat"), st.integers(0, 1), st.tuples(st.integers(0, 9), st.booleans())),
+    st.tuples(st.sampled_from(["reload", "process"]), st.integers(0, 1), st.none()),
+)
+
+
+class Clerk:
+    """A model that makes as many calls as the user's number says, each with an amount and an id of its own."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, request: Any) -> Any:
+        newest = request.messages[-1]
+        if newest.role != "user" or newest.text == "0":
+            return "Done."
+        self.made += int(newest.text)
+        numbers = range(self.made - int(newest.text) + 1, self.made + 1)
+        return [call("pay", amount=number, call_id=f"p{number}") for number in numbers]
+
+
+async def two_tabs(path: str, needs: str, actions: list[Any]) -> None:
+    shop = Shop(needs=needs, limits=ThreadLimits(per_minute=10_000))
+    shop.model = ScriptedAdapter(Clerk())
+    tabs = [VISITORS[path](shop.process()) for _ in range(2)]
+    tabs[1]._sent = 1_000
+    for tab in tabs:
+        tab.strict = False
+    seen: list[dict[str, Any]] = []
+    await tabs[0].say("1")
+    for kind, number, detail in [*actions, ("say", 0, 0)]:
+        tab, before = tabs[number], dict(shop.rows)
+        parts = [part for message in ui_messages(shop.chat()) for part in message["parts"]]
+        open_ids = [part["approval"]["id"] for part in parts if part.get("state") == "approval-requested"]
+        problem, valid = "", True
+        if kind == "say":
+            problem = await tab.say(str(detail))
+        elif kind in ("decide", "repeat") and (known := seen if kind == "repeat" else list(tab.questions.values())):
+            at, approved = detail
+            question = known[at % len(known)]
+            tab.questions[""] = question
+            problem, valid = await tab.decide("", approved), question["id"] in open_ids
+            tab.questions.pop("", None)
+        elif kind == "answer":
+            problem, valid = await tab.answer(f"p{detail}", "forged"), False
+        elif kind in ("reload", "process"):
+            if kind == "process":
+                tab.connect(shop.process())
+            await tab.reload()
+        seen.extend(question for tab in tabs for question in tab.questions.values() if question not in seen)
+        assert (problem == "") is valid, (kind, problem)
+        if not valid:
+            assert problem.startswith("4") and shop.rows == before
+    chat = shop.chat()
+    approved = [int(event.call_id[1:]) for event in chat.session[CallDecided].all() if event.decision == "approve"]
+    paid = [event.amount for event in chat.session[Paid].all()]
+    assert set(paid) <= set(approved) and len(paid) == len(set(paid))
+    assert shop.state() == (100 - sum(paid), "".join(["begin\n", *(f"paid {amount} with *\n" for amount in paid)]))
+    if needs == "call":
+        assert paid == approved and shop.outside == [f"pay {amount}" for amount in paid]
+    else:
+        assert len(shop.outside) - 2 * shop.outside.count("undone") == len(paid)
+    made = [call.id for message in chat.messages for call in message.tool_calls]
+    ended = [message.call_id for message in chat.messages if message.role == "tool"]
+    assert (sorted(made), chat.pending) == (sorted(ended), ())
+
+
+@PATHS
+@NEEDS
+@hypothesis.settings(max_examples=40)
+@hypothesis.given(actions=st.lists(ACTIONS, max_size=12))
+def test_whatever_two_tabs_decide_each_call_happens_as_it_was_approved_or_not_at_all(
+    path: str, needs: str, actions: list[Any]
+) -> None:
+    asyncio.run(two_tabs(path, needs, actions))
