@@ -92,7 +92,8 @@ class VercelVisitor(Visitor):
             case {"type": "text-delta", "delta": text}:
                 self.text += text
             case {"type": "finish", "finishReason": reason}:
-                assert not self.strict or (reason == "tool-calls") == (self.asked or "input-available" in self.states.values())
+                waits = self.asked or "input-available" in self.states.values()
+                assert not self.strict or (reason == "tool-calls") == waits
                 self.unanswered = [call_id for call_id, state in self.states.items() if state == "input-available"]
             case {"type": "error", "errorText": text}:
                 return str(text)
