@@ -206,7 +206,7 @@ async def test_tools_of_a_page_are_there_for_one_run_and_hide_none_of_the_server
     assert mine < {each.name for each in shop.model.requests[-1].tools}
     assert [each.description for each in shop.model.requests[-1].tools if each.name == "note"] == ["Note something."]
     visitor.tools = ()
-    assert await visitor.say("And now?", key="") == ""
+    assert await visitor.say("And now?") == ""
     assert mine.isdisjoint(each.name for each in shop.model.requests[-1].tools)
     visitor.tools = ({"name": "pick"},)
     assert await visitor.say("And now?") == ""
@@ -493,7 +493,8 @@ async def test_a_message_may_come_with_decisions_and_with_old_ones(path: str) ->
     for text in ("By the way ...", "And?"):
         if path == "vercel":
             part = visitor.part("a", "approval-responded", approval={"id": question, "approved": True})
-            messages = [{"id": "a1", "role": "assistant", "parts": [part]}, visitor.user(text)]
+            *earlier, newest = visitor.user(text)
+            messages = [*earlier, {"id": "a1", "role": "assistant", "parts": [part]}, newest]
             assert await visitor.post(messages=messages) == ""
         else:
             entry = {"interruptId": question, "status": "resolved", "payload": {"approved": True}}
@@ -516,8 +517,7 @@ async def test_a_dismissed_interrupt_is_a_denial_and_before_a_message_no_decisio
 @PATHS
 async def test_a_repeated_message_leaves_the_calls_waiting(path: str) -> None:
     shop, visitor = await asked(path)
-    visitor._sent = 0
-    assert await visitor.say("Go.") == "409 This message has already been received."
+    assert await visitor.say("Go.", again=True) == "409 This message has already been received."
     assert untouched(shop)
 
 
@@ -560,8 +560,7 @@ async def test_a_failed_answer_after_an_approval_does_not_repeat_the_call(path: 
 @pytest.mark.parametrize("path", ["vercel"])
 async def test_another_answer_leaves_calls_undecided(path: str) -> None:
     shop, visitor = await asked(path)
-    visitor._sent = 0
-    assert await visitor.say("Go.", trigger="regenerate-message") == ""
+    assert await visitor.say("Go.", again=True, trigger="regenerate-message") == ""
     assert (visitor.text, shop.outside, shop.chat().pending) == ("Done.", ["pay 5", "undone"], ())
 
 
@@ -728,17 +727,17 @@ async def two_tabs(path: str, needs: str, actions: list[Any]) -> None:
     shop = Shop(needs=needs, limits=ThreadLimits(per_minute=10_000))
     shop.model = ScriptedAdapter(Clerk())
     tabs = [VISITORS[path](shop.process()) for _ in range(2)]
-    tabs[1]._sent = 1_000
     for tab in tabs:
         tab.strict = False
     seen: list[dict[str, Any]] = []
     await tabs[0].say("1")
-    for kind, number, detail in [*actions, ("say", 0, 0)]:
+    for kind, number, detail in [*actions, ("reload", 0, None), ("say", 0, 0)]:
         tab, before = tabs[number], dict(shop.rows)
         parts = [part for message in ui_messages(shop.chat()) for part in message["parts"]]
         open_ids = [part["approval"]["id"] for part in parts if part.get("state") == "approval-requested"]
         problem, valid = "", True
         if kind == "say":
+            valid = [message.key for message in shop.chat().messages if message.by_user][-1] in tab.sent
             problem = await tab.say(str(detail))
         elif kind in ("decide", "repeat") and (known := seen if kind == "repeat" else list(tab.questions.values())):
             at, approved = detail

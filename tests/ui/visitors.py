@@ -27,7 +27,7 @@ class Visitor:
         self.questions: dict[str, dict[str, Any]] = {}
         self.unanswered: list[str] = []
         self.text, self.asked = "", False
-        self._sent = 0
+        self.sent: list[str] = []
 
     def connect(self, threads: Threads) -> None:
         self._page = Page(threads, self.path)
@@ -47,10 +47,12 @@ class Visitor:
     def show(self, chunk: dict[str, Any]) -> str | None:
         raise NotImplementedError
 
-    def user(self, text: str) -> dict[str, Any]:
-        self._sent += 1
-        key = f"m{self._sent}"
-        return {"id": key, "role": "user", "content": text, "parts": [{"type": "text", "text": text}]}
+    def user(self, text: str, *, again: bool = False) -> list[dict[str, Any]]:
+        """The user's messages, the newest with this text; if it comes `again`, it is the last one."""
+        if not again:
+            self.sent.append(f"m{id(self)}-{len(self.sent)}")
+        newest = {"content": text, "parts": [{"type": "text", "text": text}]}
+        return [{"id": key, "role": "user", **(newest if key == self.sent[-1] else {})} for key in self.sent]
 
     def _ended(self, call_id: str, state: str) -> None:
         self.states[call_id] = state
@@ -63,8 +65,8 @@ class VercelVisitor(Visitor):
     def part(self, call_id: str, state: str, **fields: Any) -> dict[str, Any]:
         return {"type": "dynamic-tool", "toolName": "?", "toolCallId": call_id, "state": state, "input": {}, **fields}
 
-    async def say(self, text: str, **fields: Any) -> str:
-        return await self.post(messages=[self.user(text)], **fields)
+    async def say(self, text: str, *, again: bool = False, **fields: Any) -> str:
+        return await self.post(messages=self.user(text, again=again), **fields)
 
     async def tell(self, *parts: dict[str, Any]) -> str:
         return await self.post(messages=[{"id": "a1", "role": "assistant", "parts": parts}], messageId="a1")
@@ -102,6 +104,7 @@ class VercelVisitor(Visitor):
     async def reload(self) -> None:
         self.states, self.questions = {}, {}
         messages = json.loads((await self._page.get(f"id={self.thread}"))[1])
+        self.sent = [message["id"] for message in messages if message["role"] == "user"]
         for part in (part for message in messages for part in message["parts"] if part["type"] == "dynamic-tool"):
             self.states[part["toolCallId"]] = part["state"]
             if part["state"] == "approval-requested":
@@ -118,8 +121,8 @@ class AgUiVisitor(Visitor):
     path = "ag-ui"
     tools: tuple[dict[str, Any], ...] = ()
 
-    async def say(self, text: str, **fields: Any) -> str:
-        return await self.post(messages=[self.user(text)], tools=self.tools, **fields)
+    async def say(self, text: str, *, again: bool = False, **fields: Any) -> str:
+        return await self.post(messages=self.user(text, again=again), tools=self.tools, **fields)
 
     async def resume(self, *entries: dict[str, Any]) -> str:
         messages = [{"id": "a1", "role": "assistant", "toolCalls": []}]
@@ -162,6 +165,7 @@ class AgUiVisitor(Visitor):
     async def reload(self) -> None:
         self.states = {}
         history = json.loads((await self._page.get(f"threadId={self.thread}"))[1])
+        self.sent = [message["id"] for message in history["messages"] if message["role"] == "user"]
         for message in history["messages"]:
             for call in message.get("toolCalls", ()):
                 self.states[call["id"]] = "input-available"

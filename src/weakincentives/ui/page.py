@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weakincentives.content import Part, Text
-from weakincentives.errors import OutputParseError
+from weakincentives.errors import OutputParseError, SerdeError
 from weakincentives.prompt import StructuredOutputConfig, parse_structured_output
 from weakincentives.runtime import (
     ApprovalNeeded,
@@ -220,7 +220,7 @@ def _reply_events(message: Message, output: StructuredOutputConfig | None, *, la
         if message.text:
             yield TextDelta(message.text)
     elif last:
-        with suppress(OutputParseError):  # It was stopped, or never accepted.
+        with suppress(OutputParseError, SerdeError):  # It was stopped, never accepted, or cannot be written.
             yield PartialOutput(dump(parse_structured_output(message.text, output)))
     for call in message.tool_calls:
         yield ToolStarted(call.id, page_name(call.name), call.arguments)

@@ -99,6 +99,14 @@ def _effects(effects: Effects, clean: Redactor) -> dict[str, Any]:
     }
 
 
+def check_show(show: Show | None) -> Show | None:
+    if show is None or callable(show):
+        return show
+    raise TypeError(
+        f"show must be a function of a ToolEnded, got {show!r}; write show=lambda ended: True to show every result"
+    )
+
+
 def from_show(show: Show | None, event: ToolEnded | ApprovalNeeded) -> Any:
     """The answer of `show`: True, False, or data."""
     if show is None:

@@ -1,9 +1,9 @@
 """The request of a page, read and checked, and the reasons to refuse it.
 
 A page sends its whole history. Only its newest message is used, since the session holds the rest, including which
-sections were opened; the ids of the earlier ones say whether the page knows the newest exchange. A file id is refused:
-it would let a page read what others uploaded to the provider. Of a decision about a call that waits, only the id, the
-verdict, the reason and edited arguments are used: the call is in the session.
+sections were opened; the ids of the earlier ones say whether the page knows the newest exchange, unless it sends none.
+A file id is refused: it would let a page read what others uploaded to the provider. Of a decision about a call that
+waits, only the id, the verdict, the reason and edited arguments are used: the call is in the session.
 """
 
 from __future__ import annotations
@@ -96,8 +96,7 @@ class Asked:
         return bool(self.verdicts or self.results)
 
     def check_length(self, limit: int) -> None:
-        length = sum(len(part.text) for part in self.content if isinstance(part, Text))
-        length += sum(verdict.length for verdict in self.verdicts.values())
+        length = len(text_of(self.content)) + sum(verdict.length for verdict in self.verdicts.values())
         if length > limit:
             raise Refused(413, f"A message may have at most {limit:,} characters, got {length:,}.")
 
@@ -140,8 +139,8 @@ def received(chat: Conversation[Any], asked: Asked) -> Message | None:
     if at is None:
         if asked.edits:
             raise Refused(409, EDITED)
-        known = [keys[key] for key in asked.earlier if key in keys]
-        if known and known[-1] < newest:
+        known = {keys[key] for key in asked.earlier if key in keys}
+        if newest not in known and (known or (asked.key and sent and sent[newest].key)):
             raise Refused(409, BEHIND)
         media = len(asked.content) > 1 or not isinstance(asked.content[0], Text)
         return Message("user", text_of(asked.content), parts=asked.content if media else (), key=asked.key)

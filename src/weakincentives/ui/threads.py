@@ -21,7 +21,7 @@ from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
 from weakincentives.ui.page import FAILED, Failed
-from weakincentives.ui.questions import Show
+from weakincentives.ui.questions import Show, check_show
 from weakincentives.ui.requests import (
     BEHIND,
     MAX_ID,
@@ -56,10 +56,11 @@ class StaleThreadError(WinkError):
 class ThreadLimits:
     """The limits of requests. Longer bodies and messages are answered with status 413, too many requests with 429.
 
-    `body_bytes` and `message_length`, in characters, limit one request; `requests` those of one thread that are waiting
-    or being answered, and `per_minute` those that it has begun within a minute. An owner has at most `threads` in
-    memory, where there are at most `in_memory` altogether: beyond them, the one that was idle longest leaves. A page
-    may declare at most `page_tools`, together as long as a message; 0 refuses them.
+    `body_bytes` limits one request with its files, and `message_length` its text, names of files included, in
+    characters; `requests` limits those of one thread that are waiting or being answered, and `per_minute` those that it
+    has begun within a minute. An owner has at most `threads` in memory, where there are at most `in_memory` altogether:
+    beyond them, the one that was idle longest leaves. A page may declare at most `page_tools`, together as long as a
+    message; 0 refuses them.
     """
 
     body_bytes: int = 10_000_000
@@ -72,9 +73,9 @@ class ThreadLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            least = 0 if field.name == "page_tools" else 1
-            if (value := getattr(self, field.name)) < least:
-                raise ValueError(f"{field.name} must be at least {least}, got {value}")
+            value, least = getattr(self, field.name), 0 if field.name == "page_tools" else 1
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{field.name} must be a whole number of at least {least}, got {value!r}")
 
 
 class Exchange:
@@ -138,6 +139,10 @@ class Exchange:
         self.refuse(Refused(409, INTERRUPTED))
         self._events.put_nowait(None)
 
+    def answers(self, asked: Asked) -> bool:
+        """True if this will answer the message, so that the page has sent it twice."""
+        return bool(asked.key) and self.asked.key == asked.key and not asked.again and not self.is_over
+
     def stop(self) -> None:
         """Stop it where it stands, once: it ends by itself from then on, and the next one waits for that."""
         if self.task is not None and not self.task.cancelling():
@@ -185,8 +190,11 @@ class Thread:
         assert self._opened is not None
         try:
             await asyncio.shield(self._opened)
-        except Exception:
-            self._keeper = None
+        except BaseException:
+            # An opening that hangs ends with the message that waits for it; the next one tries again.
+            keeper, self._keeper = self._keeper, None
+            keeper.cancel()
+            await finish(keeper)
             raise
 
     async def close(self) -> None:
@@ -209,7 +217,10 @@ class Thread:
                 logger.warning("Thread %r could not be closed", self.key, exc_info=error)
             else:
                 opened.set_exception(error)
-                opened.exception()  # Retrieved, since the exchange may have been stopped.
+        finally:
+            if not opened.done():  # Cancelled, perhaps by code of a resource.
+                opened.set_exception(RuntimeError("The conversation was cancelled while it was opened"))
+            opened.exception()  # Retrieved, since the exchange may have been stopped.
 
 
 class Threads:
@@ -219,8 +230,9 @@ class Threads:
     called before every exchange and returns the stored snapshot (or its text) and its version, or None for an unknown
     thread; a conversation in memory of another version is replaced. `save(thread, chat, version)` is called after every
     exchange, however it ended: it stores the conversation on top of that version (None for a new thread) and returns
-    the new one, or raises `StaleThreadError`. So several processes can serve one store, and none overwrites what
-    another has stored. All may be async; if not, they run in a worker thread.
+    the new one, or raises `StaleThreadError`. Without `load`, it may return nothing. So
+    several processes can serve one store, and none overwrites what another has stored. All may be async; if not, they
+    run in a worker thread.
 
     A page chooses the id of its thread. `owner(request)` returns who has sent a request, as your own code has
     authenticated it; ids are then `"owner/thread"`, and a request without an owner (None or "") is refused. `show` says
@@ -244,13 +256,26 @@ class Threads:
         idle: float | None = 600,
         options: Callable[[Chat, Request], RunOptions | Awaitable[RunOptions | None] | None] | None = None,
     ) -> None:
+        for name, given, function in (
+            ("make", "thread, request", make),
+            ("load", "thread", load),
+            ("save", "thread, chat, version", save),
+            ("owner", "request", owner),
+            ("options", "chat, request", options),
+        ):
+            if not callable(function) and (function is not None or name == "make"):
+                raise TypeError(f"{name} must be a function, {name}({given}), got {function!r}")
+        if load is not None and save is None:
+            raise TypeError("load= needs save=, which stores what load(thread) returns; pass both")
+        if limits is not None and not isinstance(limits, ThreadLimits):
+            raise TypeError(f"limits must be ThreadLimits(...), got {limits!r}")
         self._make = make
         self._load = load
         self._save = save
         self._owner = owner
         self._idle = idle
         self._options = options
-        self.show = show
+        self.show = check_show(show)
         self.limits = ThreadLimits() if limits is None else limits
         # Ordered by last use, the most recent last.
         self._threads: dict[str, Thread] = {}
@@ -262,12 +287,12 @@ class Threads:
         tools = asked.page_tools(self.limits.page_tools, self.limits.message_length)
         key, owner = await self._key(request, asked.thread)
         thread = self._threads.get(key) or self._added(key, owner)
-        under_way = None if thread.exchange is None or thread.exchange.is_over else thread.exchange
-        if under_way is not None and asked.key and under_way.asked.key == asked.key:
+        under_way = thread.exchange
+        if under_way is not None and under_way.answers(asked):
             raise Refused(409, RECEIVED)
-        if under_way is not None and not asked.content:
+        if under_way is not None and not asked.content and not under_way.is_over:
             raise Refused(409, UNDER_WAY)
-        if under_way is not None and thread.chat is not None:
+        if under_way is not None and thread.chat is not None and asked.content:
             received(thread.chat, asked)  # A message that is refused stops no other.
         thread.admit(self.limits)
         # Nothing is awaited from here on until it is counted, so that the thread cannot leave memory.
@@ -369,8 +394,10 @@ class Threads:
         if self._save is None:
             return None
         try:
-            thread.version = await _called(self._save, thread.key, chat, thread.version, whole=True)
-            thread.saved = True
+            version = await _called(self._save, thread.key, chat, thread.version, whole=True)
+            if version is None and self._load is not None:
+                raise TypeError("save must return the new version of the thread, as load will, got None")
+            thread.version, thread.saved = version, True
         except StaleThreadError:
             logger.warning("Thread %r was not saved: the store has another version", thread.key)
             thread.chat, thread.saved = None, True
