@@ -112,7 +112,7 @@ def question(tool: str, arguments: str, effects: Effects | None, note: str = "")
 
 def waiting_calls(session: Session) -> dict[str, PendingCall]:
     """The calls that wait for a decision, by id."""
-    return {call.call_id: call for call in session[PendingCall].view()}
+    return {call.call_id: call for call in session[PendingCall].view()} if PendingCall in session else {}
 
 
 def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_name: str) -> None:

@@ -22,6 +22,7 @@ from weakincentives.errors import (
     WinkError,
     callers_traceback,
 )
+from weakincentives.filesystem import StaleFilesError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     AnyTool,
@@ -195,7 +196,7 @@ class ToolExecutor:
     def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call, from checking it to recording it, or to asking a person about it."""
         session, scope = self.context.session, self.context.scope
-        waiting = waiting_calls(session).get(call.id) if len(session[PendingCall]) else None
+        waiting = waiting_calls(session).get(call.id)
         decision = None if waiting is None else (scope.decisions or {}).pop(call.id, None)
         if waiting is None:
             scope.meter.begin_tool_call(self.context.prompt.name)
@@ -408,6 +409,11 @@ class ToolExecutor:
             approved = None if running.shown is None else running.shown.effects
             if not effects or (approved is not None and approved.digest == effects.digest):
                 return None
+        except StaleFilesError as error:
+            # Another call wrote to the same files at the same time.
+            problem = f"Tool '{running.tool.name}' was undone, because files changed while it ran: {error}"
+            running.result, running.message = ToolResult(problem, success=False), ""
+            return None
         except (ResourceError, SerdeError) as error:
             problem = f"The effects of tool '{running.tool.name}' cannot be shown for approval: {error}"
             self._programming_error(problem, error, running)

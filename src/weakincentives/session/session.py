@@ -226,6 +226,10 @@ class Session(Displayed):
             )
         self._store.reset(snapshot.marks, preserve_logs=preserve_logs, keep=keep)
 
+    def __contains__(self, slice_type: type) -> bool:
+        """True if the slice of this type has items; at less cost than to ask the slice."""
+        return self._store.has_items(slice_type)
+
     def initial(self, slice_type: type) -> tuple[list[Any], int]:
         """What the slice holds before anything was written to it, as a mark."""
         with self._store.lock:

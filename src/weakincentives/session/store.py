@@ -44,6 +44,10 @@ class SliceStore:
     def __contains__(self, slice_type: type) -> bool:
         return slice_type in self._columns
 
+    def has_items(self, slice_type: type) -> bool:
+        column = self._columns.get(slice_type)
+        return column is not None and column.length > 0
+
     def column(self, slice_type: type) -> Column:
         """The slice of this type, installed on first use. The caller holds the lock."""
         return self._columns.get(slice_type) or self._add(slice_type)
