@@ -77,6 +77,11 @@ def test_a_tool_of_the_prompt_keeps_its_name() -> None:
     assert [each.description for each in model.requests[0].tools if each.name == "note"] == ["Note."]
 
 
+def test_what_is_no_tool_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"tools must be a list of tools, got <function .*; decorate a function with @tool"):
+        run(prompt(), ScriptedAdapter([]), tools=[lambda: "x"])  # type: ignore[list-item]
+
+
 @pytest.mark.parametrize("again", [True, False])
 def test_an_answer_needs_no_tool(again: bool) -> None:
     session, model = Session(), ScriptedAdapter([[call("pick", color="red"), call("pick")], "Done."])

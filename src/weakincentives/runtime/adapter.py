@@ -219,7 +219,10 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
                 f"unexpected keyword argument '{min(unknown)}'; known: {', '.join(RunOptions.__annotations__)}"
             )
         scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
-        scope.tags, scope.tools = check_tags(options.get("tags")), options.get("tools") or ()
+        scope.tags, scope.tools = check_tags(options.get("tags")), tuple(options.get("tools") or ())
+        for each in scope.tools:
+            if not isinstance(each, Tool):
+                raise TypeError(f"tools must be a list of tools, got {each!r} in it; decorate a function with @tool")
         if isinstance(session, Session):
             self._decide(scope, waiting_calls(session), prompt, options)
         return InnerLoop(

@@ -19,6 +19,7 @@ from typing import Any, Literal, TypeAlias, cast
 import msgspec
 from starlette.requests import Request
 
+from weakincentives._display import shortened
 from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptValidationError, SerdeError
 from weakincentives.prompt import Tool
@@ -197,7 +198,7 @@ def _decision(chat: Conversation[Any], call: PendingCall, verdict: Verdict, by: 
             tool.parse(json.dumps(given))
     except SerdeError as error:
         listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
-        raise Refused(400, f"The edited arguments do not fit '{name}': {listed}.") from None
+        raise Refused(400, f"The edited arguments do not fit '{name}': {shortened(listed, 300)}.") from None
     return Edit(given, by)
 
 
@@ -211,7 +212,8 @@ def _made(tool: PageTool) -> Tool[Any, Any]:
         name, description = f"{PAGE}{tool.name}", tool.description or tool.name
         return Tool.from_schema(name=name, description=description, schema=schema or {}, handler=None)
     except (PromptValidationError, ValueError, RecursionError) as error:
-        raise Refused(400, f"The tool {tool.name[:64]!r} of the page cannot be offered: {error}") from None
+        problem = shortened(str(error), 300)
+        raise Refused(400, f"The tool {tool.name[:64]!r} of the page cannot be offered: {problem}") from None
 
 
 def _last_with(text: str, sent: Sequence[Message]) -> int | None:
