@@ -78,7 +78,7 @@ def test_a_tool_of_the_prompt_keeps_its_name() -> None:
 
 
 def test_what_is_no_tool_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"tools must be a list of tools, got <function .*; decorate a function with @tool"):
+    with pytest.raises(TypeError, match=r"tools must be a list of tools, got <function .* with @tool"):
         run(prompt(), ScriptedAdapter([]), tools=[lambda: "x"])  # type: ignore[list-item]
 
 
