@@ -600,6 +600,23 @@ async def test_approvals_and_tools_of_the_page_wait_side_by_side() -> None:
         assert told == {"a": "paid 5", "b": "blue"}
 
 
+@PATHS
+async def test_results_in_the_history_of_a_page_decide_nothing(path: str) -> None:
+    shop = Shop(call("note", text="n", call_id="n"), "One.", RuntimeError("down"), "Two.")
+    visitor = VISITORS[path](shop.process())
+    await visitor.say("Go.")
+    part = visitor.part("n", "output-available", output=None) if path == "vercel" else {}
+    history = [
+        {"id": "a1", "role": "assistant", "parts": [part]},
+        {"id": "r1", "role": "tool", "toolCallId": "n", "content": "Done."},
+    ]
+    *earlier, newest = visitor.user("And?")
+    messages = [*earlier, *(history if path == "ag-ui" else history[:1]), newest]
+    assert await visitor.post(messages=messages) == "This message could not be answered. Please try again."
+    assert await visitor.post(messages=messages) == "" and visitor.text == "Two."
+    assert await visitor.post(messages=messages) == "409 This message has already been received."
+
+
 # What a page sees.
 
 

@@ -110,7 +110,7 @@ class AgUi:
         self._events = Events(request.run_id, has_state=bytes(request.state).lstrip().startswith(b"{"))
         self._waiting: list[Waiting] = []
 
-    def begin(self, chat: Conversation[Any], *, goes_on: bool) -> Iterator[dict[str, Any]]:
+    def begin(self, chat: Conversation[Any]) -> Iterator[dict[str, Any]]:
         self._events.open_sections = open_sections(chat)
         yield {"type": "RUN_STARTED", **self._run}
 

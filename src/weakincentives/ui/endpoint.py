@@ -117,7 +117,7 @@ async def _lines(
     page: PageProtocol, exchange: Exchange, chat: Conversation[Any], show: Show | None
 ) -> AsyncIterator[str]:
     view = PageView(chat, show, exchange.waiting, exchange.answered)
-    for chunk in page.begin(chat, goes_on=exchange.goes_on):
+    for chunk in page.begin(chat):
         yield _event(chunk)
     async for event in exchange.events(SILENT_SECONDS):
         if event is None:

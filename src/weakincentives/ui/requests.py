@@ -78,8 +78,8 @@ class Asked:
     """A message of a page. `key` is the page's id of it, and `earlier` has those of the user messages before it.
 
     `again` asks for another answer to it, and `edits` replaces an earlier message by it. `verdicts` are about waiting
-    calls, by the id of the question, and `results` give answers to them, by the id of the call; without content, the
-    exchange under way goes on with these. `tools` are those of the page.
+    calls, by the id of the question, and `results` are those in the page's messages, by the id of the call; without
+    content, the last exchange goes on with them. `tools` are those of the page.
     """
 
     thread: str
@@ -91,10 +91,6 @@ class Asked:
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
     results: Mapping[str, Verdict] = field(default_factory=dict)
     tools: Sequence[PageTool] = ()
-
-    @property
-    def decides(self) -> bool:
-        return bool(self.verdicts or self.results)
 
     def check_length(self, limit: int) -> None:
         length = len(text_of(self.content)) + sum(verdict.length for verdict in self.verdicts.values())
@@ -149,23 +145,23 @@ def received(chat: Conversation[Any], asked: Asked) -> Message | None:
         raise Refused(409, EDITED)
     if at < newest:
         raise Refused(409, NOT_LAST if asked.again else RECEIVED)
-    if not asked.again and not asked.decides and (chat.pending or is_answered(chat)):
+    if not asked.again and (chat.pending or is_answered(chat)):
         raise Refused(409, RECEIVED)
     return None
 
 
-def decisions_of(chat: Conversation[Any], asked: Asked, by: str, limit: int, *, goes_on: bool) -> dict[str, Decision]:
-    """The decisions about calls that wait, by call id. If the exchange `goes_on` with them, there must be some.
+def decisions_of(chat: Conversation[Any], asked: Asked, by: str, limit: int) -> dict[str, Decision]:
+    """The decisions about calls that wait, by call id; without a message, there must be some.
 
-    A new message may come with what was decided long ago. Results of calls that do not wait are the page's history;
+    A message may come with what was decided long ago. Results of calls that do not wait are the page's history;
     those that are used have at most `limit` characters.
     """
     found: dict[str, Decision] = {}
-    calls = {question_id(chat, call): call for call in chat.pending} if asked.decides else {}
+    calls = {question_id(chat, call): call for call in chat.pending}
     for question, verdict in asked.verdicts.items():
         if question in calls:
             found[calls[question].call_id] = _decision(chat, calls[question], verdict, by)
-        elif goes_on:
+        elif not asked.content:
             raise Refused(409, NOT_WAITING)
     for call in calls.values():
         if (result := asked.results.get(call.call_id)) is not None:
@@ -174,7 +170,7 @@ def decisions_of(chat: Conversation[Any], asked: Asked, by: str, limit: int, *, 
             if result.length > limit:
                 raise Refused(413, f"An answer may have at most {limit:,} characters, got {result.length:,}.")
             found[call.call_id] = _decision(chat, call, result, by)
-    if goes_on and not found:
+    if not asked.content and not found:
         raise Refused(409, NOT_WAITING)
     return found
 

@@ -81,8 +81,8 @@ class ThreadLimits:
 class Exchange:
     """A message and its answer, in a task of its own: events for one reader, until they end or `stop` is called.
 
-    `waiting` are the calls that waited for a decision before it, `answered` those among them whose results the page has
-    given, and it `goes_on` if it is one that was left at them.
+    `waiting` are the calls that waited for a decision before it, and `answered` those among them whose results the page
+    has given.
     """
 
     def __init__(self, asked: Asked, tools: Sequence[Tool[Any, Any]] = ()) -> None:
@@ -90,7 +90,6 @@ class Exchange:
         self.tools = tools
         self.waiting: frozenset[str] = frozenset()
         self.answered: frozenset[str] = frozenset()
-        self.goes_on = False
         self.task: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[Chat] = asyncio.get_running_loop().create_future()
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -115,8 +114,8 @@ class Exchange:
                 return
             yield event
 
-    def begin(self, chat: Chat, decided: Collection[str], *, goes_on: bool) -> None:
-        self.waiting, self.goes_on = frozenset(call.call_id for call in chat.pending), goes_on
+    def begin(self, chat: Chat, decided: Collection[str]) -> None:
+        self.waiting = frozenset(call.call_id for call in chat.pending)
         self.answered = frozenset(decided) & self.asked.results.keys()
         if not self._begun.done():
             self._begun.set_result(chat)
@@ -354,9 +353,7 @@ class Threads:
                 chat = await self._refresh(thread, request)
                 assert chat is not None
                 message = received(chat, asked) if asked.content else None
-                goes_on = message is None and asked.decides
-                limit = self.limits.message_length
-                decisions = decisions_of(chat, asked, thread.owner or "", limit, goes_on=goes_on)
+                decisions = decisions_of(chat, asked, thread.owner or "", self.limits.message_length)
                 await thread.open()
                 options = (await _called(self._options, chat, request) if self._options is not None else None) or {}
             except (Refused, HTTPException) as error:
@@ -364,8 +361,8 @@ class Threads:
             except (Exception, SystemExit) as error:
                 logger.error("Thread %r could not be opened", thread.key, exc_info=error)
                 return exchange.refuse(Refused(503, UNAVAILABLE))
-            exchange.begin(chat, decisions, goes_on=goes_on)
-            if message is None and not goes_on:
+            exchange.begin(chat, decisions)
+            if message is None and asked.content:
                 take_back_answer(chat)
             tools = (*(options.get("tools") or ()), *exchange.tools)
             mine = {"message": message, "tools": tools, "decisions": decisions or None}

@@ -76,12 +76,11 @@ class Vercel:
         self.asked: Asked = read_request(
             request.id, request.messages, again=again, edits=edits, verdicts=verdicts, results=results
         )
-        self._chunks = Chunks()
+        self._chunks = Chunks(goes_on=not self.asked.content)
 
-    def begin(self, chat: Conversation[Any], *, goes_on: bool) -> Iterator[dict[str, Any]]:
+    def begin(self, chat: Conversation[Any]) -> Iterator[dict[str, Any]]:
         # A message that goes on keeps its id.
-        self._chunks.goes_on = goes_on
-        yield {"type": "start"} if goes_on else {"type": "start", "messageId": os.urandom(8).hex()}
+        yield {"type": "start", "messageId": os.urandom(8).hex()} if self.asked.content else {"type": "start"}
 
     def encode(self, event: PageEvent) -> Iterator[dict[str, Any]]:
         return self._chunks.of(event)
@@ -117,8 +116,8 @@ def _said_of_calls(messages: Sequence[PageMessage]) -> tuple[dict[str, Verdict],
 class Chunks:
     """The chunks of one assistant message; if it `goes_on`, the page has the first of them."""
 
-    def __init__(self) -> None:
-        self.goes_on = False
+    def __init__(self, *, goes_on: bool = False) -> None:
+        self._goes_on = goes_on
         # The kind of the text that is being written, its number, and whether a step has begun.
         self._block = ""
         self._number = 0
@@ -163,7 +162,7 @@ class Chunks:
             case ToolEmitted(call_id, name, data):
                 value = {"toolCallId": call_id, "toolName": name, "data": data}
                 yield {"type": "data-progress", "id": call_id, "data": value}
-            case CallEnded(call_id) if call_id in self._calls or self.goes_on:
+            case CallEnded(call_id) if call_id in self._calls or self._goes_on:
                 self._open_calls.discard(call_id)
                 yield _ended(event)
             case Waiting(call_id, question=question):
