@@ -617,6 +617,46 @@ async def test_results_in_the_history_of_a_page_decide_nothing(path: str) -> Non
     assert await visitor.post(messages=messages) == "409 This message has already been received."
 
 
+@PATHS
+@pytest.mark.parametrize("dynamic", [True, False])
+async def test_a_typed_answer_comes_after_the_decision_and_after_restarts(path: str, dynamic: bool) -> None:
+    @tool(approval="call")
+    def act() -> str:
+        "Act."
+        return "acted"
+
+    sections = [
+        MarkdownSection(key="a", title="A", template="x", tools=[act]),
+        MarkdownSection(
+            key="b",
+            title="B",
+            template="y",
+            summary="z",
+            visibility=SectionVisibility.SUMMARY,
+            tools=[Tool[None, str](name="look", description="Look.", handler=None)],
+        ),
+    ]
+    calls = [call("act", call_id="1"), call("read_section", section_key="b", call_id="2")]
+    script = [calls, call("look", call_id="4"), '{"amount": 7}']
+    adapter = ScriptedAdapter(script, supports_dynamic_tools=dynamic)
+    chat = Conversation(Prompt[Paid](ns="t", key="typed", sections=sections), adapter=adapter)
+    visitor = VISITORS[path](Threads(lambda *_: chat))
+    assert await visitor.say("Go.") == ""
+    while visitor.questions or visitor.unanswered:
+        await visitor.reload()
+        (name,) = visitor.questions or visitor.unanswered
+        if name != "4":
+            assert await visitor.decide(name, True) == ""
+        elif path == "ag-ui":
+            assert await visitor.resolve(name, {"answer": "seen"}) == ""
+        else:
+            assert await visitor.answer(name, "seen") == ""
+    assert (visitor.text, chat.pending) == ("", ())
+    assert b'"amount": 7' in visitor.received and chat.messages[-1].text == '{"amount": 7}'
+    results = [message.text for message in chat.messages if message.role == "tool"]
+    assert "acted" in results and "seen" in results
+
+
 # What a page sees.
 
 

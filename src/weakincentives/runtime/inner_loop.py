@@ -234,7 +234,7 @@ class InnerLoop:
 
     def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         self._start.refresh_sections()
-        if self._start.beginning == "exchange" and waiting_calls(self.session):
+        if self._start.beginning == "exchange" and self.scope.attempt == 1 and waiting_calls(self.session):
             yield from self._settle()
         pending = yield from self._start.begin()
         pending = yield from self._check_waiting(pending)

@@ -166,7 +166,7 @@ def _results(messages: Sequence[PageMessage]) -> dict[str, Verdict]:
     """The tool messages after the last answer: results of the page's own tools, among those that the server sent."""
     found: dict[str, Verdict] = {}
     for message in reversed(messages):
-        if message.role == "tool":
+        if message.role == "tool" and message.tool_call_id is not None:
             failed = message.error is not None
             verdict = Verdict(reason=message.error or "") if failed else Verdict(answer=read_text(message.content))
             found.setdefault(message.tool_call_id, verdict)

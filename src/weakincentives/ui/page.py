@@ -107,6 +107,7 @@ class PageView:
         self._typed = typed_output(chat) is not None
         self._show = show
         self._waiting, self._answered = set(waiting), answered
+        self._begun: set[str] = set()
         self._held: list[str] = []
 
     def events(self, event: StreamEvent[Any] | Failed) -> Iterator[PageEvent]:
@@ -117,13 +118,17 @@ class PageView:
                 if self._held:
                     yield TextDelta("".join(self._held))
                     self._held.clear()
-                if event.call_id not in self._waiting:
+                # A call that waits is begun again when it is decided, and after a restart.
+                if event.call_id not in self._waiting | self._begun:
                     yield replace(event, name=page_name(event.name))
+                if isinstance(event, ToolStarted):
+                    self._begun.add(event.call_id)
             case ApprovalNeeded(call):
                 yield waiting(self._chat, call, self._show)
             case ToolEnded():
                 waited = event.call_id in self._waiting
                 self._waiting.discard(event.call_id)  # Some providers give an id again.
+                self._begun.discard(event.call_id)
                 if not waited or event.call_id not in self._answered:
                     yield call_ended(event, decided(self._chat) if waited else {}, self._show)
             case Restarted():

@@ -240,7 +240,7 @@ class PageMessage(msgspec.Struct):
     id: str = ""
     parts: msgspec.Raw = msgspec.Raw(b"[]")
     content: msgspec.Raw = msgspec.Raw(b'""')
-    tool_call_id: str = msgspec.field(name="toolCallId", default="")
+    tool_call_id: str | None = msgspec.field(name="toolCallId", default=None)
     error: str | None = None
 
 
