@@ -10,7 +10,7 @@ from typing import Any, Literal
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from tests.approval.test_decisions import Balance, Paid
+from tests.approval.bank import Balance, Paid
 from weakincentives import (
     Answer,
     Approve,
