@@ -22,11 +22,12 @@ from weakincentives import (
     Tool,
     ToolContext,
     call,
+    delegate,
     reducer,
     tool,
 )
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import SectionVisibility
+from weakincentives.prompt import PromptTemplate, SectionVisibility
 from weakincentives.runtime import ApprovalNeeded, CallDecided, PendingCall
 from weakincentives.ui import StaleThreadError, ThreadLimits, Threads, ui_messages
 
@@ -655,6 +656,44 @@ async def test_a_typed_answer_comes_after_the_decision_and_after_restarts(path: 
     assert b'"amount": 7' in visitor.received and chat.messages[-1].text == '{"amount": 7}'
     results = [message.text for message in chat.messages if message.role == "tool"]
     assert "acted" in results and "seen" in results
+
+
+@PATHS
+@pytest.mark.parametrize("way", ["stream", "reload"])
+async def test_calls_of_a_delegated_run_are_decided_with_the_call_that_the_page_knows(path: str, way: str) -> None:
+    @tool(approval="call")
+    def act(what: str) -> str:
+        "Act."
+        return f"did {what}"
+
+    child = PromptTemplate[Paid](
+        ns="t", key="child", sections=[MarkdownSection(key="a", title="A", template="x", tools=[act])]
+    )
+    helper = delegate(child, name="helper", description="Help.")
+    prompt: Prompt[None] = Prompt(
+        ns="t", key="parent", sections=[MarkdownSection(key="a", title="A", template="x", tools=[helper])]
+    )
+    calls = [call("act", what="one", call_id="1"), call("act", what="two", call_id="2")]
+    adapter = ScriptedAdapter([call("helper", call_id="h"), calls, '{"amount": 3}', "Done."])
+    chat = Conversation(prompt, adapter=adapter)
+    visitor = VISITORS[path](Threads(lambda *_: chat))
+    assert await visitor.say("Go.") == ""
+    for _ in range(2):
+        if not visitor.questions:
+            break
+        if way == "reload":
+            await visitor.reload()
+        assert (list(visitor.questions), visitor.states) == (["h"], {"h": "approval-requested"})
+        if path == "vercel":
+            assert await visitor.decide("h", True) == ""
+        else:
+            history = await visitor._page.get("threadId=t1")
+            entries = json.loads(history[1])["interrupts"]
+            payload = {"status": "resolved", "payload": {"approved": True}}
+            assert await visitor.resume(*({"interruptId": each["id"], **payload} for each in entries)) == ""
+    assert (visitor.text, visitor.states, chat.pending) == ("Done.", {"h": "output-available"}, ())
+    told = [message.text for request in adapter.requests for message in request.messages if message.role == "tool"]
+    assert {"did one", "did two"} <= set(told)
 
 
 # What a page sees.

@@ -124,7 +124,7 @@ class PageView:
                 if isinstance(event, ToolStarted):
                     self._begun.add(event.call_id)
             case ApprovalNeeded(call):
-                yield waiting(self._chat, call, self._show)
+                yield waiting(self._chat, call, self._show, self._waiting | self._begun)
             case ToolEnded():
                 waited = event.call_id in self._waiting
                 self._waiting.discard(event.call_id)  # Some providers give an id again.
@@ -176,7 +176,8 @@ def exchanges(chat: Conversation[Any], show: Show | None = None) -> list[PastExc
     """The exchanges so far, as a page would have received them, but for data that tools emitted."""
     messages, output, decisions = chat.messages, typed_output(chat), decided(chat)
     calls = {event.call_id: event for event in chat.session[ToolInvoked].view()}
-    questions = {call.call_id: waiting(chat, call, show) for call in chat.pending}
+    made = {call.id for message in messages for call in message.tool_calls} if chat.pending else set()
+    questions = [waiting(chat, call, show, made) for call in chat.pending]
     starts = [at for at, message in enumerate(messages) if message.by_user]
     return [
         PastExchange(
@@ -197,7 +198,7 @@ def _answer_events(
     answer: Sequence[Message],
     output: StructuredOutputConfig | None,
     calls: Mapping[str, ToolInvoked],
-    questions: Mapping[str, Waiting],
+    questions: Sequence[Waiting],
     decisions: Mapping[str, str],
     show: Show | None,
 ) -> Iterator[PageEvent]:
@@ -213,7 +214,7 @@ def _answer_events(
             yield WrittenAgain()
     ended_ids = {message.call_id for message in answer if message.role == "tool"}
     made = [call.id for message in answer for call in message.tool_calls if call.id not in ended_ids]
-    yield from (questions[call_id] for call_id in made if call_id in questions)
+    yield from (question for question in questions if question.call_id in made)
     if last >= 0:
         yield Finished()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
@@ -53,7 +53,13 @@ def question_id(chat: Conversation[Any], call: PendingCall) -> str:
     return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
 
-def waiting(chat: Conversation[Any], call: PendingCall, show: Show | None) -> Waiting:
+def known_id(call: PendingCall, made: Collection[str]) -> str:
+    """The id of the call that a page knows, of those `made`: one of a delegated run waits inside another."""
+    inside = (call_id for call_id in made if call.call_id.startswith(f"{call_id}/"))
+    return call.call_id if call.call_id in made else next(inside, call.call_id)
+
+
+def waiting(chat: Conversation[Any], call: PendingCall, show: Show | None, made: Collection[str]) -> Waiting:
     """The question about a call: its arguments and the paths it would change, and its effects if `show` says so."""
     found = False if call.effects is None else from_show(show, ApprovalNeeded(call))
     clean = Redactor()
@@ -64,7 +70,8 @@ def waiting(chat: Conversation[Any], call: PendingCall, show: Show | None) -> Wa
         details["effects"] = clean.data(effects) if isinstance(found, bool) else found
         lines += [call.effects.text] if found is True else [file.path for file in call.effects.files[:MAX_ITEMS]]
     text = shortened(clean.text("\n".join(lines)), MAX_TEXT)
-    return Waiting(call.call_id, call.tool, question_id(chat, call), text, details, call.needs == "answer")
+    shown_as, question = known_id(call, made), question_id(chat, call)
+    return Waiting(shown_as, call.tool, question, text, details, call.needs == "answer")
 
 
 def _paths(effects: Effects) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
 from weakincentives.ui.page import FAILED, Failed
-from weakincentives.ui.questions import Show, check_show
+from weakincentives.ui.questions import Show, check_show, known_id
 from weakincentives.ui.requests import (
     BEHIND,
     MAX_ID,
@@ -115,7 +115,8 @@ class Exchange:
             yield event
 
     def begin(self, chat: Chat, decided: Collection[str]) -> None:
-        self.waiting = frozenset(call.call_id for call in chat.pending)
+        made = {call.id for message in chat.messages for call in message.tool_calls} if chat.pending else set()
+        self.waiting = frozenset(known_id(call, made) for call in chat.pending)
         self.answered = frozenset(decided) & self.asked.results.keys()
         if not self._begun.done():
             self._begun.set_result(chat)

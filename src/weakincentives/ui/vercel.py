@@ -123,6 +123,7 @@ class Chunks:
         self._number = 0
         self._step = False
         self._waits = False
+        self._asked: set[str] = set()
         self._calls: set[str] = set()
         self._open_calls: set[str] = set()
 
@@ -167,7 +168,9 @@ class Chunks:
                 yield _ended(event)
             case Waiting(call_id, question=question):
                 self._waits = True
-                if not event.answer:
+                # A part has one approval: of several calls inside this one, the next is asked about after the first.
+                if not event.answer and call_id not in self._asked:
+                    self._asked.add(call_id)
                     descriptor = {"text": event.text, **event.details}
                     asked = {"approvalId": question, "toolCallId": call_id, "approvalDescriptor": descriptor}
                     yield {"type": "tool-approval-request", **asked}
