@@ -1,7 +1,8 @@
 """Chat in the browser:  python examples/web_chat.py [port]
 
 The page, `web_chat.html`, reads Vercel's message stream by hand; `/agent` is for the clients of AG-UI. Each visitor has
-an unguessable cookie, so that nobody reads the thread of another.
+an unguessable cookie, so that nobody reads the thread of another. Before the address of an order is changed, the
+visitor sees the difference and decides.
 """
 
 from __future__ import annotations
@@ -18,10 +19,32 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from examples.shop import any_adapter, template
-from weakincentives import Budget, Conversation, Deadline, Prompt
+from examples import shop
+from weakincentives import Budget, Conversation, Deadline, MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.runtime import ProviderAdapter
 from weakincentives.ui import Threads, ag_ui, vercel_ai
+
+
+@tool(approval="effects")
+def change_address(order: int, address: str, *, context: ToolContext) -> str:
+    "Change where an order is sent."
+    files, path = context.resources.get(Filesystem), f"orders/{order}.txt"
+    lines = [f"to: {address}" if line.startswith("to: ") else line for line in files.read(path).splitlines()]
+    files.write(path, "\n".join([*lines, ""]))
+    return f"Order {order} goes to {address}."
+
+
+orders = MarkdownSection(
+    key="orders", title="Orders", template="The customer has ordered tea, order 7.", tools=[change_address]
+)
+template = PromptTemplate(ns="examples", key="web_chat", sections=[*shop.template.sections, orders])
+
+
+def conversation(adapter: ProviderAdapter) -> Conversation[None]:
+    files = InMemoryFilesystem({"orders/7.txt": "tea: sencha\nto: 1 Mill Lane\n"})
+    prompt = Prompt(template).bind(resources={Filesystem: files})
+    return Conversation(prompt, adapter=adapter, budget=Budget(max_turns=20))
 
 
 def page(request: Request) -> Response:
@@ -33,8 +56,9 @@ def page(request: Request) -> Response:
 
 def application(adapter: ProviderAdapter) -> Starlette:
     threads = Threads(
-        lambda thread, request: Conversation(Prompt(template), adapter=adapter, budget=Budget(max_turns=20)),
+        lambda thread, request: conversation(adapter),
         owner=lambda request: request.cookies.get("visitor"),
+        show=lambda event: event.name == "change_address",
         options=lambda chat, request: {"deadline": Deadline.after(120)},
     )
     return Starlette(
@@ -47,4 +71,4 @@ def application(adapter: ProviderAdapter) -> Starlette:
 
 
 if __name__ == "__main__":
-    uvicorn.run(application(any_adapter()), port=int(sys.argv[1]) if len(sys.argv) > 1 else 8000)
+    uvicorn.run(application(shop.any_adapter()), port=int(sys.argv[1]) if len(sys.argv) > 1 else 8000)

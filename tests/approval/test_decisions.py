@@ -30,7 +30,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.prompt import CollapseSection
+from weakincentives.prompt import CollapseSection, SectionVisibility
 from weakincentives.runtime import ApprovalNeeded, CallDecided, Completed, MainLoop, PendingCall, RunEnded, ToolInvoked
 
 OUTSIDE: list[str] = []
@@ -256,6 +256,24 @@ def test_a_conversation_decides_or_goes_on(needs: str) -> None:
     assert (["pay 5"] if needs == "call" else ["pay 5", "pay 6", "undone"]) == OUTSIDE
     assert chat.pending == ()
     assert chat.send("Thanks.").text == "Fine."
+
+
+@pytest.mark.parametrize("needs", ["call", "effects"])
+@pytest.mark.parametrize("dynamic", [True, False])
+def test_a_call_that_waits_outlives_the_restart_of_its_exchange(needs: str, dynamic: bool) -> None:
+    closed = MarkdownSection(
+        key="more", title="More", template="x", summary="s", visibility=SectionVisibility.SUMMARY, tools=tools(None)[1:]
+    )
+    pay = MarkdownSection(key="pay", title="Pay", template="Pay bills.", tools=tools(needs)[:1])
+    prompt: Prompt[None] = Prompt(ns="tests", key="restart", sections=[pay, closed])
+    prompt.bind(resources={Filesystem: InMemoryFilesystem({"log.txt": "begin\n"})})
+    script = [[call("pay", amount=5), call("read_section", section_key="more")], call("note", text="n"), "Done."]
+    chat = Conversation(prompt, adapter=(model := ScriptedAdapter(script, supports_dynamic_tools=dynamic)))
+    (pending,) = chat.send("Go.").pending
+    assert chat.decide({pending.call_id: Approve()}).text == "Done."
+    told = [message.text for message in model.requests[-1].messages if message.role == "tool"]
+    assert {"paid 5", "noted"} <= set(told) and len(told) == 3
+    assert OUTSIDE == ["pay 5"]
 
 
 def test_a_message_may_come_with_the_decisions_and_results_come_first() -> None:

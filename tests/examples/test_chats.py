@@ -113,3 +113,47 @@ def test_the_page_can_stop_an_answer(browser: Browser) -> None:
         page.click("text=Send")
         page.get_by_text("Shorter.").wait_for()
         page.close()
+
+
+CHANGE = [call("change_address", order=7, address="2 Hill Road"), "Anything else?", "It goes to the old one."]
+
+
+@pytest.mark.parametrize("way", ["at once", "after a reload"])
+@pytest.mark.parametrize("verdict", ["Approve", "Deny"])
+def test_a_visitor_sees_the_difference_and_decides(browser: Browser, verdict: str, way: str) -> None:
+    from examples.web_chat import application
+
+    with serving(application(ScriptedAdapter(CHANGE))) as url:
+        page = browser.new_page()
+        page.goto(url)
+        page.fill("input[name=text]", "Order 7 goes to 2 Hill Road.")
+        page.click("text=Send")
+        page.locator(".question").wait_for()
+        if way == "after a reload":
+            page.reload()
+        shown = page.locator(".question pre").inner_text()
+        assert "-to: 1 Mill Lane\n+to: 2 Hill Road" in shown
+        page.click(f"text={verdict}")
+        page.get_by_text("Anything else?").wait_for()
+        lines = page.locator("#log p").all_text_contents()
+        assert ("denied" in lines) is (verdict == "Deny")
+        assert page.locator(".question").count() == 0
+        page.reload()
+        page.get_by_text("Anything else?").wait_for()
+        assert page.locator("#log p").all_text_contents() == lines
+        page.close()
+
+
+def test_a_visitor_who_writes_instead_has_not_decided(browser: Browser) -> None:
+    from examples.web_chat import application
+
+    with serving(application(model := ScriptedAdapter(CHANGE))) as url:
+        page = browser.new_page()
+        page.goto(url)
+        for text, shown in (("It goes to 2 Hill Road.", ".question"), ("No, wait.", "text=Anything else?")):
+            page.fill("input[name=text]", text)
+            page.click("text=Send")
+            page.locator(shown).wait_for()
+        assert page.locator(".question").count() == 0
+        page.close()
+    assert model.requests[-1].messages[-2].text.startswith("Not decided")

@@ -59,6 +59,16 @@ def test_what_names_a_secret_stays_and_the_secret_goes(text: str, clean: str) ->
     assert Redactor().text(text) == clean
 
 
+def test_plain_data_is_redacted_in_texts_keys_and_under_names_of_secrets() -> None:
+    data = {"password": "swordfish", KEY: 1, "rows": [f"use {KEY}", 7, None], "inner": {"api_key": 42, "note": "x"}}
+    assert Redactor().data(data) == {
+        "password": "[redacted]",
+        "[redacted]": 1,
+        "rows": ["use [redacted]", 7, None],
+        "inner": {"api_key": "[redacted]", "note": "x"},
+    }
+
+
 @pytest.mark.parametrize(
     "text",
     [

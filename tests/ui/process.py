@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sqlite3
 import sys
@@ -12,8 +13,8 @@ import uvicorn
 
 from tests.disclosure.desk import desk
 from tests.ui.server import application
-from weakincentives.adapters.scripted import ScriptedAdapter
-from weakincentives.prompt import Prompt
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.prompt import Prompt, PromptTemplate, TextSection, tool
 from weakincentives.runtime import Conversation, ModelRequest
 from weakincentives.ui import StaleThreadError, Threads
 
@@ -44,14 +45,25 @@ class Store:
             return cursor.fetchall(), cursor.rowcount
 
 
-def answer(request: ModelRequest) -> str:
-    return f"{request.messages[-1].text}!"
+@tool(approval="call")
+def act(what: str) -> str:
+    "Act."
+    return f"{what} at {os.getpid()}"
+
+
+def answer(request: ModelRequest) -> Any:
+    text = request.messages[-1].text
+    return call("act", what="done", call_id="c") if text == "act" else f"{text}!"
 
 
 def main() -> None:
     store = Store(sys.argv[1])
+    acting = TextSection(key="act", title="Act", text="x", tools=[act])
+    template = PromptTemplate(ns="tests", key="acting", sections=[*desk().sections, acting])
     threads = Threads(
-        lambda thread, request: Conversation(Prompt(desk()), adapter=ScriptedAdapter(answer)), store.load, store.save
+        lambda thread, request: Conversation(Prompt(template), adapter=ScriptedAdapter(answer)),
+        store.load,
+        store.save,
     )
     listening = socket.create_server(("127.0.0.1", 0))
     sys.stdout.write(f"http://127.0.0.1:{listening.getsockname()[1]}\n")

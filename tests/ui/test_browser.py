@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from tests.npm_support import FOLDER, NpmModules
 from tests.ui.server import application, serving
 from tests.viewer.conftest import browser as browser
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolContext, ToolResult, tool
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult, tool
 from weakincentives.runtime import Conversation
 from weakincentives.ui import Threads
 
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.slow
 PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
 Visit = Callable[..., "Page"]
 Site = Callable[[Threads], AbstractContextManager[str]]
+Example = Callable[[ScriptedAdapter], AbstractContextManager[str]]
 
 
 @pytest.fixture(scope="module")
@@ -65,11 +66,11 @@ def visit(client: str, visitors: tuple[str, BrowserContext]) -> Iterator[Visit]:
     problems: list[str] = []
     opened: list[Page] = []
 
-    def visited(url: str) -> Page:
+    def visited(url: str, api: str = "") -> Page:
         page = context.new_page()
         opened.append(page)
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.goto(f"{url}/pages/index.html?client={client}&thread=t1")
+        page.goto(f"{url}/pages/index.html?client={client}&thread=t1" + (f"&api={api}" if api else ""))
         page.wait_for_selector("body[data-ready]", state="attached")
         return page
 
@@ -90,9 +91,10 @@ def site(visitors: tuple[str, BrowserContext]) -> Site:
 
     def served(threads: Threads) -> AbstractContextManager[str]:
         app = application(threads)
-        app.routes.append(Route("/pages/{name}", file))
+        app.routes.append(route)
         return serving(app)
 
+    route = served.route = Route("/pages/{name}", file)  # type: ignore[attr-defined]
     return served
 
 
@@ -255,13 +257,112 @@ def test_opened_sections_are_shown_and_stay_after_a_reload(client: str, visit: V
 
 
 @pytest.mark.parametrize("client", ["ag-ui"], indirect=True)
-def test_tools_of_the_page_are_refused_by_name(visit: Visit, site: Site, client: str) -> None:
-    with site(Threads(shop("Hello."))) as url:
+def test_a_tool_of_the_page_is_answered_by_the_page(visit: Visit, site: Site, client: str) -> None:
+    with site(Threads(shop(call("page.confirm", call_id="c"), "Good."))) as url:
         page = visit(url)
         tools = [{"name": "confirm", "description": "Ask.", "parameters": {"type": "object"}}]
         page.evaluate("tools => window.page.send('Hi.', tools)", tools)
-        (problem,) = page.evaluate("window.page.errors")
-    assert "Tools of the page are not supported: 'confirm'." in problem
+        reloaded(page).evaluate("tools => window.page.answer('Confirmed.', tools)", tools)
+        assert page.evaluate("window.page.errors") == []
+        before = messages(page)
+        assert [message.get("content") for message in before][-1] == "Good."
+        assert {"confirm {}", "assistant: Good."} <= set(page.inner_text("#log").split("\n\n"))
+        # What the page has said itself is a result, which it sees only where `show` says so.
+        assert [message["role"] for message in messages(reloaded(page))] == [message["role"] for message in before]
+
+
+CHANGE = [call("change_address", order=7, address="2 Hill Road"), "Anything else?", "Later."]
+
+
+@pytest.fixture
+def example(visitors: tuple[str, BrowserContext], site: Site) -> Example:
+    """Serves the example web chat, for a visitor with its cookie, with the page that uses the clients."""
+
+    @contextmanager
+    def served(model: ScriptedAdapter) -> Iterator[str]:
+        from examples.web_chat import application as web_chat
+
+        app = web_chat(model)
+        app.routes.append(site.route)  # type: ignore[attr-defined]
+        with serving(app) as url:
+            visitors[1].request.get(url)
+            yield url
+
+    return served
+
+
+@pytest.mark.parametrize("way", ["at once", "after a reload"])
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_visitor_of_the_example_sees_the_difference_and_decides(
+    client: str, visit: Visit, example: Example, approved: bool, way: str
+) -> None:
+    with example(model := ScriptedAdapter(CHANGE)) as url:
+        page = visit(url, api="/api/chat" if client == "ai" else "/agent")
+        say(page, client, "Order 7 goes to 2 Hill Road.")
+        page.get_by_text("approval-requested").wait_for()
+        if way == "after a reload":
+            reloaded(page)
+        assert "-to: 1 Mill Lane\n+to: 2 Hill Road" in str(page.text_content("#log"))
+        page.evaluate("approved => { window.page.decide(approved, 'not today') }", approved)
+        page.get_by_text("Anything else?").wait_for()
+        assert page.evaluate("window.page.errors") == []
+        for each in (page, reloaded(page)):
+            lines = each.inner_text("#log")
+            assert "approval-requested" not in lines and lines.count("Anything else?") == 1
+            if client == "ai":
+                state = "output-available" if approved else "output-denied"
+                assert f'change_address {{"order":7,"address":"2 Hill Road"}} {state}' in lines
+            else:
+                result = "Order 7 goes to 2 Hill Road." if approved else "The tool call was denied."
+                assert f"tool: {result}" in lines
+    told = model.requests[-1].messages[-1].text
+    assert told == ("Order 7 goes to 2 Hill Road." if approved else "A person denied this call: not today")
+
+
+@pytest.mark.parametrize("client", ["ag-ui"], indirect=True)
+def test_a_visitor_of_the_example_edits_the_arguments_and_is_asked_again(
+    client: str, visit: Visit, example: Example
+) -> None:
+    with example(model := ScriptedAdapter(CHANGE)) as url:
+        page = visit(url, api="/agent")
+        say(page, client, "Order 7 goes to 2 Hill Road.")
+        page.evaluate("window.page.edit_arguments({order: 7, address: '3 Hill Road'})")
+        assert "+to: 3 Hill Road" in page.inner_text("#log")
+        page.evaluate("window.page.decide(true)")
+        assert page.evaluate("window.page.errors") == []
+        assert "assistant: Anything else?" in page.inner_text("#log")
+    assert model.requests[-1].messages[-1].text.endswith("Order 7 goes to 3 Hill Road.")
+
+
+def test_a_message_over_a_waiting_call_leaves_it_undecided(client: str, visit: Visit, example: Example) -> None:
+    with example(model := ScriptedAdapter(CHANGE)) as url:
+        page = visit(url, api="/api/chat" if client == "ai" else "/agent")
+        say(page, client, "Order 7 goes to 2 Hill Road.")
+        if client == "ai":
+            say(page, client, "No, wait.")
+        else:  # The agent wants each interrupt addressed.
+            page.evaluate("window.page.say_instead('No, wait.')")
+        page.get_by_text("Anything else?").wait_for()
+        assert page.evaluate("window.page.errors") == []
+        assert "denied" in reloaded(page).inner_text("#log")
+        say(page, client, "Well?")
+        assert page.evaluate("window.page.errors") == [] and "Later." in page.inner_text("#log")
+    assert [message.text for message in model.requests[1].messages][-2].startswith("Not decided")
+
+
+@pytest.mark.parametrize("client", ["ai"], indirect=True)
+def test_a_tool_without_a_handler_is_answered_by_the_page(visit: Visit, site: Site, client: str) -> None:
+    ask = Tool[None, str](name="ask_user", description="Ask.", handler=None)
+    sections = [MarkdownSection(title="A", key="a", template="x", tools=[ask])]
+    template = PromptTemplate(ns="t", key="k", sections=sections)
+    model = ScriptedAdapter([call("ask_user"), "Blue it is."])
+    with site(Threads(lambda *_: Conversation(Prompt(template), adapter=model))) as url:
+        page = visit(url)
+        say(page, client, "Go.")
+        reloaded(page).evaluate("{ window.page.answer({color: 'blue'}) }")
+        page.get_by_text("Blue it is.").wait_for()
+        assert page.evaluate("window.page.errors") == []
+    assert model.requests[-1].messages[-1].text == '{"color":"blue"}'
 
 
 @pytest.mark.parametrize("client", ["ai"], indirect=True)

@@ -60,7 +60,7 @@ def parts(turn: dict[str, Any]) -> dict[str, Any]:
     def of(kind: str) -> list[dict[str, Any]]:
         return [part for part in turn["parts"] if part["type"] == kind]
 
-    ended = {"output-available": "succeeded", "output-error": "failed"}
+    ended = {"output-available": "succeeded", "output-error": "failed", "output-denied": "failed"}
     return {
         "text": [part["text"] for part in of("text")],
         "reasoning": [part["text"] for part in of("reasoning")],
@@ -115,6 +115,27 @@ def test_a_failed_tool_and_a_failed_exchange_look_failed_and_secrets_are_not_sho
     assert (first["tools"], first["text"]) == ([("refund", {"order": 7}, "failed")], ["Sorry."])
     assert second["errors"] == ["This message could not be answered. Please try again."]
     assert (third["text"], third["errors"]) == (["Here."], [])
+
+
+@pytest.mark.parametrize(("verdict", "told"), [("approve:", "paid 5"), ("deny:too much", "A person denied this call")])
+def test_calls_that_wait_are_decided_by_the_client(talk: Talk, verdict: str, told: str) -> None:
+    @tool(approval="call")
+    def pay(amount: int) -> str:
+        """Pay."""
+        return f"paid {amount}"
+
+    section = MarkdownSection(title="A", key="a", template="x", tools=[pay])
+    template = PromptTemplate(ns="t", key="k", sections=[section])
+    model = ScriptedAdapter([call("pay", amount=5, call_id="c"), "Done.", "Bye."])
+    threads = Threads(lambda thread, request: Conversation(Prompt(template), adapter=model))
+    with serving(application(threads)) as url:
+        first, second, third = talk(url, "Pay 5.", verdict, "Thanks.")
+    assert (first["tools"], first["text"], first["errors"]) == ([("pay", {"amount": 5}, None)], [], [])
+    ended = "succeeded" if verdict == "approve:" else "failed"
+    if talk.protocol != "ag-ui":  # type: ignore[attr-defined]
+        assert second["tools"] == [("pay", {"amount": 5}, ended)]
+    assert (second["text"], second["errors"], third["text"]) == (["Done."], [], ["Bye."])
+    assert model.requests[1].messages[-1].text.startswith(told)
 
 
 @dataclass(frozen=True)

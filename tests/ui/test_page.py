@@ -444,7 +444,10 @@ async def test_an_unknown_thread_has_no_history_and_is_not_made() -> None:
         raise AssertionError("made")
 
     assert await Page(Threads(make)).get("id=t1") == (200, "[]")
-    assert await Page(Threads(make), "ag-ui").get("threadId=t1") == (200, '{"messages": [], "state": {}}')
+    assert await Page(Threads(make), "ag-ui").get("threadId=t1") == (
+        200,
+        '{"messages": [], "state": {}, "interrupts": []}',
+    )
     assert (await Page(Threads(make)).get(""))[0] == 400
 
 

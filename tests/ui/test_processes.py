@@ -49,6 +49,20 @@ def test_messages_that_alternate_between_processes_are_all_kept(servers: list[st
     assert (history(a, "t1"), history(b, "t1")) == (kept, kept)
 
 
+def test_a_call_that_waits_at_one_process_is_decided_at_the_other(servers: list[str]) -> None:
+    a, b = servers
+    _, body = post(f"{a}/vercel", asked("act", "t1", key="1"))
+    (question,) = [chunk for chunk in chunks(body) if chunk["type"] == "tool-approval-request"]
+    approval = {"id": question["approvalId"], "approved": True}
+    part = {"type": "dynamic-tool", "toolCallId": "c", "state": "approval-responded", "approval": approval}
+    decision = {"id": "t1", "messages": [{"id": "2", "role": "assistant", "parts": [part]}]}
+    status, body = post(f"{b}/vercel", decision)
+    assert status == 200 and chunks(body)[-1]["type"] == "finish"
+    assert post(f"{a}/vercel", decision)[0] == post(f"{b}/vercel", decision)[0] == 409
+    (told,) = [text for text in history(a, "t1") if text.startswith("done at ")]
+    assert history(b, "t1")[-1] == told
+
+
 def test_messages_at_once_are_kept_or_told_as_failed(servers: list[str]) -> None:
     asks = [(servers[n % 2], f"q{n}", f"t{n % 3}") for n in range(60)]
     with ThreadPoolExecutor(8) as pool:

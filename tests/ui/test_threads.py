@@ -740,7 +740,7 @@ def test_an_endpoint_without_threads_is_refused_when_it_is_made(endpoint: Any) -
             {"threadId": "t1", "runId": "r", "messages": [{"role": "user", "content": 7}]},
             "Expected `str | array`",
         ),
-        ("ag-ui", {**asked("Hi."), "resume": [{"interruptId": "1"}]}, "There is nothing to resume"),
+        ("ag-ui", {**asked("Hi."), "resume": [{"interruptId": "1"}]}, "missing required field `status`"),
     ],
 )
 async def test_a_request_that_cannot_be_read_is_refused_with_the_reason(path: str, body: Any, reason: str) -> None:
@@ -774,10 +774,10 @@ async def test_a_form_of_another_site_is_refused() -> None:
     assert status == 415
 
 
-async def test_tools_of_the_page_are_refused_by_name() -> None:
+async def test_tools_of_the_page_are_refused_by_name_where_the_application_wants_none() -> None:
     tools = [{"name": "confirm", "description": "", "parameters": {}}, {"name": "pick"}]
-    refused = "Tools of the page are not supported: 'confirm', 'pick'. Declare them on the server."
-    page = Page(scripted("Hello."), "ag-ui")
+    refused = "A page may declare at most 0 tools, got 2: 'confirm', 'pick'."
+    page = Page(scripted("Hello.", limits=ThreadLimits(page_tools=0)), "ag-ui")
     assert await page.send("Hi.", tools=tools) == (400, json.dumps({"error": refused}, separators=(",", ":")))
     assert await page.hear("Hi.", tools=[]) == "Hello."
 

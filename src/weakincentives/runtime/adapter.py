@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
@@ -12,7 +12,7 @@ from weakincentives._generics import AnyOutputT
 from weakincentives.content import Media
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import Overrides, Prompt, Tokenizer, default_tokenizer
+from weakincentives.prompt import Overrides, Prompt, Tokenizer, Tool, default_tokenizer
 from weakincentives.resources import ResourceCloseError
 from weakincentives.runtime.approval import Decisions, PendingCall, check_decisions, waiting_calls
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter
@@ -53,7 +53,8 @@ class RunOptions(TypedDict, total=False):
     run. `settings` override the adapter's, and `tags` are recorded with the run, as are the session's. A main loop
     passes `scope` to share one deadline and one budget between restarts; it replaces those two. A conversation passes
     `beginning` and `message` to take its next turn. `decisions` about calls that wait, by call id, continue the run of
-    the session; if there are none ({}), the calls are returned again.
+    the session; if there are none ({}), the calls are returned again. `tools` are offered in this run alone, besides
+    those of the prompt.
     """
 
     bus: EventSink | None
@@ -66,6 +67,7 @@ class RunOptions(TypedDict, total=False):
     beginning: Beginning
     message: Message | None
     decisions: Decisions | None
+    tools: Sequence[Tool[Any, Any]] | None
 
 
 class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
@@ -217,7 +219,10 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
                 f"unexpected keyword argument '{min(unknown)}'; known: {', '.join(RunOptions.__annotations__)}"
             )
         scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
-        scope.tags = check_tags(options.get("tags"))
+        scope.tags, scope.tools = check_tags(options.get("tags")), tuple(options.get("tools") or ())
+        for each in scope.tools:
+            if not isinstance(each, Tool):
+                raise TypeError(f"tools must be a list of tools, got {each!r} in it; decorate a function with @tool")
         if isinstance(session, Session):
             self._decide(scope, waiting_calls(session), prompt, options)
         return InnerLoop(

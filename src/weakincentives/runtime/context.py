@@ -185,10 +185,11 @@ class RunContext:
         return {**self.session.tags, **self.scope.tags}
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
-        """A tool by its section's key and its name; built-in tools have the key ''."""
+        """A tool by its section's key and its name; built-in tools and those of the run have the key ''."""
         if section_key:
             return self.presentation.find_tool(section_key, name)
-        return next((tool for tool in self.prompt.template.builtin_tools() if tool.name == name), None)
+        without_section = (*self.prompt.template.builtin_tools(), *self.scope.tools)
+        return next((tool for tool in without_section if tool.name == name), None)
 
     def save(self, **changes: Any) -> None:
         """Change the run's state in the session."""

@@ -120,6 +120,11 @@ class ApprovalNeeded:
 
     call: PendingCall
 
+    @property
+    def name(self) -> str:
+        """The name of the tool, as in other events of tools."""
+        return self.call.tool
+
 
 # No slots: `Completed[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
 @dataclass(frozen=True)

@@ -336,7 +336,10 @@ class ToolExecutor:
         attempt.params, ran, arguments = waiting.params, waiting.effects is not None, waiting.arguments
         attempt.rolled_back = ran
         if tool is None:
-            return self._record(attempt.failed(refusal))
+            attempt.failed(refusal)
+            if isinstance(decision, Answer):  # It needs no tool.
+                attempt.result = ToolResult(decision.text)
+            return self._record(attempt)
         if waiting.edited and isinstance(decision, Approve):
             attempt.notice = _EDITED.format(arguments)
         if isinstance(decision, Approve) and waiting.effects is not None and not refusal:

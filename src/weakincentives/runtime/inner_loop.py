@@ -252,7 +252,7 @@ class InnerLoop:
 
     def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         self._start.refresh_sections()
-        if self._start.beginning == "exchange" and waiting_calls(self.session):
+        if self._start.beginning == "exchange" and self.scope.attempt == 1 and waiting_calls(self.session):
             yield from self._settle()
         # The user went on while calls of this run, inside another, waited.
         gone_on = any(isinstance(decision, Undecided) for decision in self._decisions.values())

@@ -184,13 +184,15 @@ class OfferedTools:
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
 
     def _offers(self, view: View, *, initial: bool) -> list[Offer]:
-        """The tools that sections now offer, then those skipped, in the toolbox's form."""
+        """The tools that sections now offer, then those skipped, then the run's own, in the toolbox's form."""
         offers: dict[tuple[str, str], Offer] = {}
         for node, tool in (*view.offered(), *((node, tool) for node, tool, _ in view.skipped())):
             key = "" if node is None else node.key
             if isinstance(tool, HostedTool):
                 key, tool = next(iter(self._same_hosted(tool, view)), (key, tool))
             offers.setdefault((key, tool.name), Offer(ToolRef(key, tool.name, initial), tool))
+        for own in self.context.scope.tools:
+            offers.setdefault(("", own.name), Offer(ToolRef("", own.name, initial), own))
         return list(offers.values())
 
     def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:

@@ -80,6 +80,20 @@ class Redactor(KnownSecrets):
             clean = self._cache[text] = self._clean(text)
         return clean
 
+    def data(self, value: Any) -> Any:
+        """Plain JSON data with each secret replaced: in texts and keys, and the value of a name that suggests one."""
+        match value:
+            case str():
+                return self.text(value)
+            case list() | tuple():
+                return [self.data(item) for item in value]
+            case dict():
+                return {self.text(key): self._field(key, item) for key, item in value.items()}
+        return value
+
+    def _field(self, key: str, value: Any) -> Any:
+        return REDACTED if isinstance(value, str | int) and is_secret_name(key) else self.data(value)
+
     def _find(self, text: str) -> str:
         text = super()._find(text)
         for pattern in self._patterns:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
@@ -21,6 +21,7 @@ from weakincentives.runtime import (
     ToolStarted,
 )
 from weakincentives.ui.page import (
+    CALL_DENIED,
     CALL_FAILED,
     CallEnded,
     Failed,
@@ -30,13 +31,52 @@ from weakincentives.ui.page import (
     WrittenAgain,
     open_sections,
 )
-from weakincentives.ui.requests import MAX_ID, Asked, PageMessage, Refused, read_message
+from weakincentives.ui.questions import Waiting
+from weakincentives.ui.requests import (
+    DISMISSED,
+    MAX_ID,
+    Asked,
+    PageMessage,
+    PageTool,
+    Refused,
+    Verdict,
+    read_request,
+    read_text,
+)
 
 CALL_DONE = "Done."
+APPROVAL = {
+    "type": "object",
+    "properties": {
+        "approved": {"type": "boolean"},
+        "editedArgs": {"type": "object", "description": "Arguments to use instead, if approved."},
+        "reason": {"type": "string", "description": "Why it is denied, for the model to read."},
+    },
+    "required": ["approved"],
+    "additionalProperties": False,
+}
+ANSWER = {
+    "type": "object",
+    "properties": {"answer": {"type": "string"}},
+    "required": ["answer"],
+    "additionalProperties": False,
+}
 
 
-class _Tool(msgspec.Struct):
-    name: str = ""
+class _Approval(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
+    approved: bool
+    edited_args: dict[str, Any] | None = None
+    reason: str | None = None
+
+
+class _Answer(msgspec.Struct, forbid_unknown_fields=True):
+    answer: str
+
+
+class _Resume(msgspec.Struct, rename="camel"):
+    interrupt_id: str
+    status: Literal["resolved", "cancelled"]
+    payload: msgspec.Raw = msgspec.Raw(b"null")
 
 
 class _Request(msgspec.Struct, rename="camel"):
@@ -44,8 +84,8 @@ class _Request(msgspec.Struct, rename="camel"):
     run_id: str
     messages: list[PageMessage]
     state: msgspec.Raw = msgspec.Raw(b"{}")
-    tools: list[_Tool] | None = None
-    resume: list[msgspec.Raw] | None = None
+    tools: list[PageTool] | None = None
+    resume: list[_Resume] | None = None
 
 
 class AgUi:
@@ -59,14 +99,16 @@ class AgUi:
         request = msgspec.json.decode(body, type=_Request)
         if len(request.run_id) > MAX_ID:  # It is repeated in the events.
             raise Refused(400, f"The id of a run may have at most {MAX_ID} characters.")
-        if request.tools:
-            names = ", ".join(repr(tool.name[:64]) for tool in request.tools[:10])
-            raise Refused(400, f"Tools of the page are not supported: {names}. Declare them on the server.")
-        if request.resume:
-            raise Refused(400, "There is nothing to resume in this conversation.")
-        self.asked: Asked = read_message(request.thread_id, request.messages)
+        self.asked: Asked = read_request(
+            request.thread_id,
+            request.messages,
+            verdicts=_verdicts(request),
+            results=_results(request.messages),
+            tools=request.tools or (),
+        )
         self._run = {"threadId": request.thread_id, "runId": request.run_id}
         self._events = Events(request.run_id, has_state=bytes(request.state).lstrip().startswith(b"{"))
+        self._waiting: list[Waiting] = []
 
     def begin(self, chat: Conversation[Any]) -> Iterator[dict[str, Any]]:
         self._events.open_sections = open_sections(chat)
@@ -74,8 +116,10 @@ class AgUi:
 
     def encode(self, event: PageEvent) -> Iterator[dict[str, Any]]:
         match event:
+            case Waiting():
+                self._waiting.append(event)
             case Finished():
-                yield {"type": "RUN_FINISHED", **self._run}
+                yield {"type": "RUN_FINISHED", **self._run, **_outcome(self._waiting)}
             case Failed(sentence):
                 yield {"type": "RUN_ERROR", "message": sentence}
             case _:
@@ -83,14 +127,75 @@ class AgUi:
 
     @staticmethod
     def history(chat: Conversation[Any] | None, past: Sequence[PastExchange]) -> dict[str, Any]:
-        """Messages and state, as `new HttpAgent({initialMessages, initialState})` takes them."""
+        """Messages and state, as `new HttpAgent({initialMessages, initialState})` takes them, and open interrupts."""
         state: dict[str, Any] = {}
         if chat is not None and (found := open_sections(chat)):
             state["openSections"] = found
         for event in past[-1].events if past else ():
             if isinstance(event, PartialOutput):
                 state["output"] = event.value
-        return {"messages": [message for exchange in past for message in _messages(exchange)], "state": state}
+        messages = [message for exchange in past for message in _messages(exchange)]
+        waiting = [event for exchange in past for event in exchange.events if isinstance(event, Waiting)]
+        return {"messages": messages, "state": state, "interrupts": _interrupts(waiting)}
+
+
+def _verdicts(request: _Request) -> dict[str, Verdict]:
+    """The answers to interrupts; what cannot be read is an error, not a denial."""
+    found: dict[str, Verdict] = {}
+    for entry in request.resume or ():
+        if entry.interrupt_id in found:
+            raise ValueError(f"The interrupt {entry.interrupt_id[:MAX_ID]!r} is answered twice")
+        if entry.status == "resolved":
+            found[entry.interrupt_id] = _verdict(entry.payload)
+        elif request.messages and request.messages[-1].role != "user":
+            found[entry.interrupt_id] = Verdict(reason=DISMISSED)
+    return found
+
+
+def _verdict(payload: msgspec.Raw) -> Verdict:
+    given = msgspec.json.decode(payload, type=dict[str, Any])
+    if "answer" in given:
+        return Verdict(answer=msgspec.json.decode(payload, type=_Answer).answer)
+    approval = msgspec.json.decode(payload, type=_Approval)
+    if approval.edited_args is not None and not approval.approved:
+        raise ValueError("Edited arguments need `approved` to be true")
+    return Verdict(approval.approved, approval.reason or "", approval.edited_args)
+
+
+def _results(messages: Sequence[PageMessage]) -> dict[str, Verdict]:
+    """The tool messages after the last answer: results of the page's own tools, among those that the server sent."""
+    found: dict[str, Verdict] = {}
+    for message in reversed(messages):
+        if message.role == "tool" and message.tool_call_id is not None:
+            failed = message.error is not None
+            verdict = Verdict(reason=message.error or "") if failed else Verdict(answer=read_text(message.content))
+            found.setdefault(message.tool_call_id, verdict)
+        elif message.role == "assistant":
+            break
+    return found
+
+
+def _outcome(waiting: Sequence[Waiting]) -> dict[str, Any]:
+    """How a run ends: calls of the page's own tools are the page's to answer, others interrupt it."""
+    if interrupts := _interrupts(waiting):
+        return {"outcome": {"type": "interrupt", "interrupts": interrupts}}
+    calls = [event.call_id for event in waiting]
+    return {"outcome": {"type": "success", "pendingToolCallIds": calls}} if calls else {}
+
+
+def _interrupts(waiting: Sequence[Waiting]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": event.question,
+            "reason": "tool_call",
+            "message": event.text,
+            "toolCallId": event.call_id,
+            "responseSchema": ANSWER if event.answer else APPROVAL,
+            "metadata": event.details,
+        }
+        for event in waiting
+        if not event.of_page
+    ]
 
 
 class Events:
@@ -122,10 +227,11 @@ class Events:
             case ToolEmitted(call_id, name, data):
                 value = {"toolCallId": call_id, "toolName": name, "data": data}
                 yield {"type": "CUSTOM", "name": "progress", "value": value}
-            case CallEnded(call_id, _, success, output):
+            case CallEnded(call_id, success=success):
                 # The event has no field for a failure, as the message has; clients copy its metadata to the message.
-                result = {"messageId": f"{call_id}-result", "toolCallId": call_id, "content": _text(success, output)}
-                yield {"type": "TOOL_CALL_RESULT", **result, "metadata": {"success": success}}
+                result = {"messageId": f"{call_id}-result", "toolCallId": call_id, "content": _text(event)}
+                metadata = {"success": success, "denied": True} if event.denied else {"success": success}
+                yield {"type": "TOOL_CALL_RESULT", **result, "metadata": metadata}
             case SectionOpened(key):
                 self.open_sections = [*(other for other in self.open_sections if other != key), key]
                 yield self._state("openSections", self.open_sections)
@@ -144,9 +250,10 @@ def _call(message: str, call_id: str, name: str, delta: str) -> dict[str, Any]:
     return {"type": "TOOL_CALL_CHUNK", **call, "delta": delta}
 
 
-def _text(success: bool, output: Any) -> str:
-    if not success:
-        return CALL_FAILED
+def _text(ended: CallEnded) -> str:
+    if not ended.success:
+        return CALL_DENIED if ended.denied else CALL_FAILED
+    output = ended.output
     return CALL_DONE if output is None else output if isinstance(output, str) else json.dumps(output)
 
 

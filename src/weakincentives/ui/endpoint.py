@@ -16,7 +16,8 @@ from weakincentives._display import shortened
 from weakincentives.runtime import Conversation
 from weakincentives.runtime.spi import Workers
 from weakincentives.ui.agui import AgUi
-from weakincentives.ui.page import PageView, Show, check_show, exchanges
+from weakincentives.ui.page import PageView, exchanges
+from weakincentives.ui.questions import Show, check_show
 from weakincentives.ui.requests import Refused, read_body
 from weakincentives.ui.threads import UNAVAILABLE, Exchange, Threads
 from weakincentives.ui.vercel import Vercel
@@ -36,7 +37,8 @@ def vercel_ai(threads: Threads) -> Endpoint:
     """An endpoint for `useChat` and the other clients of Vercel's AI SDK.
 
     An opened section is sent as a `data-section` part, data that a tool emits as `data-progress`, and a typed answer as
-    `data-output`, replaced as it grows. `GET ?id=...` returns the messages of a thread.
+    `data-output`, replaced as it grows. A call that waits for a decision is a `tool-approval-request`, which the page
+    answers by `addToolApprovalResponse`. `GET ?id=...` returns the messages of a thread.
     """
     return _endpoint(threads, Vercel)
 
@@ -45,7 +47,9 @@ def ag_ui(threads: Threads) -> Endpoint:
     """An endpoint for AG-UI's `HttpAgent` and clients built on it.
 
     The page's state is extended with `openSections` and the typed answer as `output`; data that a tool emits is a
-    custom event `progress`. `GET ?threadId=...` returns the `messages` and `state` of a thread.
+    custom event `progress`. A call that waits for a decision is an interrupt, which the page answers by `resume`; tools
+    that the page declares are answered by its tool messages. `GET ?threadId=...` returns the `messages`, `state` and
+    open `interrupts` of a thread.
     """
     return _endpoint(threads, AgUi)
 
@@ -112,7 +116,7 @@ async def _answer(threads: Threads, protocol: type[Vercel] | type[AgUi], request
 async def _lines(
     page: PageProtocol, exchange: Exchange, chat: Conversation[Any], show: Show | None
 ) -> AsyncIterator[str]:
-    view = PageView(chat, show)
+    view = PageView(chat, show, exchange.waiting, exchange.answered)
     for chunk in page.begin(chat):
         yield _event(chunk)
     async for event in exchange.events(SILENT_SECONDS):

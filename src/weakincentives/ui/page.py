@@ -1,16 +1,14 @@
 """The part of a run that a page may see: the events of a stream, or of stored messages, without anything internal.
 
 The encoders of the protocols get these events alone. Texts of sections and results, errors, and the reasons of restarts
-never reach them; of a result they get what `show` lets through.
+never reach them; of a result, and of the effects of a call that waits, they get what `show` lets through.
 """
 
 from __future__ import annotations
 
-import json
-import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weakincentives.content import Part, Text
@@ -19,6 +17,7 @@ from weakincentives.prompt import StructuredOutputConfig, parse_structured_outpu
 from weakincentives.runtime import (
     ApprovalNeeded,
     ArgumentsDelta,
+    CallDecided,
     Completed,
     Conversation,
     Message,
@@ -36,23 +35,25 @@ from weakincentives.runtime import (
 )
 from weakincentives.runtime.spi import CORRECTION
 from weakincentives.serde import dump
-
-logger = logging.getLogger("weakincentives.ui")
+from weakincentives.ui.questions import Show, Waiting, from_show, page_name, waiting
 
 FAILED = "This message could not be answered. Please try again."
 CALL_FAILED = "The tool call failed."
-
-Show = Callable[[ToolEnded], object]
+CALL_DENIED = "The tool call was denied."
 
 
 @dataclass(frozen=True, slots=True)
 class CallEnded:
-    """A tool call has ended; `output` is what the page sees of its result, None if nothing."""
+    """A tool call has ended; `output` is what the page sees of its result, None if nothing.
+
+    A call that was `denied` did not happen: a person denied it, or the user went on before anybody decided.
+    """
 
     call_id: str
     name: str
     success: bool
     output: Any = None
+    denied: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,7 @@ PageEvent = (
     | ToolStarted
     | ToolEmitted
     | CallEnded
+    | Waiting
     | SectionOpened
     | PartialOutput
     | WrittenAgain
@@ -91,11 +93,21 @@ class PageView:
     """Turns the events of a stream into those for a page.
 
     A typed answer is sent as data. Its text is therefore held back, until a tool call shows that it is no answer.
+    The page has the calls that are `waiting` as the exchange begins, and the results of those that it has `answered`.
     """
 
-    def __init__(self, chat: Conversation[Any], show: Show | None) -> None:
+    def __init__(
+        self,
+        chat: Conversation[Any],
+        show: Show | None,
+        waiting: Collection[str] = (),
+        answered: Collection[str] = (),
+    ) -> None:
+        self._chat = chat
         self._typed = typed_output(chat) is not None
         self._show = show
+        self._waiting, self._answered = set(waiting), answered
+        self._begun: set[str] = set()
         self._held: list[str] = []
 
     def events(self, event: StreamEvent[Any] | Failed) -> Iterator[PageEvent]:
@@ -106,11 +118,19 @@ class PageView:
                 if self._held:
                     yield TextDelta("".join(self._held))
                     self._held.clear()
-                yield event
-            case ApprovalNeeded():
-                pass
+                # A call that waits is begun again when it is decided, and after a restart.
+                if event.call_id not in self._waiting | self._begun:
+                    yield replace(event, name=page_name(event.name))
+                if isinstance(event, ToolStarted):
+                    self._begun.add(event.call_id)
+            case ApprovalNeeded(call):
+                yield waiting(self._chat, call, self._show, self._waiting | self._begun)
             case ToolEnded():
-                yield CallEnded(event.call_id, event.name, event.success, shown(event, self._show))
+                waited = event.call_id in self._waiting
+                self._waiting.discard(event.call_id)  # Some providers give an id again.
+                self._begun.discard(event.call_id)
+                if not waited or event.call_id not in self._answered:
+                    yield call_ended(event, decided(self._chat) if waited else {}, self._show)
             case Restarted():
                 self._held.clear()
                 yield WrittenAgain()
@@ -120,24 +140,21 @@ class PageView:
                 yield event
 
 
-def check_show(show: Show | None) -> Show | None:
-    if show is None or callable(show):
-        return show
-    raise TypeError(
-        f"show must be a function of a ToolEnded, got {show!r}; write show=lambda ended: True to show every result"
-    )
+def call_ended(ended: ToolEnded, decisions: Mapping[str, str], show: Show | None) -> CallEnded:
+    """The end of a call as the page sees it; `decisions` are those about calls that have waited."""
+    denied = not ended.success and decisions.get(ended.call_id) in ("deny", "undecided")
+    return CallEnded(ended.call_id, page_name(ended.name), ended.success, shown(ended, show), denied)
 
 
 def shown(ended: ToolEnded, show: Show | None) -> Any:
     """The part of a result that a page sees: none of a failed call, else what `show` returns; True is the text."""
-    if not ended.success or show is None:
-        return None
-    try:
-        found = show(ended)
-        return ended.message if found is True else None if found is False else dump(found)
-    except (Exception, SystemExit) as error:
-        logger.error("show failed for a result of tool %r, so the page does not get it", ended.name, exc_info=error)
-        return None
+    found = from_show(show, ended) if ended.success else False
+    return ended.message if found is True else None if found is False else found
+
+
+def decided(chat: Conversation[Any]) -> dict[str, str]:
+    """The last decision about each call that has waited, by call id."""
+    return {event.call_id: event.decision for event in chat.session[CallDecided].view()}
 
 
 def typed_output(chat: Conversation[Any]) -> StructuredOutputConfig | None:
@@ -157,14 +174,16 @@ class PastExchange:
 
 def exchanges(chat: Conversation[Any], show: Show | None = None) -> list[PastExchange]:
     """The exchanges so far, as a page would have received them, but for data that tools emitted."""
-    messages, output = chat.messages, typed_output(chat)
+    messages, output, decisions = chat.messages, typed_output(chat), decided(chat)
     calls = {event.call_id: event for event in chat.session[ToolInvoked].view()}
+    made = {call.id for message in messages for call in message.tool_calls} if chat.pending else set()
+    questions = [waiting(chat, call, show, made) for call in chat.pending]
     starts = [at for at, message in enumerate(messages) if message.by_user]
     return [
         PastExchange(
             message_id(chat, number, messages[start]),
             messages[start].parts or (Text(messages[start].text),),
-            tuple(_answer_events(messages[start + 1 : end], output, calls, show)),
+            tuple(_answer_events(messages[start + 1 : end], output, calls, questions, decisions, show)),
         )
         for number, (start, end) in enumerate(zip(starts, [*starts[1:], len(messages)], strict=True))
     ]
@@ -179,6 +198,8 @@ def _answer_events(
     answer: Sequence[Message],
     output: StructuredOutputConfig | None,
     calls: Mapping[str, ToolInvoked],
+    questions: Sequence[Waiting],
+    decisions: Mapping[str, str],
     show: Show | None,
 ) -> Iterator[PageEvent]:
     last = max((at for at, message in enumerate(answer) if message.role in ("assistant", "tool")), default=-1)
@@ -187,10 +208,13 @@ def _answer_events(
             yield from _reply_events(message, output, last=at == last)
         elif message.role == "tool":
             ended = ToolEnded(message.call_id, message.name, message.success, message.text)
-            yield CallEnded(ended.call_id, ended.name, ended.success, shown(ended, show))
+            yield call_ended(ended, decisions, show)
             yield from _openings(calls.get(message.call_id), answer[at + 1 :])
         elif message.kind == CORRECTION:
             yield WrittenAgain()
+    ended_ids = {message.call_id for message in answer if message.role == "tool"}
+    made = [call.id for message in answer for call in message.tool_calls if call.id not in ended_ids]
+    yield from (question for question in questions if question.call_id in made)
     if last >= 0:
         yield Finished()
 
@@ -205,7 +229,7 @@ def _reply_events(message: Message, output: StructuredOutputConfig | None, *, la
         with suppress(OutputParseError, SerdeError):  # It was stopped, never accepted, or cannot be written.
             yield PartialOutput(dump(parse_structured_output(message.text, output)))
     for call in message.tool_calls:
-        yield ToolStarted(call.id, call.name, call.arguments)
+        yield ToolStarted(call.id, page_name(call.name), call.arguments)
 
 
 def _openings(event: ToolInvoked | None, later: Sequence[Message]) -> Iterator[SectionOpened]:
@@ -226,11 +250,3 @@ def open_sections(chat: Conversation[Any]) -> list[str]:
     for call in chat.session[ToolInvoked].view():
         found.update(dict.fromkeys(each.section_key for each in _openings(call, ())))
     return list(found)
-
-
-def arguments(text: str) -> Any:
-    """A call's arguments as data, or as text if they are not JSON."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text

@@ -2,31 +2,42 @@
 
 A page sends its whole history. Only its newest message is used, since the session holds the rest, including which
 sections were opened; the ids of the earlier ones say whether the page knows the newest exchange, unless it sends none.
-A file id is refused: it would let a page read what others uploaded to the provider.
+A file id is refused: it would let a page read what others uploaded to the provider. Of a decision about a call that
+waits, only the id, the verdict, the reason and edited arguments are used: the call is in the session.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, cast
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from starlette.requests import Request
 
+from weakincentives._display import shortened
 from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of, text_of
-from weakincentives.runtime import Conversation, Message
+from weakincentives.errors import PromptValidationError, SerdeError
+from weakincentives.prompt import Tool
+from weakincentives.runtime import Answer, Approve, Conversation, Deny, Edit, Message, PendingCall
 from weakincentives.runtime.spi import CORRECTION, Run
 from weakincentives.ui.page import message_id
+from weakincentives.ui.questions import PAGE, page_name, question_id
 
+Decision: TypeAlias = Approve | Deny | Edit | Answer
 MAX_ID = 128
 MAX_PARTS = 100
 RECEIVED = "This message has already been received."
 EDITED = "An earlier message cannot be edited; send a new one."
 BEHIND = "The conversation has gone on elsewhere; reload the page to see it."
 NOT_LAST = "Only the last answer of a conversation can be regenerated."
+NOT_WAITING = "No call waits for this decision: it was made, or the question has changed; reload the page to see it."
+UNDER_WAY = "The conversation is being answered; decide when that has ended."
+DISMISSED = "The question was dismissed."
 
 
 class Refused(Exception):
@@ -40,23 +51,63 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """A page's word about a call: approved or not, with the reason or with other arguments; or an answer to it."""
+
+    approved: bool = False
+    reason: str = ""
+    arguments: Mapping[str, Any] | None = None
+    answer: str | None = None
+
+    @property
+    def length(self) -> int:
+        edited = "" if self.arguments is None else json.dumps(self.arguments)
+        return len(self.reason) + len(self.answer or "") + len(edited)
+
+
+class PageTool(msgspec.Struct):
+    """A tool that a page declares, and answers itself."""
+
+    name: str
+    description: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """A message of a page. `key` is the page's id of it, and `earlier` has those of the user messages before it.
 
-    `again` asks for another answer to it, and `edits` replaces an earlier message by it.
+    `again` asks for another answer to it, and `edits` replaces an earlier message by it. `verdicts` are about waiting
+    calls, by the id of the question, and `results` are those in the page's messages, by the id of the call; without
+    content, the last exchange goes on with them. `tools` are those of the page.
     """
 
     thread: str
-    content: tuple[Part, ...]
+    content: tuple[Part, ...] = ()
     key: str = ""
     earlier: tuple[str, ...] = ()
     again: bool = False
     edits: bool = False
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    results: Mapping[str, Verdict] = field(default_factory=dict)
+    tools: Sequence[PageTool] = ()
 
     def check_length(self, limit: int) -> None:
-        length = len(text_of(self.content))
+        length = len(text_of(self.content)) + sum(verdict.length for verdict in self.verdicts.values())
         if length > limit:
             raise Refused(413, f"A message may have at most {limit:,} characters, got {length:,}.")
+
+    def page_tools(self, most: int, length: int) -> list[Tool[Any, Any]]:
+        """The tools of the page, at most so many, and so long altogether; their names hide none of the server's."""
+        if len(self.tools) > most:
+            names = ", ".join(repr(tool.name[:64]) for tool in self.tools[:10])
+            raise Refused(400, f"A page may declare at most {most} tools, got {len(self.tools)}: {names}.")
+        size = sum(len(tool.name) + len(tool.description) + len(bytes(tool.parameters)) for tool in self.tools)
+        if size > length:
+            raise Refused(413, f"The tools of a page may have at most {length:,} characters, got {size:,}.")
+        if len({tool.name for tool in self.tools}) < len(self.tools):
+            raise Refused(400, "The tools of a page must have different names.")
+        return [_made(tool) for tool in self.tools]
 
 
 async def read_body(request: Request, limit: int) -> bytes:
@@ -94,9 +145,71 @@ def received(chat: Conversation[Any], asked: Asked) -> Message | None:
         raise Refused(409, EDITED)
     if at < newest:
         raise Refused(409, NOT_LAST if asked.again else RECEIVED)
-    if not asked.again and is_answered(chat):
+    if not asked.again and (chat.pending or is_answered(chat)):
         raise Refused(409, RECEIVED)
     return None
+
+
+def decisions_of(chat: Conversation[Any], asked: Asked, by: str, limit: int) -> dict[str, Decision]:
+    """The decisions about calls that wait, by call id; without a message, there must be some.
+
+    A message may come with what was decided long ago. Results of calls that do not wait are the page's history;
+    those that are used have at most `limit` characters.
+    """
+    found: dict[str, Decision] = {}
+    calls = {question_id(chat, call): call for call in chat.pending}
+    for question, verdict in asked.verdicts.items():
+        if question in calls:
+            found[calls[question].call_id] = _decision(chat, calls[question], verdict, by)
+        elif not asked.content:
+            raise Refused(409, NOT_WAITING)
+    for call in calls.values():
+        if (result := asked.results.get(call.call_id)) is not None:
+            if call.needs != "answer":
+                raise Refused(400, f"A call of '{call.tool}' must be approved or denied; its result is the server's.")
+            if result.length > limit:
+                raise Refused(413, f"An answer may have at most {limit:,} characters, got {result.length:,}.")
+            found[call.call_id] = _decision(chat, call, result, by)
+    if not asked.content and not found:
+        raise Refused(409, NOT_WAITING)
+    return found
+
+
+def _decision(chat: Conversation[Any], call: PendingCall, verdict: Verdict, by: str) -> Decision:
+    name, answers = page_name(call.tool), call.needs == "answer"
+    if verdict.answer is not None:
+        if not answers:
+            raise Refused(400, f"A call of '{name}' must be approved or denied, not answered.")
+        return Answer(verdict.answer, by)
+    if not verdict.approved:
+        return Deny(verdict.reason, by)
+    if answers:
+        raise Refused(400, f"A call of '{name}' must be answered, not approved.")
+    given = verdict.arguments
+    if given is None or json.dumps(given, sort_keys=True) == _sorted(call.arguments):
+        return Approve(by)
+    tool = chat.prompt.present(chat.session).find_tool(call.section_key, call.tool)
+    try:
+        if isinstance(tool, Tool):
+            tool.parse(json.dumps(given))
+    except SerdeError as error:
+        listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
+        raise Refused(400, f"The edited arguments do not fit '{name}': {shortened(listed, 300)}.") from None
+    return Edit(given, by)
+
+
+def _sorted(arguments: str) -> str:
+    return json.dumps(json.loads(arguments.strip() or "{}"), sort_keys=True)
+
+
+def _made(tool: PageTool) -> Tool[Any, Any]:
+    try:
+        schema = msgspec.json.decode(tool.parameters, type=dict[str, Any] | None)
+        name, description = f"{PAGE}{tool.name}", tool.description or tool.name
+        return Tool.from_schema(name=name, description=description, schema=schema or {}, handler=None)
+    except (PromptValidationError, ValueError, RecursionError) as error:
+        problem = shortened(str(error), 300)
+        raise Refused(400, f"The tool {tool.name[:64]!r} of the page cannot be offered: {problem}") from None
 
 
 def _last_with(text: str, sent: Sequence[Message]) -> int | None:
@@ -127,6 +240,8 @@ class PageMessage(msgspec.Struct):
     id: str = ""
     parts: msgspec.Raw = msgspec.Raw(b"[]")
     content: msgspec.Raw = msgspec.Raw(b'""')
+    tool_call_id: str | None = msgspec.field(name="toolCallId", default=None)
+    error: str | None = None
 
 
 class _Source(msgspec.Struct, rename="camel"):
@@ -146,8 +261,21 @@ class _Part(msgspec.Struct, rename="camel"):
     source: _Source | None = None
 
 
-def read_message(thread: str, messages: Sequence[PageMessage], *, again: bool = False, edits: bool = False) -> Asked:
-    """The question in the newest of these messages."""
+def read_request(
+    thread: str,
+    messages: Sequence[PageMessage],
+    *,
+    again: bool = False,
+    edits: bool = False,
+    verdicts: Mapping[str, Verdict] = MappingProxyType({}),
+    results: Mapping[str, Verdict] = MappingProxyType({}),
+    tools: Sequence[PageTool] = (),
+) -> Asked:
+    """The question in the newest of these messages, and what is decided about calls that wait."""
+    if len(verdicts) > MAX_PARTS:
+        raise ValueError(f"A request may decide at most {MAX_PARTS} calls, got {len(verdicts):,}")
+    if messages and messages[-1].role != "user" and (verdicts or results):
+        return Asked(thread, verdicts=verdicts, results=results, tools=tools)
     if not messages or messages[-1].role != "user":
         raise ValueError(f"The newest message must be the user's, got {messages[-1].role[:40] if messages else 'none'}")
     newest = messages[-1]
@@ -162,7 +290,13 @@ def read_message(thread: str, messages: Sequence[PageMessage], *, again: bool = 
     if len(newest.id) > MAX_ID:
         raise ValueError(f"The id of a message may have at most {MAX_ID} characters")
     earlier = tuple(message.id for message in messages[:-1] if message.role == "user" and message.id)
-    return Asked(thread, parts, newest.id, earlier, again, edits)
+    return Asked(thread, parts, newest.id, earlier, again, edits, verdicts, results, tools)
+
+
+def read_text(content: msgspec.Raw) -> str:
+    """The text of a message's content, which may be in parts."""
+    found: Any = msgspec.json.decode(content, type=str | list[_Part])
+    return found if isinstance(found, str) else "".join(part.text for part in found)
 
 
 def _part(part: _Part) -> Part:

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -16,11 +16,23 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from weakincentives.errors import WinkError
+from weakincentives.prompt import Tool
 from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
-from weakincentives.ui.page import FAILED, Failed, Show, check_show
-from weakincentives.ui.requests import BEHIND, MAX_ID, RECEIVED, Asked, Refused, received, take_back_answer
+from weakincentives.ui.page import FAILED, Failed
+from weakincentives.ui.questions import Show, check_show, known_id
+from weakincentives.ui.requests import (
+    BEHIND,
+    MAX_ID,
+    RECEIVED,
+    UNDER_WAY,
+    Asked,
+    Refused,
+    decisions_of,
+    received,
+    take_back_answer,
+)
 
 logger = logging.getLogger("weakincentives.ui")
 
@@ -47,7 +59,8 @@ class ThreadLimits:
     `body_bytes` limits one request with its files, and `message_length` its text, names of files included, in
     characters; `requests` limits those of one thread that are waiting or being answered, and `per_minute` those that it
     has begun within a minute. An owner has at most `threads` in memory, where there are at most `in_memory` altogether:
-    beyond them, the one that was idle longest leaves.
+    beyond them, the one that was idle longest leaves. A page may declare at most `page_tools`, together as long as a
+    message; 0 refuses them.
     """
 
     body_bytes: int = 10_000_000
@@ -56,19 +69,27 @@ class ThreadLimits:
     per_minute: int = 60
     threads: int = 100
     in_memory: int = 1_000
+    page_tools: int = 20
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int) or value < 1:
-                raise ValueError(f"{field.name} must be a whole number of at least 1, got {value!r}")
+            value, least = getattr(self, field.name), 0 if field.name == "page_tools" else 1
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{field.name} must be a whole number of at least {least}, got {value!r}")
 
 
 class Exchange:
-    """A message and its answer, in a task of its own: events for one reader, until they end or `stop` is called."""
+    """A message and its answer, in a task of its own: events for one reader, until they end or `stop` is called.
 
-    def __init__(self, asked: Asked) -> None:
+    `waiting` are the calls that waited for a decision before it, and `answered` those among them whose results the page
+    has given.
+    """
+
+    def __init__(self, asked: Asked, tools: Sequence[Tool[Any, Any]] = ()) -> None:
         self.asked = asked
+        self.tools = tools
+        self.waiting: frozenset[str] = frozenset()
+        self.answered: frozenset[str] = frozenset()
         self.task: asyncio.Task[None] | None = None
         self._begun: asyncio.Future[Chat] = asyncio.get_running_loop().create_future()
         self._events: asyncio.Queue[Event | None] = asyncio.Queue()
@@ -93,7 +114,10 @@ class Exchange:
                 return
             yield event
 
-    def begin(self, chat: Chat) -> None:
+    def begin(self, chat: Chat, decided: Collection[str]) -> None:
+        made = {call.id for message in chat.messages for call in message.tool_calls} if chat.pending else set()
+        self.waiting = frozenset(known_id(call, made) for call in chat.pending)
+        self.answered = frozenset(decided) & self.asked.results.keys()
         if not self._begun.done():
             self._begun.set_result(chat)
 
@@ -105,14 +129,19 @@ class Exchange:
             self._begun.set_exception(error)
             self._begun.exception()  # Retrieved, since the page may be gone.
 
+    @property
+    def is_over(self) -> bool:
+        """True if it was refused or stopped, and only has to end."""
+        refused = self._begun.done() and self._begun.exception() is not None
+        return refused or (self.task is not None and self.task.cancelling() > 0)
+
     def end(self) -> None:
         self.refuse(Refused(409, INTERRUPTED))
         self._events.put_nowait(None)
 
     def answers(self, asked: Asked) -> bool:
         """True if this will answer the message, so that the page has sent it twice."""
-        stopped = self.task is not None and self.task.cancelling()
-        return bool(asked.key) and self.asked.key == asked.key and not asked.again and not stopped
+        return bool(asked.key) and self.asked.key == asked.key and not asked.again and not self.is_over
 
     def stop(self) -> None:
         """Stop it where it stands, once: it ends by itself from then on, and the next one waits for that."""
@@ -208,7 +237,9 @@ class Threads:
     A page chooses the id of its thread. `owner(request)` returns who has sent a request, as your own code has
     authenticated it; ids are then `"owner/thread"`, and a request without an owner (None or "") is refused. `show` says
     what a page sees of a tool's result: it is called with the `ToolEnded` of a call that succeeded and returns True for
-    the text, other data to show instead, or False. `options(chat, request)` returns the run options of an exchange,
+    the text, other data to show instead, or False. Called with the `ApprovalNeeded` of a call that waits with its
+    effects, it returns True for the effects, other data to show instead, or False for the paths of files alone.
+    `options(chat, request)` returns the run options of an exchange,
     such as a deadline, and may bind params. Conversations stay open between exchanges, and are closed when they have
     been idle for `idle` seconds; what is not stored stays in memory.
     """
@@ -253,12 +284,15 @@ class Threads:
     async def send(self, request: Request, asked: Asked) -> Exchange:
         """Begin to answer a message; one that is still being answered is stopped first: the user has interrupted it."""
         asked.check_length(self.limits.message_length)
+        tools = asked.page_tools(self.limits.page_tools, self.limits.message_length)
         key, owner = await self._key(request, asked.thread)
         thread = self._threads.get(key) or self._added(key, owner)
         under_way = thread.exchange
         if under_way is not None and under_way.answers(asked):
             raise Refused(409, RECEIVED)
-        if under_way is not None and thread.chat is not None:
+        if under_way is not None and not asked.content and not under_way.is_over:
+            raise Refused(409, UNDER_WAY)
+        if under_way is not None and thread.chat is not None and asked.content:
             received(thread.chat, asked)  # A message that is refused stops no other.
         thread.admit(self.limits)
         # Nothing is awaited from here on until it is counted, so that the thread cannot leave memory.
@@ -267,7 +301,7 @@ class Threads:
             thread.timer.cancel()
         if under_way is not None:
             under_way.stop()
-        exchange = thread.exchange = Exchange(asked)
+        exchange = thread.exchange = Exchange(asked, tools)
         exchange.task = asyncio.create_task(self._answer(thread, exchange, request))
         exchange.task.add_done_callback(lambda _: self._ended(thread, exchange))
         self._make_room()
@@ -314,22 +348,26 @@ class Threads:
         return thread
 
     async def _answer(self, thread: Thread, exchange: Exchange, request: Request) -> None:
+        asked = exchange.asked
         async with thread.lock:
             try:
                 chat = await self._refresh(thread, request)
                 assert chat is not None
-                message = received(chat, exchange.asked)
+                message = received(chat, asked) if asked.content else None
+                decisions = decisions_of(chat, asked, thread.owner or "", self.limits.message_length)
                 await thread.open()
-                options = await _called(self._options, chat, request) if self._options is not None else None
+                options = (await _called(self._options, chat, request) if self._options is not None else None) or {}
             except (Refused, HTTPException) as error:
                 return exchange.refuse(error)
             except (Exception, SystemExit) as error:
                 logger.error("Thread %r could not be opened", thread.key, exc_info=error)
                 return exchange.refuse(Refused(503, UNAVAILABLE))
-            exchange.begin(chat)
-            if message is None:
+            exchange.begin(chat, decisions)
+            if message is None and asked.content:
                 take_back_answer(chat)
-            await self._stream(thread, chat, exchange, {**(options or {}), "message": message})
+            tools = (*(options.get("tools") or ()), *exchange.tools)
+            mine = {"message": message, "tools": tools, "decisions": decisions or None}
+            await self._stream(thread, chat, exchange, {**options, **mine})
 
     async def _stream(self, thread: Thread, chat: Chat, exchange: Exchange, options: Mapping[str, Any]) -> None:
         # The last event is sent when the exchange is saved: no protocol has a place for an error after it.

@@ -28,9 +28,30 @@ from weakincentives.ui.page import (
     PageEvent,
     PastExchange,
     WrittenAgain,
-    arguments,
 )
-from weakincentives.ui.requests import Asked, PageMessage, read_message
+from weakincentives.ui.questions import Waiting, arguments
+from weakincentives.ui.requests import MAX_ID, Asked, PageMessage, Verdict, read_request
+
+
+class _Approval(msgspec.Struct):
+    id: str
+    approved: bool
+    reason: str | None = None
+
+
+class _ToolPart(msgspec.Struct, rename="camel"):
+    """A part of an assistant message: if it is a tool call, what the page says about it."""
+
+    type: str
+    tool_call_id: str = ""
+    state: str = ""
+    approval: msgspec.Raw = msgspec.Raw(b"null")
+    output: msgspec.Raw = msgspec.Raw(b"null")
+    error_text: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def is_call(self) -> bool:
+        return self.type == "dynamic-tool" or self.type.startswith("tool-")
 
 
 class _Request(msgspec.Struct, rename="camel"):
@@ -51,11 +72,15 @@ class Vercel:
         request = msgspec.json.decode(body, type=_Request)
         again = request.trigger == "regenerate-message"
         edits = not again and request.message_id is not None
-        self.asked: Asked = read_message(request.id, request.messages, again=again, edits=edits)
-        self._chunks = Chunks()
+        verdicts, results = ({}, {}) if again else _said_of_calls(request.messages)
+        self.asked: Asked = read_request(
+            request.id, request.messages, again=again, edits=edits, verdicts=verdicts, results=results
+        )
+        self._chunks = Chunks(goes_on=not self.asked.content)
 
     def begin(self, chat: Conversation[Any]) -> Iterator[dict[str, Any]]:
-        yield {"type": "start", "messageId": os.urandom(8).hex()}
+        # A message that goes on keeps its id.
+        yield {"type": "start", "messageId": os.urandom(8).hex()} if self.asked.content else {"type": "start"}
 
     def encode(self, event: PageEvent) -> Iterator[dict[str, Any]]:
         return self._chunks.of(event)
@@ -66,14 +91,39 @@ class Vercel:
         return [message for exchange in past for message in _messages(exchange)]
 
 
-class Chunks:
-    """The chunks of one assistant message."""
+def _said_of_calls(messages: Sequence[PageMessage]) -> tuple[dict[str, Verdict], dict[str, Verdict]]:
+    """The approvals in the last assistant message by their ids, and the results in it by the ids of the calls."""
+    verdicts: dict[str, Verdict] = {}
+    results: dict[str, Verdict] = {}
+    last = next((message for message in messages[:-3:-1] if message.role == "assistant"), None)
+    parts = None if last is None else msgspec.json.decode(last.parts, type=list[_ToolPart] | None)
+    for part in parts or ():
+        if part.is_call and part.state == "approval-responded":
+            given = msgspec.json.decode(part.approval, type=_Approval)
+            if given.id in verdicts:
+                raise ValueError(f"The approval {given.id[:MAX_ID]!r} is answered twice")
+            verdicts[given.id] = Verdict(given.approved, given.reason or "")
+        elif part.is_call and part.state == "output-available":
+            output: Any = msgspec.json.decode(part.output)
+            text = output if isinstance(output, str) else bytes(part.output).decode()
+            results[part.tool_call_id] = Verdict(answer=text)
+        elif part.is_call and part.state == "output-error":
+            problem: Any = msgspec.json.decode(part.error_text)
+            results[part.tool_call_id] = Verdict(reason=problem if isinstance(problem, str) else "")
+    return verdicts, results
 
-    def __init__(self) -> None:
+
+class Chunks:
+    """The chunks of one assistant message; if it `goes_on`, the page has the first of them."""
+
+    def __init__(self, *, goes_on: bool = False) -> None:
+        self._goes_on = goes_on
         # The kind of the text that is being written, its number, and whether a step has begun.
         self._block = ""
         self._number = 0
         self._step = False
+        self._waits = False
+        self._asked: set[str] = set()
         self._calls: set[str] = set()
         self._open_calls: set[str] = set()
 
@@ -100,7 +150,7 @@ class Chunks:
             self._open_calls.clear()
             yield {"type": "finish-step"}
         if isinstance(event, Finished):
-            yield {"type": "finish", "finishReason": "stop"}
+            yield {"type": "finish", "finishReason": "tool-calls" if self._waits else "stop"}
 
     def _content(self, event: PageEvent) -> Iterator[dict[str, Any]]:
         match event:
@@ -113,13 +163,17 @@ class Chunks:
             case ToolEmitted(call_id, name, data):
                 value = {"toolCallId": call_id, "toolName": name, "data": data}
                 yield {"type": "data-progress", "id": call_id, "data": value}
-            case CallEnded(call_id, _, success, output):
+            case CallEnded(call_id) if call_id in self._calls or self._goes_on:
                 self._open_calls.discard(call_id)
-                ended = {"toolCallId": call_id, "dynamic": True}
-                if success:
-                    yield {"type": "tool-output-available", **ended, "output": output}
-                else:
-                    yield {"type": "tool-output-error", **ended, "errorText": CALL_FAILED}
+                yield _ended(event)
+            case Waiting(call_id, question=question):
+                self._waits = True
+                # A part has one approval: of several calls inside this one, the next is asked about after the first.
+                if not event.answer and call_id not in self._asked:
+                    self._asked.add(call_id)
+                    descriptor = {"text": event.text, **event.details}
+                    asked = {"approvalId": question, "toolCallId": call_id, "approvalDescriptor": descriptor}
+                    yield {"type": "tool-approval-request", **asked}
             case SectionOpened(key, tools):
                 yield {"type": "data-section", "id": key, "data": {"key": key, "tools": tools}}
             case PartialOutput(value):
@@ -130,6 +184,15 @@ class Chunks:
 
 def _call(event: ArgumentsDelta | ToolStarted) -> dict[str, Any]:
     return {"toolCallId": event.call_id, "toolName": event.name, "dynamic": True}
+
+
+def _ended(event: CallEnded) -> dict[str, Any]:
+    if event.denied:
+        return {"type": "tool-output-denied", "toolCallId": event.call_id}
+    ended = {"toolCallId": event.call_id, "dynamic": True}
+    if event.success:
+        return {"type": "tool-output-available", **ended, "output": event.output}
+    return {"type": "tool-output-error", **ended, "errorText": CALL_FAILED}
 
 
 def _messages(exchange: PastExchange) -> Iterator[dict[str, Any]]:
@@ -169,6 +232,11 @@ def _folded(chunks: Iterator[dict[str, Any]]) -> list[dict[str, Any]]:
                 calls[call_id].update(state="output-available", output=output)
             case {"type": "tool-output-error", "toolCallId": call_id, "errorText": text} if call_id in calls:
                 calls[call_id].update(state="output-error", errorText=text)
+            case {"type": "tool-approval-request", "toolCallId": call_id, "approvalId": question} if call_id in calls:
+                approval = {"id": question, "descriptor": chunk["approvalDescriptor"]}
+                calls[call_id].update(state="approval-requested", approval=approval)
+            case {"type": "tool-output-denied", "toolCallId": call_id} if call_id in calls:
+                calls[call_id].update(state="output-denied", approval={"id": call_id, "approved": False})
             case {"type": str(kind), "id": name, "data": data} if kind.startswith("data-"):
                 parts[:] = [part for part in parts if (part["type"], part.get("id")) != (kind, name)]
                 parts.append({"type": kind, "id": name, "data": data})
