@@ -6,6 +6,7 @@ Programs import from `weakincentives.runtime`; nothing here is part of what its 
 from __future__ import annotations
 
 from weakincentives.runtime.adapter import RunOptions, closing_resources, closing_resources_async
+from weakincentives.runtime.approval import rule_of, waiting_calls
 from weakincentives.runtime.bridge import Cursor, Workers, finish
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.drivers import ModelDelta, load_sections
@@ -74,4 +75,6 @@ __all__ = [
     "prices_for",
     "related",
     "request_tokens",
+    "rule_of",
+    "waiting_calls",
 ]
