@@ -40,7 +40,9 @@ class Loopback:
         self._socket = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}{path}"
         self._http = uvicorn.Server(
-            uvicorn.Config(app, log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                app, interface="asgi3", log_config=None, access_log=False, ws="none", timeout_graceful_shutdown=1
+            )
         )
 
     async def start(self) -> None:
