@@ -34,7 +34,7 @@ from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt import WorkspaceSection
-from weakincentives.runtime import ApprovalNeeded, CallDecided, PendingCall, RunEnded, ToolInvoked
+from weakincentives.runtime import ApprovalNeeded, CallDecided, RunEnded, ToolInvoked
 
 DECISIONS = [Approve(by="ann"), Deny("too much"), Edit({"amount": 7}), Answer("later")]
 
@@ -148,12 +148,11 @@ def test_nothing_is_sent_until_all_calls_are_decided() -> None:
 
 
 def test_a_conversation_goes_on_although_a_call_was_not_decided() -> None:
-    with CliServer([calls(("pay", {"amount": 5})), say("Well."), say("Bye.")]) as api:
-        with adapter(api) as model:
-            chat = Conversation(prompt(section("task", tools=tuple(desk("call")))), adapter=model)
-            assert chat.send("Pay.").pending
-            assert chat.send("No, wait.").text == "Well."
-            assert chat.send("Bye.").text == "Bye."
+    with CliServer([calls(("pay", {"amount": 5})), say("Well."), say("Bye.")]) as api, adapter(api) as model:
+        chat = Conversation(prompt(section("task", tools=tuple(desk("call")))), adapter=model)
+        assert chat.send("Pay.").pending
+        assert chat.send("No, wait.").text == "Well."
+        assert chat.send("Bye.").text == "Bye."
     assert [text[:11] for text, _ in texts(api).values()] == ["Not decided"]
 
 

@@ -86,7 +86,7 @@ class Gate:
                 logger.warning("The approval rule of tool '%s' failed.", name, exc_info=error)
                 verdict = f"Tool '{name}' was not run, because its approval rule failed: {error}"
             if verdict == WAITS and inside:
-                verdict = f"Tool '{name}' was not run: a person must approve this call, which a subagent cannot ask for."
+                verdict = f"Tool '{name}' was not run: a person must approve it, which a subagent cannot ask for."
             self._verdicts[call_id] = verdict
         return self._verdicts[call_id]
 
