@@ -21,11 +21,14 @@ from weakincentives import (
     Deny,
     Edit,
     MainLoop,
+    MarkdownSection,
     Prompt,
+    PromptTemplate,
     Session,
     Snapshot,
     Tool,
     ToolContext,
+    delegate,
     run,
     run_async,
     tool,
@@ -154,6 +157,37 @@ def test_a_conversation_goes_on_although_a_call_was_not_decided() -> None:
         assert chat.send("No, wait.").text == "Well."
         assert chat.send("Bye.").text == "Bye."
     assert [text[:11] for text, _ in texts(api).values()] == ["Not decided"]
+
+
+@pytest.mark.parametrize("way", ["run", "async", "stream", "conversation"])
+@pytest.mark.parametrize("fork", [False, True], ids=["child", "fork"])
+def test_a_call_of_a_child_waits_and_is_decided_above(way: str, fork: bool) -> None:
+    task = MarkdownSection(key="task", title="Task", template="Pay the bill.", tools=() if fork else desk("call"))
+    child = PromptTemplate(ns="tests", key="payer", sections=[task])
+    hand_over = delegate(child, description="Have the bill paid.", fork=fork)
+    script = [calls(("payer", {})), calls(("pay", {"amount": 5})), say("It is paid."), say("Done.")]
+    with CliServer(script) as api:
+        work = Run(api, prompt(section("task", tools=(hand_over, *(desk("call") if fork else ())))), way)
+        (pending,) = work.go().pending
+        assert (pending.tool, pending.call_id.count("/"), len(api.requests)) == ("pay", 1, 2)
+        assert processes(api) == []
+        assert work.go({pending.call_id: Approve()}).text == "Done."
+        assert processes(api) == []
+    assert [text for text, _ in texts(api).values()] == ["It is paid."]
+    assert work.session[Paid].all() == (Paid(5),)
+
+
+def test_a_tool_that_takes_too_long_fails_and_the_cli_goes_on() -> None:
+    @tool(timeout=0.2)
+    async def wait(*, context: ToolContext) -> str:
+        "Wait."
+        await asyncio.sleep(60)
+        return "too late"
+
+    with CliServer([calls(("wait", {})), say("Done.")]) as api:
+        assert Run(api, prompt(section("task", tools=(wait,))), "run").go().text == "Done."
+    ((text, success),) = texts(api).values()
+    assert "0.2" in text and not success
 
 
 # The CLI's own tools.
@@ -324,3 +358,12 @@ def test_a_pending_call_of_a_tool_that_is_no_longer_allowed_does_not_run(workspa
             assert run(in_workspace(workspace), model, session=later(work.session), decisions=decisions).text == "Done."
     assert names(workspace) == ["plan.md"]
     assert "Unknown tool 'Bash'" in texts(api)[pending.call_id][0]
+
+
+def test_a_subagent_of_the_cli_cannot_ask_and_its_call_does_not_run(workspace: Path) -> None:
+    agent = ("Agent", {"description": "touch", "prompt": "Touch it.", "subagent_type": "general-purpose"})
+    with CliServer([calls(agent), calls(TOUCH), say("I could not."), say("Done.")]) as api:
+        options = {"allowed_cli_tools": ("Agent", "Bash"), "cli_tool_approval": {"Bash": "call"}}
+        assert Run(api, in_workspace(workspace), "run", **options).go().text == "Done."
+    assert names(workspace) == ["plan.md"]
+    assert "a subagent cannot ask for" in str(api.results(2))

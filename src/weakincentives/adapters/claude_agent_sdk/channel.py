@@ -415,8 +415,8 @@ class Conversation:
                 if waiting is not None:
                     self._work.drop(call.id for call in waiting)
                     self._asked = tuple(call.id for call in turn.tool_calls)
-                    stop = None if waiting or turn.tool_calls else "pause"
-                    return self._count(turn.reply(stop, waiting=waiting))
+                    pauses = not (waiting or turn.tool_calls)
+                    return self._count(turn.reply("pause" if pauses else None, waiting=waiting))
 
     def _note(self, message: Any) -> None:
         """Keep what a message says beside the model's words."""

@@ -64,7 +64,7 @@ def _offline(settings: Settings, url: str) -> Settings:
 
 def _result(block: dict[str, Any]) -> ToolResult[None]:
     content = block.get("content") or ""
-    blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+    blocks: list[Any] = [{"type": "text", "text": content}] if isinstance(content, str) else content
     images = [each["source"] for each in blocks if each["type"] == "image"]
     return ToolResult(
         "\n".join(each["text"] for each in blocks if each["type"] == "text"),

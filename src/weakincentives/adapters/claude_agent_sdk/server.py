@@ -169,8 +169,16 @@ class CallingModel:
             else {"type": "text_delta", "text": "Done."}
         )
         usage = {"input_tokens": 0, "output_tokens": 0}
-        message = {"id": f"msg_{secrets.token_hex(8)}", "type": "message", "role": "assistant", "content": []}
-        message |= {"model": asked["model"], "stop_reason": None, "stop_sequence": None, "usage": usage}
+        message = {
+            "id": f"msg_{secrets.token_hex(8)}",
+            "type": "message",
+            "role": "assistant",
+            "model": asked["model"],
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": usage,
+        }
         stop = {"stop_reason": "tool_use" if calls else "end_turn", "stop_sequence": None}
         events: list[dict[str, Any]] = [
             {"type": "message_start", "message": message},
