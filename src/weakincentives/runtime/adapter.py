@@ -218,9 +218,10 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             )
         scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
         scope.tags = check_tags(options.get("tags"))
+        in_conversation = options.get("beginning") == "exchange"
         if isinstance(session, Session):
             self._decide(scope, waiting_calls(session), prompt, options)
-        return InnerLoop(
+        loop = InnerLoop(
             prompt,
             session,
             scope,
@@ -230,6 +231,9 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             beginning=options.get("beginning", "new"),
             message=options.get("message"),
         )
+        # Decisions continue an exchange, which is still one of a conversation.
+        loop.in_conversation = in_conversation
+        return loop
 
     def _decide(
         self, scope: RunScope, waiting: Mapping[str, PendingCall], prompt: Prompt[Any], options: RunOptions

@@ -150,6 +150,18 @@ def test_nothing_is_sent_until_all_calls_are_decided() -> None:
     assert work.session[Balance].latest() == Balance(94)
 
 
+def test_the_cli_that_goes_on_after_a_decision_stays_open_for_the_conversation() -> None:
+    with CliServer([calls(("pay", {"amount": 5})), say("Paid."), say("Bye.")]) as api:
+        with adapter(api) as model:
+            chat = Conversation(prompt(section("task", tools=tuple(desk("call")))), adapter=model)
+            (pending,) = chat.send("Pay.").pending
+            assert chat.decide({pending.call_id: Approve()}).text == "Paid."
+            started = processes(api)
+            assert chat.send("Bye.").text == "Bye."
+            assert started and processes(api) == started
+        assert processes(api) == []
+
+
 def test_a_conversation_goes_on_although_a_call_was_not_decided() -> None:
     with CliServer([calls(("pay", {"amount": 5})), say("Well."), say("Bye.")]) as api, adapter(api) as model:
         chat = Conversation(prompt(section("task", tools=tuple(desk("call")))), adapter=model)
