@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,9 @@ from weakincentives import (
     tool,
 )
 from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
-from weakincentives.errors import PromptEvaluationError
+from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.filesystem import HostFilesystem
+from weakincentives.limits import Deadline
 from weakincentives.prompt import WorkspaceSection
 from weakincentives.runtime import ApprovalNeeded, CallDecided, RunEnded, ToolInvoked
 
@@ -289,6 +291,42 @@ def test_other_calls_of_the_turn_have_run_and_their_results_are_kept(way: str, t
     assert len(results) == len(turn) and all(success for _, success in results.values())
     assert ("touched" in names(workspace)) is (TOUCH in turn)
     assert sum(event.name == "Write" for event in work.session[ToolInvoked]) == (WRITE in turn)
+
+
+def test_two_calls_of_the_cli_are_decided_one_by_one(workspace: Path) -> None:
+    turn = [("Bash", {"command": f"touch {name}"}) for name in ("one", "two")]
+    with CliServer([calls(*turn), say("Done.")]) as api:
+        options = {"allowed_cli_tools": ("Bash",), "cli_tool_approval": {"Bash": "call"}}
+        work = Run(api, in_workspace(workspace), "run", **options)
+        first, second = (call.call_id for call in work.go().pending)
+        assert [call.call_id for call in work.go({second: Approve()}).pending] == [first]
+        assert (names(workspace), len(api.requests)) == (["plan.md", "two"], 1)
+        assert work.go({first: Deny()}).text == "Done."
+    assert names(workspace) == ["plan.md", "two"]
+    assert {call_id: success for call_id, (_, success) in texts(api).items()} == {first: False, second: True}
+
+
+def running(command: str) -> list[str]:
+    """The processes whose command line contains these words."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with suppress(OSError):
+                found.append((folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace"))
+    return [line for line in found if command in line]
+
+
+def test_an_approved_call_of_the_cli_ends_with_the_deadline_of_its_run(workspace: Path) -> None:
+    with CliServer([calls(("Bash", {"command": "touch begun && sleep 98.7654"}))]) as api:
+        options = {"allowed_cli_tools": ("Bash",), "cli_tool_approval": {"Bash": "call"}}
+        work = Run(api, in_workspace(workspace), "run", **options)
+        (pending,) = work.go().pending
+        with adapter(api, **options) as model, pytest.raises(DeadlineExceededError):
+            decisions = {pending.call_id: Approve()}
+            deadline = Deadline.after(6)
+            run(in_workspace(workspace), model, session=work.session, decisions=decisions, deadline=deadline)
+    assert names(workspace) == ["begun", "plan.md"]
+    assert running("sleep 98.7654") == []
 
 
 def test_a_rule_decides_for_each_call_of_the_cli_and_is_asked_once(workspace: Path) -> None:
