@@ -223,9 +223,10 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         for each in scope.tools:
             if not isinstance(each, Tool):
                 raise TypeError(f"tools must be a list of tools, got {each!r} in it; decorate a function with @tool")
+        in_conversation = options.get("beginning") == "exchange"
         if isinstance(session, Session):
             self._decide(scope, waiting_calls(session), prompt, options)
-        return InnerLoop(
+        loop = InnerLoop(
             prompt,
             session,
             scope,
@@ -235,6 +236,9 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             beginning=options.get("beginning", "new"),
             message=options.get("message"),
         )
+        # Decisions continue an exchange, which is still one of a conversation.
+        loop.in_conversation = in_conversation
+        return loop
 
     def _decide(
         self, scope: RunScope, waiting: Mapping[str, PendingCall], prompt: Prompt[Any], options: RunOptions

@@ -99,9 +99,9 @@ Settled: TypeAlias = Decision | Undecided
 declare_type(PendingCall)
 
 
-def rule_of(tool: Tool[Any, Any], params: Any, session: Session) -> Needs | None:
-    """The approval that a call needs; raises if the tool's rule does not say so clearly."""
-    rule: Any = tool.approval
+def rule_of(tool: Tool[Any, Any], params: Any, session: Session, rule: Any = None) -> Needs | None:
+    """The approval that a call needs; raises if the tool's rule, or the one given, does not say so clearly."""
+    rule = tool.approval if rule is None else rule
     if rule == "answer":
         return "answer"
     if callable(rule):

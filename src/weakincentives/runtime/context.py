@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 from weakincentives.content import Media, Part
@@ -16,6 +17,7 @@ from weakincentives.prompt import (
     SectionPath,
     SectionVisibility,
     Tokenizer,
+    Tool,
     View,
     default_tokenizer,
     portable_name,
@@ -47,6 +49,8 @@ class LoopAdapter:
     """The longest tool description that the provider accepts, in characters; longer ones are also sent as text."""
     reserved_names: Collection[str] = ()
     """The names of tools that the provider adds itself."""
+    own_tools: Mapping[str, Tool[Any, Any]] = MappingProxyType({})
+    """Those of them whose calls may reach the loop, because they wait for a person; they are never sent."""
     raised_errors: tuple[type[Exception], ...] = ()
     """The exceptions of tool handlers that end the run and are raised, instead of being sent to the model."""
     sends_tools: ClassVar[bool] = True

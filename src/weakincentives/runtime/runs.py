@@ -172,8 +172,14 @@ class Toolbox:
     itself. `version` grows with every change.
     """
 
-    def __init__(self, codecs: Mapping[str, Any] = MappingProxyType({}), reserved: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        codecs: Mapping[str, Any] = MappingProxyType({}),
+        reserved: Iterable[str] = (),
+        own: Mapping[str, Tool[Any, Any]] = MappingProxyType({}),
+    ) -> None:
         self._codecs = codecs
+        self._own = own
         self._reserved = dict.fromkeys(reserved, ("", ""))
         self._offers: dict[str, Offer] = {}
         self._warned: set[tuple[str, str]] = set()
@@ -212,9 +218,11 @@ class Toolbox:
         return tuple(ref.name for ref in below if ref.name in self.callable_names)
 
     def tool(self, name: str) -> Tool[Any, Any] | None:
-        """A tool of ours by name, whether it may still be called or not."""
+        """A tool of ours by name, whether it may still be called or not, or the provider's own."""
         offer = self.get(name)
-        return offer.tool if offer is not None and isinstance(offer.tool, Tool) else None
+        if offer is None:
+            return self._own.get(name)
+        return offer.tool if isinstance(offer.tool, Tool) else None
 
     def name_of(self, sent: str) -> str:
         """The name of the tool that a provider knows as `sent`."""

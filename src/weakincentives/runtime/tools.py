@@ -37,7 +37,8 @@ class OfferedTools:
     _new_exchange: bool = False
 
     def __post_init__(self) -> None:
-        self.toolbox = Toolbox(self.context.adapter.hosted_tool_codecs, self.context.adapter.reserved_names)
+        adapter = self.context.adapter
+        self.toolbox = Toolbox(adapter.hosted_tool_codecs, adapter.reserved_names, adapter.own_tools)
 
     def begin(self, view: View) -> None:
         """Offer the first tools, which the model learns from the request itself."""

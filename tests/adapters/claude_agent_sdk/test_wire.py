@@ -38,7 +38,7 @@ def test_a_text_message_becomes_a_reply() -> None:
 def test_only_calls_of_our_tools_are_calls_for_us() -> None:
     turn = turn_of("two", Call("add", {"a": 1}), Call("Read", {"file_path": "x"}))
     assert turn.reply().tool_calls == (ToolCall("toolu_0_0", "add", '{"a": 1}'),)
-    assert turn.uses_cli_tools
+    assert len(turn.cli_calls) == 1
 
 
 def test_arguments_are_kept_as_the_model_wrote_them_also_when_they_are_cut_off() -> None:
@@ -54,7 +54,7 @@ def test_arguments_are_kept_as_the_model_wrote_them_also_when_they_are_cut_off()
 def test_a_structured_answer_is_not_work_of_the_cli() -> None:
     turn = turn_of("", Call("StructuredOutput", {"n": 1}))
     assert turn.structured_answer == '{"n": 1}'
-    assert not turn.uses_cli_tools
+    assert turn.cli_calls == ()
 
 
 def test_text_and_structured_answers_are_streamed() -> None:

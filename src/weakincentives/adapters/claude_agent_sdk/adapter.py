@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 import weakref
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import cached_property, partial
@@ -18,6 +19,7 @@ from weakincentives.adapters.anthropic.models import media_support
 from weakincentives.adapters.claude_agent_sdk.cli import (
     MIN_VERSION,
     Cli,
+    approval_rules,
     check_options,
     credentials,
     find_cli,
@@ -28,13 +30,21 @@ from weakincentives.adapters.claude_agent_sdk.cli import (
 from weakincentives.adapters.claude_agent_sdk.wire import PROVIDER, TOOLS, CliRunEnded
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import Filesystem, HostFilesystem
-from weakincentives.prompt import AnyTool, Tokenizer, Tool, VisibilityExpansionRequired
-from weakincentives.runtime import InnerLoop, MediaSupport, ProviderAdapter, Settings
-from weakincentives.runtime.spi import Workers, finish
+from weakincentives.prompt import (
+    AnyTool,
+    ApprovalRule,
+    Tokenizer,
+    Tool,
+    ToolContext,
+    ToolResult,
+    VisibilityExpansionRequired,
+)
+from weakincentives.runtime import InnerLoop, MediaSupport, Message, ProviderAdapter, Settings, ToolCall
+from weakincentives.runtime.spi import Workers, finish, rule_of, waiting_calls
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
-    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
+    from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings as RunSettings
 
 SettingSource = Literal["user", "project", "local"]
 
@@ -50,6 +60,9 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     on its files, and `rollback_on_failure` undoes the changes of a failed run. `setting_sources=("user",)` loads the
     user's own configuration and login; `sdk_options` sets any other field of the SDK's `ClaudeAgentOptions`.
 
+    `cli_tool_approval={"Bash": "call"}` has a person decide about calls of the CLI's own tools; in place of "call", a
+    function of the input, and of `session` if it takes that, decides by returning "call" or None.
+
     The CLI stays open between the turns of a `Conversation`, for the `keep_open` most recent conversations. If it is
     gone, because a turn was stopped or another process continues, a new CLI resumes the conversation.
     """
@@ -64,6 +77,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         base_url: str | None = None,
         env: Mapping[str, str] | None = None,
         allowed_cli_tools: Iterable[str] = (),
+        cli_tool_approval: Mapping[str, ApprovalRule] | None = None,
         rollback_on_failure: bool = False,
         setting_sources: Sequence[SettingSource] = (),
         hooks: Mapping[Any, Sequence[Any]] | None = None,
@@ -85,6 +99,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                 raise ValueError(f"env values must be strings, got {value!r} for {name!r}")
         self._env = {**credentials(api_key, base_url), "CLAUDE_CODE_MAX_RETRIES": str(max_retries), **(env or {})}
         self._cli_tools = require_names(allowed_cli_tools, "allowed_cli_tools")
+        self._approval = approval_rules(cli_tool_approval or {}, self._cli_tools)
         self._rollback_on_failure = rollback_on_failure
         self._setting_sources = require_names(setting_sources, "setting_sources", get_args(SettingSource))
         self._hooks = hooks
@@ -112,6 +127,32 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     def define_tool(self, tool: AnyTool) -> str:
         return TOOLS.text(tool) if isinstance(tool, Tool) else tool.definition
 
+    @cached_property
+    def own_tools(self) -> Mapping[str, Tool[Any, Any]]:  # type: ignore[override]
+        """The CLI's own tools that are allowed; their calls reach our loop only to wait for a person."""
+        names = dict.fromkeys(tool.partition("(")[0] for tool in self._cli_tools)
+        return {name: self._own_tool(name) for name in names}
+
+    @property
+    def reserved_names(self) -> Collection[str]:  # type: ignore[override]
+        return self.own_tools
+
+    def _own_tool(self, name: str) -> Tool[Any, Any]:
+        async def make(params: dict[str, Any], *, context: ToolContext) -> ToolResult[None]:
+            from weakincentives.adapters.claude_agent_sdk.replay import replay
+
+            files = context.filesystem
+            settings = self._run_settings(Path(files.root) if isinstance(files, HostFilesystem) else None)
+            call = ToolCall(context.call_id, name, json.dumps(params))
+            said = context.session[Message].all()
+            return await replay(settings, call, said, context.prompt.name, context.deadline)
+
+        schema = {"type": "object", "properties": {}}
+        tool = Tool.from_schema(name=name, description=name, schema=schema, handler=make, approval="call")
+        # What the CLI does to files is not ours to undo.
+        tool.transactional = False
+        return tool
+
     @property
     def media(self) -> MediaSupport:
         return media_support(self.model)
@@ -127,6 +168,8 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             try:
                 with self._recording_end(loop, channel):
                     yield channel
+                    if waiting_calls(loop.session):
+                        _keep_results(loop.session, channel.finish_turn(loop.scope.meter.deadline))
                 ended = True
             finally:
                 self._put_back(loop, channel, ended)
@@ -143,6 +186,8 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                     raise cancelled
                 with self._recording_end(loop, channel):
                     yield channel
+                    if waiting_calls(loop.session):
+                        _keep_results(loop.session, await channel.finish_turn_async(loop.scope.meter.deadline))
                 ended = True
             finally:
                 putting_back = _workers.call(partial(self._put_back, loop, channel, ended))
@@ -168,11 +213,14 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         if channel is None:
             channel = self._channel(workspace)
         channel.report = lambda used: loop.session.dispatch(replace(used, run_id=loop.scope.run_id))
+        channel.waits = partial(self._waits, loop.session)
         return channel
 
     def _put_back(self, loop: InnerLoop, channel: ClaudeChannel, ended: bool) -> None:
-        channel.report = None
-        kept = ended and loop.in_conversation and channel.idle and not loop.scope.fence.closed
+        channel.report = channel.waits = None
+        # A CLI whose calls wait for a person is stopped, so that it cannot go on by itself.
+        kept = ended and channel.idle and not waiting_calls(loop.session) and not loop.scope.fence.closed
+        kept = kept and loop.in_conversation and not loop.scope.depth
         if not kept or self._keep_open < 1:
             channel.close()
             return
@@ -218,26 +266,50 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             cost = None if total is None or total == before else total - (before or 0.0)
             loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli.version, cost))
 
+    def _waits(self, session: Session, name: str, given: dict[str, Any]) -> bool:
+        """True if a call of the CLI's own tools needs approval."""
+        needs = rule_of(self.own_tools[name], given, session, rule=self._approval[name])
+        if needs == "effects":
+            raise ValueError("it returned 'effects', which tools of the CLI do not have; return 'call'")
+        return needs is not None
+
     def _channel(self, workspace: Path | None) -> ClaudeChannel:
-        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings as RunSettings
+        from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
+
+        return ClaudeChannel(self._run_settings(workspace))
+
+    def _run_settings(self, workspace: Path | None) -> RunSettings:
+        from weakincentives.adapters.claude_agent_sdk.channel import Settings as RunSettings
 
         cli = self._cli
         options = {**self._sdk_options, "hooks": hooks_for_cli_tools(self._hooks)} if self._hooks else self._sdk_options
-        return ClaudeChannel(
-            RunSettings(
-                cli=cli.path,
-                model=self.model or None,
-                env=self._env,
-                workspace=workspace,
-                setting_sources=self._setting_sources,
-                options={**permissions(self._cli_tools), **options},
-                unlisted=lambda: _restart(cli),
-            )
+        return RunSettings(
+            cli=cli.path,
+            model=self.model or None,
+            env=self._env,
+            workspace=workspace,
+            setting_sources=self._setting_sources,
+            options={**permissions(self._cli_tools), **options},
+            approval=frozenset(self._approval),
+            unlisted=lambda: _restart(cli),
         )
 
     @cached_property
     def _cli(self) -> Cli:
         return find_cli(self._cli_path)
+
+
+def _keep_results(session: Session, items: Sequence[str]) -> None:
+    """Add results of the CLI's own calls to the message that made them: the next CLI knows them from the session."""
+    if not items:
+        return
+
+    def added(messages: Sequence[Message]) -> list[Message]:
+        index = max(index for index, message in enumerate(messages) if message.role == "assistant")
+        said = replace(messages[index], items=(*messages[index].items, *items))
+        return [*messages[:index], said, *messages[index + 1 :]]
+
+    session[Message].update(added)
 
 
 _workers = Workers("wink-claude-runs")

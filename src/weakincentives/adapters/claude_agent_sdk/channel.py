@@ -28,6 +28,7 @@ import claude_agent_sdk as sdk
 from weakincentives._loops import LoopThread
 from weakincentives.adapters.anthropic.models import facts
 from weakincentives.adapters.anthropic.wire import content_block
+from weakincentives.adapters.claude_agent_sdk.approval import WAITS, Gate
 from weakincentives.adapters.claude_agent_sdk.cli import KEYS, Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
 from weakincentives.adapters.claude_agent_sdk.wire import (
@@ -47,7 +48,7 @@ from weakincentives.adapters.claude_agent_sdk.wire import (
 from weakincentives.adapters.network import FIRST_USER_TURN, refused
 from weakincentives.content import Text
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
-from weakincentives.limits import TokenUsage
+from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest, ToolInvoked
 from weakincentives.runtime.spi import ModelDelta
@@ -65,7 +66,10 @@ _POLL_SECONDS = 0.01
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """An adapter's settings for every run; `unlisted` creates the error for a CLI that ignores new tools."""
+    """An adapter's settings for every run; `unlisted` creates the error for a CLI that ignores new tools.
+
+    `approval` names the CLI's own tools whose calls may wait for a person.
+    """
 
     cli: Path
     model: str | None = None
@@ -73,6 +77,7 @@ class Settings:
     workspace: Path | None = None
     setting_sources: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
+    approval: frozenset[str] = frozenset()
     unlisted: Callable[[], Exception] | None = None
 
     def redactor(self) -> Redactor:
@@ -86,6 +91,8 @@ class ClaudeChannel:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.report: Callable[[ToolInvoked], None] | None = None
+        # True if a call of the CLI's own tools has to wait for a person.
+        self.waits: Callable[[str, dict[str, Any]], bool] | None = None
         self.finalizer: weakref.finalize[Any, Any] | None = None
         self._earlier_cost: float | None = None
         self._home: Home
@@ -135,6 +142,16 @@ class ClaudeChannel:
                 yield piece
         yield await asyncio.wrap_future(reply)
 
+    def finish_turn(self, deadline: Deadline | None) -> list[str]:
+        """Let the CLI run the rest of its own calls in a turn that waits for a person; their results, as items."""
+        with self._reporting():
+            return self._thread.submit(self._conversation.finish_turn(_seconds(deadline))).result()
+
+    async def finish_turn_async(self, deadline: Deadline | None) -> list[str]:
+        with self._reporting():
+            finishing = self._thread.submit(self._conversation.finish_turn(_seconds(deadline)))
+            return await asyncio.wrap_future(finishing)
+
     def follows_list_changes(self) -> bool:
         """True if this CLI picks up new tools while it runs; calls no model."""
         return self._thread.submit(self._conversation.probe()).result()
@@ -159,9 +176,8 @@ class ClaudeChannel:
             self._earlier_cost = self.cost_usd
             await self._end()
             self._begin()
-        seconds = None if request.deadline is None else max(0.0, request.deadline.remaining().total_seconds())
         try:
-            async with asyncio.timeout(seconds) as limit:
+            async with asyncio.timeout(_seconds(request.deadline)) as limit:
                 return await self._conversation.turn(request, on_delta)
         except TimeoutError as error:
             self._home.cut()
@@ -192,7 +208,11 @@ class ClaudeChannel:
                 f"The temporary folder for Claude Code cannot be created: {error}; free some space, or set TMPDIR.",
                 phase="request",
             ) from error
-        self._conversation = Conversation(settings, self._home)
+        self._conversation = Conversation(settings, self._home, self._judge)
+
+    def _judge(self, name: str, given: dict[str, Any]) -> bool:
+        # Outside of a run, there is nobody to ask.
+        return self.waits is None or self.waits(name, given)
 
     async def _end(self) -> None:
         try:
@@ -210,9 +230,12 @@ class ClaudeChannel:
 class Conversation:
     """The CLI and our tool server, started by the first request; lives on one event loop."""
 
-    def __init__(self, settings: Settings, home: Home) -> None:
+    def __init__(
+        self, settings: Settings, home: Home, waits: Callable[[str, dict[str, Any]], bool] = lambda name, given: False
+    ) -> None:
         self._settings = settings
         self._home = home
+        self._gate = Gate(settings.approval, waits, self._wake)
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
         self._stderr: deque[str] = deque(maxlen=20)
         self._server: ToolServer | None = None
@@ -226,6 +249,9 @@ class Conversation:
         self._spent = TokenUsage()
         self._retries = 0
         self._work = CliWork()
+        # The results before the message that is being read.
+        self._earlier: list[str] | None = None
+        self._asked: tuple[str, ...] = ()
         self.uses: deque[ToolInvoked] = deque()
         self.idle = False
         self.cost_usd: float | None = None
@@ -255,6 +281,22 @@ class Conversation:
         except sdk.ClaudeSDKError as error:
             # Not from the SDK's error, whose text may contain a key.
             raise self._failure(request, str(error)) from None
+
+    async def finish_turn(self, seconds: float | None) -> list[str]:
+        """Let the CLI run its own calls of the last reply, and stop it before it calls the model; their results."""
+        if self._client is None or self._server is None or not self._work.is_open:
+            return self._work.items()
+        self._gate.stopping = True
+        for call_id in self._asked:
+            self._server.answer(call_id, Answer((Text(WAITS),)))
+        try:
+            async with asyncio.timeout(seconds):
+                while self._work.is_open and not self._ends(message := await self._inbox.get()):
+                    self._note(message)
+        except TimeoutError:
+            logger.warning("The deadline passed while Claude Code ran calls beside one that waits for a person.")
+        self._work.cut_off()
+        return self._work.items()
 
     async def probe(self) -> bool:
         """True if the CLI lists the tools again when notified of a change; calls no model."""
@@ -353,26 +395,47 @@ class Conversation:
                 raise sdk.CLIConnectionError(str(message)) from message
             if isinstance(message, sdk.ResultMessage):
                 return self._final(request, message, turn)
-            if isinstance(message, sdk.SystemMessage) and message.subtype == "api_retry":
-                self._retries += 1
-            if isinstance(message, sdk.UserMessage) and isinstance(message.content, list):
-                self.uses += self._work.results(vars(block) for block in message.content)
-            if not isinstance(message, sdk.StreamEvent) or message.parent_tool_use_id is not None:
-                continue
-            if message.event["type"] == "message_start":
-                finished, turn = turn, Turn()
-                if finished is not None and finished.complete:
-                    turn.feed(message.event)
-                    self._begun = turn
-                    return self._count(finished.reply("pause"))
-            if turn is None:
-                continue
-            if delta := turn.feed(message.event):
-                on_delta(delta)
-            if turn.complete and turn.tool_calls:
-                return self._count(turn.reply())
-            if turn.complete and turn.uses_cli_tools:
-                return self._count(turn.reply("pause"))
+            self._note(message)
+            if isinstance(message, sdk.StreamEvent) and message.parent_tool_use_id is None:
+                if message.event["type"] == "message_start":
+                    finished, turn = turn, Turn()
+                    if finished is not None and finished.complete:
+                        turn.feed(message.event)
+                        self._begun = turn
+                        return self._count(finished.reply("pause"))
+                if turn is None:
+                    continue
+                if delta := turn.feed(message.event):
+                    on_delta(delta)
+                if turn.complete:
+                    self._earlier = self._work.items()
+                    self._work.begin(turn.items)
+            if turn is not None and turn.complete and (turn.tool_calls or turn.cli_calls):
+                waiting = self._gate.waiting(turn)
+                if waiting is not None:
+                    self._work.drop(call.id for call in waiting)
+                    self._asked = tuple(call.id for call in turn.tool_calls)
+                    pauses = not (waiting or turn.tool_calls)
+                    return self._count(turn.reply("pause" if pauses else None, waiting=waiting))
+
+    def _note(self, message: Any) -> None:
+        """Keep what a message says beside the model's words."""
+        if isinstance(message, sdk.SystemMessage) and message.subtype == "api_retry":
+            self._retries += 1
+        if isinstance(message, sdk.SystemMessage) and message.subtype == "init":
+            self._gate.check(message.data.get("tools", ()))
+        if isinstance(message, sdk.UserMessage) and isinstance(message.content, list):
+            blocks = [vars(block) for block in message.content]
+            self.uses += self._work.results(self._gate.ended(blocks))
+
+    def _ends(self, message: Any) -> bool:
+        """True if the CLI has stopped, or has begun another message."""
+        if isinstance(message, sdk.StreamEvent):
+            return message.parent_tool_use_id is None and message.event["type"] == "message_start"
+        return isinstance(message, sdk.ResultMessage | Exception)
+
+    def _wake(self) -> None:
+        self._inbox.put_nowait(None)
 
     def _final(self, request: ModelRequest, result: sdk.ResultMessage, turn: Turn | None) -> ModelReply:
         self.idle, self.cost_usd = True, result.total_cost_usd
@@ -391,8 +454,8 @@ class Conversation:
         self._spent += reply.usage
         retries, self._retries = self._retries, 0
         dropped, self._dropped = self._dropped, False
-        items = (*self._work.items(), *reply.items)
-        self._work.begin(reply.items)
+        earlier, self._earlier = self._earlier, None
+        items = (*(self._work.items() if earlier is None else earlier), *reply.items)
         return replace(reply, retries=retries, items=items, reasoning_dropped=dropped)
 
     def _failure(
@@ -445,7 +508,12 @@ class Conversation:
                 prompt_name=request.prompt_name,
                 phase="request",
             )
-        return sdk.ClaudeAgentOptions(**(options | settings.options))
+        hooks = self._gate.hooks(settings.options.get("hooks") or {}) if settings.options.get("tools") else {}
+        return sdk.ClaudeAgentOptions(**(options | settings.options | ({"hooks": hooks} if hooks else {})))
+
+
+def _seconds(deadline: Deadline | None) -> float | None:
+    return None if deadline is None else max(0.0, deadline.remaining().total_seconds())
 
 
 def _ignore(delta: ModelDelta) -> None:

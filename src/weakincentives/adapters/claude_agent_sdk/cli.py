@@ -149,6 +149,25 @@ def require_names(given: Iterable[str], where: str, known: Sequence[str] = ()) -
     return found
 
 
+def approval_rules(given: Mapping[str, Any], cli_tools: Sequence[str]) -> dict[str, Any]:
+    """The approval rules for the CLI's own tools, by name; rejects what cannot be kept."""
+    if not isinstance(given, Mapping):
+        raise ValueError(f"cli_tool_approval must map names of tools to 'call' or a function, got {given!r}")
+    allowed = list(dict.fromkeys(tool.partition("(")[0] for tool in cli_tools))
+    for name, rule in given.items():
+        if name not in allowed:
+            listed = ", ".join(allowed) or "none"
+            raise ValueError(f"cli_tool_approval names {name!r}, which is not in allowed_cli_tools: {listed}")
+        if rule == "effects":
+            raise ValueError(
+                f"cli_tool_approval of {name!r} may not be 'effects': the CLI runs its own tools outside of our "
+                "transactions, so there is nothing to show and take back; use 'call', or offer a tool of your own"
+            )
+        if rule != "call" and (isinstance(rule, type) or not callable(rule)):
+            raise ValueError(f"cli_tool_approval of {name!r} must be 'call' or a function of the input, got {rule!r}")
+    return dict(given)
+
+
 def hooks_for_cli_tools(hooks: Mapping[Any, Sequence[Any]]) -> dict[Any, list[Any]]:
     """The hooks, with `PreToolUse` skipped for our tools: our own loop has already started such a call."""
     return {

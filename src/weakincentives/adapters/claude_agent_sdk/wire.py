@@ -36,6 +36,7 @@ WRONG_OUTPUT = "error_max_structured_output_retries"
 CONTINUE = "Continue."
 THINKING = ("thinking", "redacted_thinking")
 MEANWHILE = "While this ran, the following was said:"
+_CUT_OFF = "This was stopped before it ended, and may have been done in part."
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +176,18 @@ class Turn(StreamedMessage):
         )
 
     @property
-    def uses_cli_tools(self) -> bool:
-        """True if the CLI will run its own tools before it calls the model again."""
-        return any(_runs_in_cli(block) for block, _ in self.blocks())
+    def cli_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of the CLI's own tools, in order."""
+        return tuple(
+            ToolCall(block["id"], block["name"], arguments or json.dumps(block.get("input") or {}))
+            for block, arguments in self.blocks()
+            if _runs_in_cli(block)
+        )
+
+    @property
+    def items(self) -> tuple[str, ...]:
+        blocks = self.blocks()
+        return tuple(json.dumps(block | ({"input": _object(given)} if given else {})) for block, given in blocks)
 
     @property
     def structured_answer(self) -> str | None:
@@ -189,18 +199,24 @@ class Turn(StreamedMessage):
         return parse_usage(self.fields.get("usage") or {})
 
     def reply(
-        self, stop_reason: StopReason | None = None, *, text: str | None = None, extra: TokenUsage | None = None
+        self,
+        stop_reason: StopReason | None = None,
+        *,
+        text: str | None = None,
+        extra: TokenUsage | None = None,
+        waiting: Sequence[ToolCall] = (),
     ) -> ModelReply:
-        blocks = list(self.blocks())
+        """The message as a reply; of the CLI's own calls, it has those that are `waiting` for a person."""
+        order = [block["id"] for block, _ in self._calls()]
         return ModelReply(
             text=self.text if text is None else text,
-            tool_calls=self.tool_calls,
+            tool_calls=tuple(sorted((*self.tool_calls, *waiting), key=lambda call: order.index(call.id))),
             usage=self.usage + (extra or TokenUsage()),
             stop_reason=stop_reason or STOPS.get(self.fields.get("stop_reason") or "", "end"),
-            items=tuple(json.dumps(block | ({"input": _object(given)} if given else {})) for block, given in blocks),
+            items=self.items,
             response_id=self.fields.get("id", ""),
             model=self.fields.get("model", ""),
-            reasoning="\n\n".join(block["thinking"] for block, _ in blocks if block.get("thinking")),
+            reasoning="\n\n".join(block["thinking"] for block, _ in self.blocks() if block.get("thinking")),
         )
 
     def _calls(self) -> Iterator[tuple[dict[str, Any], str]]:
@@ -219,6 +235,22 @@ class CliWork:
         for block in map(json.loads, items):
             if _runs_in_cli(block):
                 self._open[block["id"]] = block, time.perf_counter()
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    def drop(self, call_ids: Iterable[str]) -> None:
+        """Forget calls that the CLI will not run."""
+        for call_id in call_ids:
+            self._open.pop(call_id, None)
+
+    def cut_off(self) -> None:
+        """Give the calls that have not ended a result that says so."""
+        for call_id in self._open:
+            item = {"type": "tool_result", "tool_use_id": call_id, "content": _CUT_OFF, "is_error": True}
+            self._items.append(json.dumps(item))
+        self._open.clear()
 
     def results(self, blocks: Iterable[Mapping[str, Any]]) -> list[ToolInvoked]:
         """The finished calls of the CLI's tools, from the blocks of a user message."""
