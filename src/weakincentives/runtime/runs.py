@@ -119,7 +119,7 @@ class RunScope:
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
     `presentation` is the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that
-    wait are there until they have acted.
+    wait are there until they have acted. `passed` maps the user's words to those that the guards let pass.
     """
 
     meter: Meter
@@ -136,6 +136,7 @@ class RunScope:
     presentation: Presentation | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     decisions: dict[str, Any] | None = None
+    passed: dict[str, str] = field(default_factory=dict)
 
     def check_expansions(self, signal: VisibilityExpansionRequired, prompt_name: str) -> None:
         """Raise if the run has restarted as often as it may."""

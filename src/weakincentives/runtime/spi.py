@@ -6,11 +6,12 @@ Programs import from `weakincentives.runtime`; nothing here is part of what its 
 from __future__ import annotations
 
 from weakincentives.runtime.adapter import RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.bridge import Cursor, Workers, finish
+from weakincentives.runtime.bridge import Cursor, Workers, call_async, call_sync, finish
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.drivers import ModelDelta, load_sections
 from weakincentives.runtime.events import RUN_EVENTS, SectionState
 from weakincentives.runtime.executor import CallSuspended
+from weakincentives.runtime.guards import Verdict
 from weakincentives.runtime.history import SHOWS, HistoryBuilder, RunState, Step, ToolUse, TurnSection, related
 from weakincentives.runtime.ledger import RequestTokens, request_tokens
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES
@@ -18,6 +19,7 @@ from weakincentives.runtime.messages import (
     CORRECTION,
     INSTRUCTIONS,
     PROMPT_TEXT,
+    AskGuards,
     CallModel,
     Effect,
     LoadSections,
@@ -43,6 +45,7 @@ __all__ = [
     "RUN_EVENTS",
     "SHOWS",
     "TEXT_TYPES",
+    "AskGuards",
     "CallModel",
     "CallSuspended",
     "Cursor",
@@ -61,10 +64,13 @@ __all__ = [
     "Step",
     "ToolUse",
     "TurnSection",
+    "Verdict",
     "Workers",
     "adapter_spec",
     "adapter_specs",
     "cache_safe_routes",
+    "call_async",
+    "call_sync",
     "closing_resources",
     "closing_resources_async",
     "finish",

@@ -19,7 +19,7 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
-from weakincentives.ui.page import FAILED, Failed, Show
+from weakincentives.ui.page import Failed, Show, failure
 from weakincentives.ui.requests import BEHIND, MAX_ID, RECEIVED, Asked, Refused, received, take_back_answer
 
 logger = logging.getLogger("weakincentives.ui")
@@ -316,7 +316,7 @@ class Threads:
                         exchange.put(event)
         except (Exception, SystemExit) as error:
             logger.warning("An exchange of thread %r failed", thread.key, exc_info=error)
-            last = Failed(FAILED)
+            last = failure(error)
         finally:
             last = await self._stored(thread, chat) or last
             if last is not None:
