@@ -141,6 +141,7 @@ def test_a_request_that_is_wrong_is_not_sent_again_and_shows_no_key(vendor: Vend
     assert (error.phase, len(server.requests)) == ("request", 1)
     assert KEY not in f"{error} {error.payload} {error.__cause__!r}"
     assert "bad key [redacted]" in str(error)
+    assert ("api_key=" in str(error)) is (vendor in LEAN)
 
 
 @pytest.mark.parametrize("vendor", LEAN, ids=str)

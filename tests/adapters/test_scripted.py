@@ -12,15 +12,51 @@ import pytest
 from weakincentives import run, run_async
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.errors import UnboundParamsError
+from weakincentives.errors import UnboundParamsError, WinkError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult, tool
-from weakincentives.resources import UnboundResourceError
+from weakincentives.resources import (
+    Binding,
+    CircularDependencyError,
+    ResourceError,
+    ResourceRegistry,
+    Scope,
+    ScopeError,
+    UnboundResourceError,
+)
 from weakincentives.runtime import Conversation, RunEnded, ToolInvoked
 from weakincentives.session import Session
 
 
 class Database:
     pass
+
+
+class Connection:
+    pass
+
+
+class Transaction:
+    pass
+
+
+class Pool:
+    pass
+
+
+class Cache:
+    pass
+
+
+async def connect(resources: Any) -> Connection:
+    return Connection()
+
+
+MISUSED = ResourceRegistry.of(
+    Binding(Connection, connect),
+    Binding(Transaction, lambda r: Transaction(), scope=Scope.TOOL_CALL),
+    Binding(Pool, lambda r: r.get(Transaction)),
+    Binding(Cache, lambda r: r.get(Cache)),
+)
 
 
 @dataclass(frozen=True)
@@ -48,6 +84,18 @@ def resource(context: ToolContext) -> Any:
     return context.resources.get(Database)
 
 
+def without_await(context: ToolContext) -> Any:
+    return context.resources.get(Connection)
+
+
+def scope(context: ToolContext) -> Any:
+    return context.resources.get(Pool)
+
+
+def circle(context: ToolContext) -> Any:
+    return context.resources.get(Cache)
+
+
 def params(context: ToolContext) -> Any:
     return context.params(Note)
 
@@ -66,7 +114,13 @@ MISTAKES: list[tuple[Callable[[ToolContext], Any], type[Exception]]] = [
     (unpacking, TypeError),
     (assertion, AssertionError),
     (resource, UnboundResourceError),
+    (scope, ScopeError),
+    (circle, CircularDependencyError),
     (params, UnboundParamsError),
+]
+WAYS = [
+    *((*mistake, is_async) for mistake in MISTAKES for is_async in (False, True)),
+    (without_await, ResourceError, True),  # A sync handler may block until the resource is created.
 ]
 SCRIPT = [call("act"), "Done."]
 
@@ -81,13 +135,11 @@ def acting(body: Callable[[ToolContext], Any], *, is_async: bool = False, read_o
         return act(context=context)
 
     made: Tool[Any, Any] = tool(name="act", description="Act.", read_only=read_only)(act_async if is_async else act)
-    return Prompt(
-        PromptTemplate(ns="t", key="t", sections=[MarkdownSection(key="s", title="S", template="Go.", tools=[made])])
-    )
+    section = MarkdownSection(key="s", title="S", template="Go.", tools=[made])
+    return Prompt(PromptTemplate(ns="t", key="t", sections=[section], resources=MISUSED))
 
 
-@pytest.mark.parametrize(("body", "error"), MISTAKES)
-@pytest.mark.parametrize("handler_is_async", [False, True])
+@pytest.mark.parametrize(("body", "error", "handler_is_async"), WAYS)
 @pytest.mark.parametrize("form", ["run", "run_async", "stream", "fallback", "parallel"])
 def test_a_programming_error_of_a_tool_is_raised(
     body: Callable[[ToolContext], Any], error: type[Exception], handler_is_async: bool, form: str
@@ -104,7 +156,7 @@ def test_a_programming_error_of_a_tool_is_raised(
             run(prompt, FallbackAdapter(adapter, ScriptedAdapter(["Never."])), session=session)
         else:
             run(prompt, adapter, session=session)
-    assert caught.traceback[-1].name == body.__name__ or error in (UnboundResourceError, UnboundParamsError)
+    assert caught.traceback[-1].name == body.__name__ or issubclass(error, WinkError)
     assert {event.success for event in session[ToolInvoked]} == {False}
     assert [event.error for event in session[RunEnded]] == [error.__name__]
     assert len(session[Note]) == (0 if form != "parallel" else 2)

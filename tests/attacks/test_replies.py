@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.adapters.vendors import VENDORS, Vendor
+from tests.adapters.vendors import OPENAI_CHAT, VENDORS, Vendor
 from tests.servers.loopback import event
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.errors import PromptEvaluationError
+from weakincentives.errors import BudgetExceededError, PromptEvaluationError
+from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolResult, tool
 from weakincentives.runtime import Message, ModelCalled, ModelReply, ToolCall, ToolInvoked
 from weakincentives.session import Session, Snapshot
@@ -31,8 +32,14 @@ def broken_text() -> ToolResult[None]:
     return ToolResult("half of a pair: \ud83d")
 
 
+@tool(read_only=True)
+def look() -> ToolResult[None]:
+    """Look around."""
+    return ToolResult("Nothing.")
+
+
 def prompt() -> Prompt[Any]:
-    section = MarkdownSection(key="task", title="Task", template="Tidy up.", tools=[purge, broken_text])
+    section = MarkdownSection(key="task", title="Task", template="Tidy up.", tools=[purge, broken_text, look])
     return Prompt(PromptTemplate(ns="attacks", key="replies", sections=[section]))
 
 
@@ -125,3 +132,17 @@ def test_a_call_made_by_a_script_still_runs() -> None:
     session = Session()
     ScriptedAdapter([call("purge", folder="tmp"), "Done."]).evaluate(prompt(), session=session)
     assert [message.text for message in session[Message].all() if message.role == "tool"] == ["Deleted tmp."]
+
+
+@pytest.mark.limit(30)
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "stream"])
+def test_a_reply_with_very_many_calls_takes_no_more_time_than_its_length(streamed: bool) -> None:
+    vendor = OPENAI_CHAT
+    calls = tuple(Call("look", "{}") for _ in range(20_000))
+    session = Session()
+    with vendor.server([Turn(calls=calls)]) as server, vendor.adapter(server) as adapter:
+        run = adapter.stream if streamed else adapter.evaluate
+        with pytest.raises(BudgetExceededError, match="max_tool_calls=0"):
+            for _ in run(prompt(), session=session, budget=Budget(max_tool_calls=0)):
+                pass
+    assert len(session[ModelCalled].all()) == 1

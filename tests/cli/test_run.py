@@ -49,6 +49,28 @@ def test_open_offers_the_tools_of_a_section_from_the_start(wink: Wink) -> None:
     assert [(tool["name"], tool["success"]) for tool in told["tools"]] == [("book", True)]
 
 
+def test_tags_of_a_run_are_recorded_and_found(wink: Wink) -> None:
+    for release in ("7", "8"):
+        tags = ("--run-tag", f"release={release}", "--run-tag", "note=a=b")
+        assert wink("run", "desk:template", *GUEST, *tags, "-a", script(wink, "Hello.")).returncode == 0
+    found = wink.json("runs", "list", "--where", "release=7", "--where", "note=a=b")
+    assert [run["tags"] for run in found] == [{"release": "7", "note": "a=b"}]
+
+
+@pytest.mark.parametrize(
+    ("tag", "problem"),
+    [
+        ("release", "argument --run-tag: must be KEY=VALUE, got 'release'"),
+        ("=7", "argument --run-tag: must be KEY=VALUE, got '=7'"),
+        ("overrides=calm", "--run-tag: tags must have names without '=', other than 'overrides'"),
+        (f"release={'7' * 201}", "--run-tag: tags must have"),
+    ],
+)
+def test_a_tag_that_cannot_be_stored_is_refused(wink: Wink, tag: str, problem: str) -> None:
+    done = wink("run", "desk:template", *GUEST, "--run-tag", tag, "-a", script(wink, "Hello."))
+    assert (done.returncode, done.stdout) == (2, "") and problem in done.stderr
+
+
 def test_structured_output_is_printed_as_json(wink: Wink) -> None:
     with (wink.folder / "desk.py").open("a", encoding="utf-8") as file:
         file.write("typed = PromptTemplate[Guest](ns='hotel', key='typed', sections=[welcome])\n")

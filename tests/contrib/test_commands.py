@@ -13,12 +13,13 @@ import pytest
 
 from tests.disclosure.desk import answers
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.contrib.commands import CommandResult, CommandSection
+from weakincentives.contrib.commands import CommandResult, CommandSection, UnfitWorkspaceError
 from weakincentives.contrib.tools import VfsToolsSection
-from weakincentives.errors import DeadlineExceededError, PromptValidationError
-from weakincentives.filesystem import HostFilesystem, InMemoryFilesystem
+from weakincentives.errors import DeadlineExceededError, PromptEvaluationError, PromptValidationError
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.limits import Deadline
-from weakincentives.prompt import Prompt
+from weakincentives.prompt import Prompt, SectionVisibility
+from weakincentives.resources import Binding, ResourceRegistry, Scope
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 
@@ -83,6 +84,15 @@ def test_a_failed_command_leaves_everything_as_it_was(files: HostFilesystem) -> 
     assert not result.success and "ZeroDivisionError" in result.value.output
     assert tree(files) == {"a.txt": "old", "cache": "c"}
     assert sorted(os.listdir(files.root)) == ["a.txt", "cache", "src"]
+
+
+@pytest.mark.parametrize("ending", ["", "; 1 / 0"])
+def test_a_command_cannot_remove_the_workspace_itself(files: HostFilesystem, ending: str) -> None:
+    code = f"import os, shutil; shutil.rmtree(os.getcwd()){ending}"
+    removed, after = run(files, python(code), python("print('still there')"))
+    assert (removed.success, after.success) == (False, True)
+    assert tree(files) == {"a.txt": "old"}
+    assert files.exists("src")
 
 
 def test_other_exit_codes_can_be_a_success(files: HostFilesystem) -> None:
@@ -215,8 +225,8 @@ def test_file_tools_and_commands_share_a_workspace(files: HostFilesystem) -> Non
         ({"programs": "pytest"}, "programs= takes a list of names, got 'pytest'"),
         ({"timeout": 0}, "timeout must be a number of seconds above 0, or None for no limit, got 0"),
         ({"max_output": 0}, "max_output must be more than 0"),
-        ({"filesystem": InMemoryFilesystem()}, r"need HostFilesystem\(root, track_external=True\)"),
-        ({"filesystem": HostFilesystem(".")}, r"need HostFilesystem\(root, track_external=True\)"),
+        ({"filesystem": InMemoryFilesystem()}, r"needs HostFilesystem\(root, track_external=True\)"),
+        ({"filesystem": HostFilesystem(".")}, r"needs HostFilesystem\(root, track_external=True\)"),
     ],
 )
 def test_a_section_that_cannot_work_is_refused_when_it_is_declared(options: Any, problem: str) -> None:
@@ -224,6 +234,40 @@ def test_a_section_that_cannot_work_is_refused_when_it_is_declared(options: Any,
         CommandSection(**{"programs": ["pytest"], **options})
 
 
-def test_a_workspace_in_memory_is_refused_in_the_call() -> None:
-    (result,) = run(None, python("1"))
-    assert not result.success and "commands need HostFilesystem" in result.message
+UNFIT = [InMemoryFilesystem(), HostFilesystem("."), None]
+NEEDED = r"CommandSection 'commands' needs HostFilesystem\(root, track_external=True\).*; pass it to the section"
+
+
+@pytest.mark.parametrize("unfit", UNFIT, ids=repr)
+@pytest.mark.parametrize("is_async", [False, True])
+def test_an_unfit_workspace_ends_the_run_before_the_model_is_called(unfit: Any, is_async: bool) -> None:
+    bound = prompt(None).bind(resources={Filesystem: unfit} if unfit else {})
+    adapter = ScriptedAdapter([python("1"), "Done."], tool_errors="tell")
+    with pytest.raises(PromptEvaluationError, match=NEEDED):
+        if is_async:
+            asyncio.run(adapter.evaluate_async(bound, session=Session()))
+        else:
+            adapter.evaluate(bound, session=Session())
+    assert adapter.requests == []
+
+
+@pytest.mark.parametrize("unfit", UNFIT, ids=repr)
+def test_an_unfit_workspace_ends_the_run_when_the_model_opens_the_section(unfit: Any) -> None:
+    closed = prompt(None, summary="Runs programs.", visibility=SectionVisibility.SUMMARY)
+    script = [call("read_section", section_key="commands"), "Done."]
+    adapter = ScriptedAdapter(script, tool_errors="tell")
+    with pytest.raises(UnfitWorkspaceError, match=NEEDED):
+        adapter.evaluate(closed.bind(resources={Filesystem: unfit} if unfit else {}), session=Session())
+    assert len(adapter.requests) == 1
+
+
+def test_a_workspace_that_only_calls_have_is_checked_in_the_call() -> None:
+    scoped = ResourceRegistry.of(Binding(Filesystem, lambda r: InMemoryFilesystem(), scope=Scope.TOOL_CALL))
+    adapter = ScriptedAdapter([python("1"), "Done."], tool_errors="tell")
+    with pytest.raises(UnfitWorkspaceError, match=NEEDED):
+        adapter.evaluate(prompt(None).bind(resources=scoped), session=Session())
+    assert len(adapter.requests) == 1
+
+
+def test_a_disabled_section_needs_no_workspace() -> None:
+    assert ScriptedAdapter(["Done."]).evaluate(prompt(None, enabled=lambda: False), session=Session()).text == "Done."

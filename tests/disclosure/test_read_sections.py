@@ -13,6 +13,7 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import (
     CollapseSection,
+    Disclosure,
     MarkdownSection,
     OpenAndHalt,
     OpenOrRead,
@@ -30,6 +31,8 @@ from weakincentives.prompt import (
     WorkspaceSection,
 )
 from weakincentives.runtime import (
+    Conversation,
+    Exposure,
     MainLoop,
     Message,
     ModelReply,
@@ -113,6 +116,50 @@ def test_an_unknown_key_lists_the_known_ones() -> None:
     assert answers(session) == [
         (False, "Unknown section key: 'nope'. Keys of summarized sections: docs, orders, guide.")
     ]
+
+
+@pytest.mark.parametrize("strategy", [ReadSections(), OpenOrRead(), SearchSections()])
+def test_an_unknown_key_lists_the_nested_ones_that_were_shown(strategy: Disclosure) -> None:
+    session = Session()
+    play(desk(disclosure=strategy), read("guide"), read("tone"), read("guide.tone"), read("x"), "done", session=session)
+    listed = "Keys of summarized sections: docs, orders, guide, guide.tone."
+    assert [answers(session)[at] for at in (1, 3)] == [
+        (False, f"Unknown section key: 'tone'. {listed}"),
+        (False, f"Unknown section key: 'x'. {listed}"),
+    ]
+
+
+def test_nested_keys_of_an_earlier_exchange_are_listed_too() -> None:
+    adapter = ScriptedAdapter([read("guide"), "One.", read("x"), "Two."])
+    with Conversation(Prompt(desk()), adapter=adapter) as chat:
+        chat.send("Read it.")
+        chat.send("And now?")
+        assert answers(chat.session)[-1][1].endswith("Keys of summarized sections: docs, orders, guide, guide.tone.")
+
+
+@pytest.mark.parametrize("form", ["[{}]", " {} ", "[{}] "])
+@pytest.mark.parametrize("strategy", [ReadSections(suffix="key"), SearchSections(suffix="key")])
+def test_a_key_may_be_copied_with_its_brackets(strategy: Disclosure, form: str) -> None:
+    plain, bracketed = Session(), Session()
+    keys = ["orders", "orders.refunds", "guide", "guide.tone"]
+    template = desk(disclosure=strategy, allow_collapse=True)
+    for session, written in ((plain, "{}"), (bracketed, form)):
+        close = call("collapse_section", section_key=written.format("orders"))
+        play(template, *(read(written.format(key)) for key in keys), close, "done", session=session)
+    assert {success for success, _ in answers(plain)} == {True}
+    assert answers(bracketed) == answers(plain)
+    for kind in (VisibilityOverrides, Exposure):
+        assert bracketed[kind].latest() == plain[kind].latest()
+
+
+@pytest.mark.parametrize("strategy", [OpenOrRead(suffix="key"), OpenToFiles(suffix="key")])
+def test_a_section_to_open_may_have_its_brackets(strategy: Disclosure) -> None:
+    session = Session()
+    opening = call("open_sections", section_keys=["[orders]"], reason="Needed.")
+    adapter = ScriptedAdapter([opening, "done"])
+    MainLoop().execute(Prompt(desk(disclosure=strategy)), session=session, adapter=adapter)
+    assert "lookup" in tool_names(adapter.requests[-1].tools)
+    assert session[VisibilityOverrides].latest() == VisibilityOverrides({("orders",): FULL})
 
 
 def test_an_open_section_is_read_without_tools() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import tempfile
 
 import pytest
 
@@ -158,3 +159,25 @@ def test_a_filesystem_that_does_not_track_others_cannot_name_changes(root):
     assert not fs.tracks_external
     with pytest.raises(SnapshotError, match="track_external=True"):
         fs.changed_since(fs.snapshot())
+
+
+def test_a_root_that_was_removed_comes_back_with_its_files(fs, root):
+    (root / "deep").mkdir()
+    (root / "deep" / "a.txt").write_text("a")
+    before = fs.snapshot()
+    shutil.rmtree(root)
+    assert fs.changed_since(before) == ("deep", "deep/a.txt")
+    fs.restore(before)
+    assert fs.read("deep/a.txt") == "a"
+
+
+def test_a_sparse_file_does_not_fill_the_disk(fs, root):
+    with (root / "huge").open("wb") as file:
+        try:
+            file.truncate(shutil.disk_usage(tempfile.gettempdir()).free + (1 << 40))
+        except OSError:
+            pytest.skip("the file system has no files of this size")
+    with pytest.raises(SnapshotError, match=r"'huge' cannot be saved \(No space left on device\)"):
+        fs.snapshot()
+    (root / "huge").unlink()
+    fs.restore(fs.snapshot())

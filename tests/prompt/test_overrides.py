@@ -112,7 +112,7 @@ def test_an_override_that_does_not_hold_is_reported_with_its_reason(template, re
     assert "Override demo/talk@latest not applied to section 'outer.inner.part': " in caplog.text
 
 
-@pytest.mark.parametrize("body", ["Costs $5.", "Be ${mood}."])
+@pytest.mark.parametrize("body", ["Costs $5.", "Be ${mood}.", "Be ${tone:.2f}."])
 def test_a_body_that_cannot_be_filled_does_not_hold_and_cannot_be_made(body):
     descriptor = make_template().descriptor
     by_hand = SectionOverride(descriptor.sections[INNER].content_hash, body)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import logging
+import re
 import weakref
 from dataclasses import dataclass, field
+from datetime import date
 from enum import Enum
 
 import pytest
@@ -414,6 +416,10 @@ class Order:
     dishes: list[Dish] = field(default_factory=lambda: [Dish("Soup", 4), Dish("Pie", 5.5)])
     dish: Dish = Dish("Soup", 4)
     empty: tuple[str, ...] = ()
+    prices: list[float] = field(default_factory=lambda: [1, 2.345])
+    days: tuple[date, ...] = (date(2026, 5, 1), date(2026, 12, 24))
+    pairs: list[tuple[int, int]] = field(default_factory=lambda: [(1, 2), (3, 4)])
+    maybe: float | None = 2.5
 
 
 @pytest.mark.parametrize(
@@ -430,24 +436,102 @@ class Order:
         ("${dish}", "Soup\n(4.00 EUR)"),
         ("${dishes}", "- Soup\n  (4.00 EUR)\n- Pie\n  (5.50 EUR)"),
         ("${empty}", ""),
+        ("${empty:>3}", ""),
+        ("${prices:.2f}", "- 1.00\n- 2.35"),
+        ("${prices:>6.1f}", "-    1.0\n-    2.3"),
+        ("${prices:.0%}", "- 100%\n- 235%"),
+        ("${prices:,.1f}", "- 1.0\n- 2.3"),
+        ("${prices:g}", "- 1\n- 2.345"),
+        ("${prices:,}", "1,2.345"),
+        ("${prices: - }", "1 - 2.345"),
+        ("${prices: > }", "1 > 2.345"),
+        ("${prices: or }", "1 or 2.345"),
+        ("${prices:->}", "1->2.345"),
+        ("${notes:>8.2}", "-       no\n-       tw"),
+        ("${days:%d.%m.}", "- 01.05.\n- 24.12."),
+        ("${days: and }", "2026-05-01 and 2026-12-24"),
+        ("${pairs:02d}", "- - 01\n  - 02\n- - 03\n  - 04"),
+        ("${maybe:.2f}", "2.50"),
         ("$price", "3.14159"),
         ("$${price:.2f}", "${price:.2f}"),
     ],
 )
 @pytest.mark.parametrize("place", ["template", "summary"])
 def test_a_value_is_shown_by_its_format_its_own_render_or_as_bullets(place: str, placeholder: str, shown: str) -> None:
-    texts = {"template": "x", "summary": "y", place: f"<{placeholder}>"}
+    texts = {"template": "x", "summary": "y", place: f"<\n{placeholder}>"}
     section = MarkdownSection[Order](key="o", title="O", **texts)
     visibility = FULL if place == "template" else SUMMARY
     rendered = template(section).render(Order(), visibility_overrides={("o",): visibility}).text
-    assert rendered.startswith(f"## 1. O\n\n<{shown}>")
-    assert section.render(Order(), visibility=visibility) == f"## O\n\n<{shown}>"
+    assert rendered.startswith(f"## 1. O\n\n<\n{shown}>")
+    assert section.render(Order(), visibility=visibility) == f"## O\n\n<\n{shown}>"
 
 
-def test_a_format_that_does_not_fit_the_value_is_named() -> None:
-    section = MarkdownSection[Order](key="o", title="O", template="${price:.2f} ${price:.2q}")
-    with pytest.raises(PromptRenderError, match=r"\$\{price:\.2q\} of Order cannot be filled in: ValueError"):
-        template(section).render(Order())
+@pytest.mark.parametrize(
+    ("line", "indent"),
+    [
+        ("${notes}", ""),
+        ("  ${notes}", "  "),
+        ("- ${notes}", "  "),
+        ("10. Notes: ${notes}", "           "),
+        ("\t${notes}", "\t"),
+        ("a $$5 ${notes}", "     "),
+        ("  ${name}: ${notes}", "  "),
+        ("  ${name}: ${price} and ${notes}", "  "),
+    ],
+)
+@pytest.mark.parametrize("before", ["First:\n", "First: ${notes:, }\n", ""])
+def test_bullets_stand_in_the_column_of_their_placeholder(before: str, line: str, indent: str) -> None:
+    if not before and line != line.lstrip():
+        return  # A template is stripped.
+    section = MarkdownSection[Order](key="o", title="O", template=f"{before}{line}\n\n${{notes}}")
+    shown = template(section).render(Order()).text
+    assert f"- no milk\n{indent}- two\n{indent}  lines\n\n- no milk\n- two\n  lines" in shown
+    assert shown.endswith(section.render_body(Order()))
+
+
+@pytest.mark.parametrize(
+    "placeholder",
+    [
+        "${price:.2q}",
+        "${count:.2}",
+        "${name:.2f}",
+        "${prices:.2d}",
+        "${notes:.2f}",
+        "${notes:d}",
+        "${pairs:.2d}",
+        "${prices:.2q}",
+        "${maybe:d}",
+    ],
+)
+@pytest.mark.parametrize("place", ["template", "summary"])
+def test_a_format_that_cannot_fit_is_refused_when_the_section_is_declared(place: str, placeholder: str) -> None:
+    texts = {"template": "x", "summary": "y", place: f"Fine: ${{price:.2f}}. Not: {placeholder}"}
+    problem = f"Section 'o': the {place} has {placeholder}, a format that does not fit: "
+    with pytest.raises(PromptValidationError, match=re.escape(problem)):
+        MarkdownSection[Order](key="o", title="O", **texts)
+
+
+@pytest.mark.parametrize(
+    ("placeholder", "order"),
+    [
+        ("${maybe:.2f}", Order(maybe=None)),
+        ("${dish:.2f}", Order()),
+        ("${dishes:.2f}", Order()),
+        ("${price:.2f}", Order(price="much")),  # type: ignore[arg-type]
+        ("${size:.2f}", Order()),
+    ],
+)
+def test_a_format_that_does_not_fit_the_value_is_named_with_its_section(placeholder: str, order: Order) -> None:
+    sections = [text("a"), MarkdownSection[Order](key="o", title="O", template=placeholder, summary=placeholder)]
+    problem = re.escape(f"Section 'o': {placeholder} of Order cannot be filled in: ")
+    for render in (
+        lambda: template(*sections).render(order),
+        lambda: template(*sections).render(order, visibility_overrides={("o",): SUMMARY}),
+        lambda: sections[1].render_body(order),
+        lambda: sections[1].render(order, visibility=SUMMARY),
+    ):
+        with pytest.raises(PromptRenderError, match=problem + "(Type|Value)Error"):
+            render()
 
 
 @pytest.mark.parametrize("spec", ["999999999", ".1000f", "0>1000"])

@@ -271,6 +271,22 @@ def test_a_total_stops_an_exchange_in_the_middle_and_counts_tool_calls_of_all() 
     assert len(model.requests) == 4 + 3 + 1
 
 
+@pytest.mark.parametrize("restored", [False, True])
+def test_whoever_stops_each_exchange_in_time_does_not_pass_a_total(restored: bool) -> None:
+    model = answering()
+    chat = Conversation(prompt(), adapter=model, total=Budget(max_turns=4))
+    for _ in range(4):
+        with chat.stream("Go.") as events:
+            next(events)
+        if restored:
+            session = Session()
+            session.restore(Snapshot.from_json(chat.session.snapshot().to_json()))
+            chat = Conversation(prompt(), adapter=model, session=session, total=Budget(max_turns=4))
+    with pytest.raises(BudgetExceededError, match="Total budget of the conversation"):
+        chat.send("Go.")
+    assert len(model.requests) == 4
+
+
 @pytest.mark.parametrize("name", ["budget", "total"])
 def test_a_conversation_refuses_what_is_no_budget_when_it_is_made(name: str) -> None:
     with pytest.raises(TypeError, match=f"{name} must be a Budget, got 5"):

@@ -322,3 +322,12 @@ def test_a_recorded_value_of_a_changed_class_is_upgraded_and_else_keeps_its_fiel
 def test_an_upgrade_that_names_no_stored_class_is_an_error(key: Any) -> None:
     with pytest.raises(TypeError, match=r"named by the stored module and class, such as 'shop:Refunded', got .*Plain"):
         Snapshot.from_json(Session().snapshot().to_json(), upgrades={key: lambda fields: fields})
+
+
+def test_an_upgrade_that_cannot_be_called_is_an_error(tmp_path: Path) -> None:
+    upgrades: Any = {"shop:Refunded": {"order": "order_id"}}
+    problem = r"the upgrade of 'shop:Refunded' must be its new class, or a function of the stored fields, got \{'order"
+    with pytest.raises(TypeError, match=problem):
+        Snapshot.from_json(Session().snapshot().to_json(), upgrades=upgrades)
+    with pytest.raises(TypeError, match=problem):
+        RunStore(tmp_path / "runs.db", upgrades=upgrades)

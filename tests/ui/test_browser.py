@@ -189,13 +189,14 @@ def test_a_conversation_goes_on_after_a_reload_and_an_edited_message_is_refused(
     ]
 
 
-def test_an_outdated_page_is_told_to_reload(client: str, visit: Visit, site: Site) -> None:
+@pytest.mark.parametrize("knows", ["an exchange", "nothing"])
+def test_an_outdated_page_is_told_to_reload(client: str, visit: Visit, site: Site, knows: str) -> None:
     made = Conversation(Prompt(desk()), adapter=ScriptedAdapter(["One.", "Two.", "Three."]))
     with site(Threads(lambda thread, request: made)) as url:
         first = visit(url)
-        say(first, client, "First?")
         second = visit(url)
-        say(second, client, "Second?")
+        say(first if knows == "an exchange" else second, client, "First?")
+        say(reloaded(second), client, "Second?")
         say(first, client, "Third?")
         (problem,) = first.evaluate("window.page.errors")
         assert "The conversation has gone on elsewhere; reload the page to see it." in problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import sys
@@ -476,3 +477,35 @@ async def test_the_history_is_read_from_the_store_and_by_its_owner_alone() -> No
     assert (status, [message["id"] for message in json.loads(body)]) == (200, ["k", "k-answer"])
     assert await other.get("id=t1", **{"x-user": "bob"}) == (200, "[]")
     assert (await other.get("id=t1"))[0] == 401
+
+
+@PATHS
+async def test_others_are_served_while_a_long_history_is_written(path: str) -> None:
+    chat = Conversation(Prompt(desk()), adapter=ScriptedAdapter(["Nice.", "Hi."]))
+    await chat.send_async([Image.from_bytes(b"GIF89a" + bytes(20_000_000), "image/gif"), "Look."])
+    page = Page(Threads(lambda thread, request: chat), path)
+    await page.send("Hello?")
+    history = asyncio.ensure_future(page.get("id=t1&threadId=t1"))
+    turns = 0
+    while not history.done():
+        await asyncio.sleep(0)
+        turns += 1
+    assert len((await history)[1]) > 20_000_000
+    assert turns > 100
+
+
+@dataclass(frozen=True)
+class Anything:
+    value: object
+
+
+@PATHS
+async def test_an_answer_too_deep_for_json_does_not_make_its_thread_unreadable(path: str) -> None:
+    answer = f'{{"value": {"[" * 900}{"]" * 900}}}'
+    template = PromptTemplate[Anything](ns="ui", key="deep", sections=[TextSection(key="a", title="A", text="Go.")])
+    chat = Conversation(Prompt(template), adapter=ScriptedAdapter([answer, '{"value": 7}']))
+    page = Page(Threads(lambda thread, request: chat), path)
+    await page.send("Deep?", key="a")
+    await page.send("Flat?", key="b", earlier=["a"])
+    status, history = await page.get("id=t1&threadId=t1")
+    assert status == 200 and '"value": 7' in history

@@ -37,7 +37,7 @@ def history(url: str, thread: str) -> list[str]:
 
 
 def is_answered(url: str, text: str, thread: str) -> bool:
-    status, body = post(f"{url}/vercel", asked(text, thread, key=text))
+    status, body = post(f"{url}/vercel", asked(text, thread))
     return status == 200 and chunks(body)[-1]["type"] == "finish"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import threading
 import time
@@ -54,6 +55,11 @@ class Store:
             raise OSError("unavailable")
 
 
+def messages_of(history: Any) -> list[str]:
+    messages = history["messages"] if isinstance(history, dict) else history
+    return [message["id"] for message in messages if message["role"] == "user"]
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_no_answered_message_is_lost_none_is_doubled_and_nothing_is_left(seed: int) -> None:
     chance = random.Random(seed)
@@ -74,7 +80,9 @@ async def test_no_answered_message_is_lost_none_is_doubled_and_nothing_is_left(s
         await asyncio.sleep(chance.random() * 3)
         page = Page(chance.choice(processes), chance.choice(["vercel", "ag-ui"]))
         thread, text = f"t{number % 12}", f"q{number}"
-        waiting = asyncio.ensure_future(page.send(text, thread, key=f"k{number}"))
+        _, history = await page.get(f"id={thread}&threadId={thread}")
+        known = [] if page.status != 200 else messages_of(json.loads(history))
+        waiting = asyncio.ensure_future(page.send(text, thread, key=f"k{number}", earlier=known))
         if chance.random() < 0.3:
             await asyncio.sleep(chance.random() * 0.05)
             page.gone.set()

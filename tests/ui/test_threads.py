@@ -22,7 +22,7 @@ from weakincentives.prompt import Prompt, PromptTemplate, TextSection, Tool, Too
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import Conversation, Message, ModelRequest
 from weakincentives.session import Session, Snapshot
-from weakincentives.ui import StaleThreadError, ThreadLimits, Threads, ag_ui, vercel_ai
+from weakincentives.ui import StaleThreadError, ThreadLimits, Threads, ag_ui, ui_messages, vercel_ai
 
 PATHS = pytest.mark.parametrize("path", ["vercel", "ag-ui"])
 
@@ -212,7 +212,7 @@ async def test_a_store_that_cannot_be_read_refuses_the_message_and_says_nothing_
     def load(thread: str) -> Any:
         raise OSError("postgres://app:hunter2@db")
 
-    page = Page(scripted("Hello.", load=load))
+    page = Page(scripted("Hello.", load=load, save=Store().save))
     answer = '{"error":"The conversation is not available at the moment. Please try again."}'
     assert await page.send("Hi.") == (503, answer)
     assert await page.get("id=t1") == (500, answer)
@@ -222,9 +222,41 @@ async def test_a_store_that_cannot_be_read_refuses_the_message_and_says_nothing_
 async def test_what_load_returns_must_be_a_snapshot_and_a_version(
     stored: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    status, _ = await Page(scripted("Hello.", load=lambda thread: stored)).send("Hi.")
+    status, _ = await Page(scripted("Hello.", load=lambda thread: stored, save=Store().save)).send("Hi.")
     assert status == 503
     assert "load must return a snapshot, or its text, and its version" in caplog.text
+
+
+async def test_what_save_returns_must_be_a_version_if_load_returns_one(caplog: pytest.LogCaptureFixture) -> None:
+    store = Store()
+    page = Page(scripted("One.", load=store.load, save=lambda *given: print(store.save(*given), end="")))
+    _, body = await page.send("Hi.")
+    assert chunks(body)[-1]["errorText"] == "The answer could not be saved. Please try again."
+    assert "save must return the new version of the thread, as load will, got None" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"make": None}, r"make must be a function, make\(thread, request\), got None"),
+        ({"make": chatting()}, r"make must be a function, make\(thread, request\), got <.*Conversation"),
+        ({"load": lambda thread: None}, "load= needs save=, which stores what load.* returns; pass both"),
+        ({"load": {}, "save": print}, r"load must be a function, load\(thread\), got {}"),
+        ({"save": "threads.db"}, r"save must be a function, save\(thread, chat, version\), got 'threads.db'"),
+        ({"owner": "ann"}, r"owner must be a function, owner\(request\), got 'ann'"),
+        ({"options": {"deadline": 1}}, r"options must be a function, options\(chat, request\), got {"),
+        ({"show": True}, "show must be a function of a ToolEnded, got True; write show=lambda ended: True"),
+        ({"limits": 10}, r"limits must be ThreadLimits\(...\), got 10"),
+    ],
+)
+def test_threads_that_cannot_work_are_refused_when_they_are_made(given: dict[str, Any], problem: str) -> None:
+    with pytest.raises(TypeError, match=problem):
+        Threads(**{"make": lambda thread, request: chatting(), **given})
+
+
+def test_a_history_with_something_else_to_show_is_refused() -> None:
+    with pytest.raises(TypeError, match="show must be a function of a ToolEnded, got True"):
+        ui_messages(chatting(), show=True)  # type: ignore[arg-type]
 
 
 async def test_make_sees_the_request_and_may_refuse_it() -> None:
@@ -358,6 +390,34 @@ async def test_a_conversation_that_cannot_be_opened_is_tried_again_with_the_next
     assert await page.hear("Hi.") == "Hello."
 
 
+@pytest.mark.parametrize("how", ["hangs", "cancels itself", "is cancelled by another"])
+async def test_an_opening_that_never_ends_holds_up_only_its_own_message(how: str) -> None:
+    tried: list[int] = []
+
+    async def connect(r: Any) -> Connection:
+        tried.append(1)
+        if len(tried) == 1:
+            if how == "hangs":
+                await asyncio.Event().wait()
+            if how == "cancels itself":
+                raise asyncio.CancelledError
+            other = asyncio.get_running_loop().create_future()
+            other.cancel()
+            await other
+        return Connection()
+
+    prompt: Prompt[None] = Prompt(desk())
+    prompt = prompt.bind(resources=ResourceRegistry.of(Binding(Connection, connect, eager=True)))
+    threads = Threads(lambda thread, request: Conversation(prompt, adapter=ScriptedAdapter(["Hello."])))
+    first = asyncio.ensure_future(Page(threads).send("Hi."))
+    while not tried:
+        await asyncio.sleep(0)
+    if how != "hangs":
+        assert (await first)[0] == 503
+    assert await Page(threads).hear("Are you there?") == "Hello."
+    assert (await first)[0] == (409 if how == "hangs" else 503)
+
+
 # Owners.
 
 
@@ -419,6 +479,29 @@ async def test_a_message_over_the_limit_is_refused() -> None:
     assert await page.hear("12345") == "Hello."
 
 
+PIXEL = "data:image/png;base64,AAAA"
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "mediaType": "image/png", "url": PIXEL, "filename": "x" * 60_000},
+        {"type": "file", "mediaType": "image/png", "url": f"https://example.com/{'x' * 60_000}"},
+        {"type": "file", "mediaType": f"image/{'x' * 60_000}", "url": PIXEL},
+    ],
+    ids=["name", "url", "type"],
+)
+async def test_names_and_addresses_of_files_are_part_of_a_messages_length(part: dict[str, Any]) -> None:
+    body = {"id": "t1", "messages": [{"role": "user", "parts": [part]}]}
+    assert (await Page(scripted("Hello.")).post(body))[0] == 413
+
+
+async def test_a_refusal_repeats_little_of_a_long_request() -> None:
+    body = {"id": "t1", "messages": [{"role": "user", "parts": [{"type": "x" * 9_000, "url": "data:;base64,&"}]}]}
+    status, answer = await Page(scripted()).post(body)
+    assert status == 400 and len(answer) < 500
+
+
 async def test_an_owner_has_a_limited_number_of_threads_in_memory() -> None:
     threads = scripted("One.", "Two.", owner=lambda r: r.headers["x-user"], limits=ThreadLimits(threads=2))
     page = Page(threads)
@@ -449,9 +532,10 @@ async def test_a_thread_has_a_limited_number_of_messages_waiting() -> None:
 
 
 @pytest.mark.parametrize("name", ["body_bytes", "message_length", "requests", "per_minute", "threads", "in_memory"])
-def test_a_limit_is_at_least_one(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
-        ThreadLimits(**{name: 0})
+@pytest.mark.parametrize("value", [0, -1, 1.5, "x", None])
+def test_a_limit_is_at_least_one(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a whole number of at least 1, got {value!r}"):
+        ThreadLimits(**{name: value})
 
 
 async def test_the_thread_that_was_idle_longest_leaves_memory_first() -> None:
@@ -619,9 +703,9 @@ async def test_code_that_exits_fails_its_exchange_and_not_the_server(place: str)
 
     adapter = ScriptedAdapter(leave if place == "model" else ["Hello."])
     chat: Conversation[Any] = Conversation(Prompt(desk()), adapter=adapter)
-    options = (
-        {place.removeprefix("async "): leave_later if " " in place else leave} if place not in ("make", "model") else {}
-    )
+    options: dict[str, Any] = {"save": lambda *given: 1} if place == "load" else {}
+    if place not in ("make", "model"):
+        options[place.removeprefix("async ")] = leave_later if " " in place else leave
     make = leave if place == "make" else lambda thread, request: chat
     status, body = await Page(Threads(make, **options)).send("Hi.")
     assert status in (500, 503) or chunks(body)[-1]["type"] == "error"
@@ -749,6 +833,42 @@ async def test_a_repeated_message_does_not_stop_its_own_exchange() -> None:
     assert till.outside == ["charged"]
 
 
+@pytest.mark.parametrize("options", [{}, {"trigger": "regenerate-message"}], ids=["again", "regenerated"])
+async def test_a_stopped_message_is_answered_when_the_page_sends_it_again_at_once(options: dict[str, str]) -> None:
+    saving, stored = threading.Event(), threading.Event()
+
+    def save(thread: str, chat: Conversation[Any], version: Any) -> int:
+        saving.set()
+        stored.wait(10)
+        return 1
+
+    chat = Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."]))
+    threads = Threads(lambda thread, request: chat, save=save)
+    stopped = Page(threads)
+    first = asyncio.ensure_future(stopped.send("Hi.", key="a"))
+    while b"I begin" not in stopped.body:
+        await asyncio.sleep(0)
+    stopped.gone.set()
+    while not saving.is_set():
+        await asyncio.sleep(0)
+    again = asyncio.ensure_future(Page(threads).hear("Hi.", key="a", **options))
+    await asyncio.sleep(0)
+    stored.set()
+    await first
+    assert await again == "Here."
+    assert [text for text in spoken(chat) if text == "Hi."] == ["Hi."]
+
+
+async def test_the_answer_under_way_can_be_regenerated() -> None:
+    threads = Threads(lambda thread, request: Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."])))
+    page = Page(threads)
+    first = asyncio.ensure_future(page.send("Hi.", key="a"))
+    while b"I begin" not in page.body:
+        await asyncio.sleep(0)
+    assert await Page(threads).hear("Hi.", key="a", trigger="regenerate-message") == "Here."
+    await first
+
+
 async def test_a_message_that_is_refused_does_not_stop_the_exchange_under_way() -> None:
     till = Till()
     till.chat.session.dispatch(Message("user", "First?", key="a"))
@@ -787,21 +907,62 @@ async def test_an_answer_is_regenerated_without_the_message_or_the_tools_twice()
 async def test_only_the_last_answer_can_be_regenerated_and_an_unknown_message_is_sent(keys: tuple[str, ...]) -> None:
     chat = chatting("One.", "Two.", "Three.")
     page = one(chat)
-    for text, key in (("First?", keys[0]), ("Second?", keys[1])):
-        await page.send(text, key=key)
+    await page.send("First?", key=keys[0])
+    await page.send("Second?", key=keys[1], earlier=[*filter(None, keys[:1])])
     again = {"trigger": "regenerate-message"}
     refused = error(409, "Only the last answer of a conversation can be regenerated.")
     assert await page.send("First?", key=keys[0], **again) == refused
-    await page.send("Third?", key=keys[2], **again)
+    await page.send("Third?", key=keys[2], earlier=[*filter(None, keys[:2])], **again)
     assert [message.text for message in chat.messages if message.role == "assistant"] == ["One.", "Two.", "Three."]
 
 
 async def test_a_message_that_the_application_adds_does_not_make_the_page_outdated() -> None:
     chat = chatting("One.", "Two.")
+    chat.session.dispatch(Message("user", "A customer calls."))
     page = one(chat)
     await page.send("First?", key="a")
     chat.session.dispatch(Message("user", "By the way."))
     assert await page.hear("Second?", key="b", earlier=["a"]) == "Two."
+
+
+@PATHS
+@pytest.mark.parametrize(
+    ("earlier", "refused"),
+    [
+        (["a", "b"], False),
+        (["a", "b", "rejected"], False),
+        (["b"], False),
+        (["a"], True),
+        ([], True),  # A tab that was opened before another had the first exchange.
+        (["rejected"], True),
+    ],
+)
+async def test_a_page_must_know_the_newest_exchange(path: str, earlier: list[str], refused: bool) -> None:
+    chat = chatting("One.", "Two.", "Three.")
+    page = one(chat)
+    page._path = path
+    await page.send("First?", key="a")
+    await page.send("Second?", key="b", earlier=["a"])
+    status, body = await page.send("Third?", key="c", earlier=earlier)
+    assert (status, body) == BEHIND if refused else said(body) == "Three."
+    assert ("Third?" in spoken(chat)) is not refused
+
+
+@PATHS
+async def test_a_page_that_has_loaded_the_history_again_may_go_on(path: str) -> None:
+    page = one(chatting("One.", "Two."))
+    page._path = path
+    await page.send("First?", key="a")
+    assert await page.send("Second?", key="b") == BEHIND
+    _, history = await page.get("id=t1&threadId=t1")
+    messages = json.loads(history) if path == "vercel" else json.loads(history)["messages"]
+    known = [message["id"] for message in messages if message["role"] == "user"]
+    assert await page.hear("Second?", key="c", earlier=known) == "Two."
+
+
+async def test_a_page_without_ids_is_taken_at_its_word() -> None:
+    page = one(chatting("One.", "Two."))
+    assert [await page.hear(text) for text in ("First?", "Second?")] == ["One.", "Two."]
 
 
 @PATHS

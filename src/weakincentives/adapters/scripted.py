@@ -11,7 +11,7 @@ from weakincentives import serde
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.errors import UnboundParamsError
 from weakincentives.limits import TokenUsage
-from weakincentives.resources import UnboundResourceError
+from weakincentives.resources import ResourceError
 from weakincentives.runtime import (
     Channel,
     MediaSupport,
@@ -30,7 +30,7 @@ __all__ = ["ScriptedAdapter", "call"]
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
 
-PROGRAMMING_ERRORS = (AttributeError, NameError, TypeError, AssertionError, UnboundParamsError, UnboundResourceError)
+PROGRAMMING_ERRORS = (AttributeError, NameError, TypeError, AssertionError, UnboundParamsError, ResourceError)
 
 
 class ScriptedAdapter(ProviderAdapter):
@@ -41,9 +41,9 @@ class ScriptedAdapter(ProviderAdapter):
     A line is text, one or more tool calls, a dataclass (sent as JSON), a `ModelReply`, or an exception to raise.
     `requests` records every request. As a context manager, the adapter checks on exit that the script was used up.
 
-    A programming error in a tool (`AttributeError`, `NameError`, `TypeError`, `UnboundResourceError`,
-    `UnboundParamsError` or a failed assertion) is raised, so that the test fails; with `tool_errors="tell"` the model
-    reads it, as with other adapters.
+    A programming error in a tool (`AttributeError`, `NameError`, `TypeError`, `ResourceError`, `UnboundParamsError` or
+    a failed assertion) is raised, so that the test fails; with `tool_errors="tell"` the model reads it, as with other
+    adapters.
     """
 
     name = "scripted"

@@ -149,6 +149,14 @@ PORT = number(0, 65535)
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
+def tag(text: str) -> tuple[str, str]:
+    """A tag such as release=7 as its name and text, for `type=` of an argument."""
+    name, is_tag, value = text.partition("=")
+    if not name or not is_tag:
+        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text!r}")
+    return name, value
+
+
 def duration(text: str) -> float:
     """A time such as 30d in seconds, for `type=` of an argument."""
     found = re.fullmatch(r"(\d{1,9}(?:\.\d+)?)([smhd])", text)

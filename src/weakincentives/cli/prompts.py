@@ -11,8 +11,8 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.cli import selection
-from weakincentives.cli.commands import number
-from weakincentives.cli.output import plural, print_json, print_line, print_text, progress, terminal_width
+from weakincentives.cli.commands import number, tag
+from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_text, progress, terminal_width
 from weakincentives.cli.recordings import add_record_option, recorder
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import AnyTool, SetVisibilityOverride
@@ -44,6 +44,14 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-turns", type=number(1), default=50, metavar="N", help="stop after this many model calls (default: 50)"
     )
+    parser.add_argument(
+        "--run-tag",
+        action="append",
+        default=[],
+        type=tag,
+        metavar="KEY=VALUE",
+        help="a tag of the run, for `wink runs list --where`; may be repeated",
+    )
     add_record_option(parser)
     parser.add_argument("--no-record", action="store_true", help="record nothing")
     parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")
@@ -58,7 +66,10 @@ def run_run(arguments: argparse.Namespace) -> int:
     if arguments.message is None:
         arguments.message = selection.take_message(arguments)
     prompt = selection.selected_prompt(arguments)
-    session = Session()
+    try:
+        session = Session(tags=dict(arguments.run_tag))
+    except ValueError as error:
+        raise UsageError(f"--run-tag: {error}") from None
     for path, visibility in selection.opened(arguments, prompt).items():
         session.dispatch(SetVisibilityOverride(path, visibility))
     deadline = None if arguments.deadline is None else Deadline.after(arguments.deadline)

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from weakincentives._display import Table, shortened
-from weakincentives.cli.commands import SECONDS, duration, number
+from weakincentives.cli.commands import SECONDS, duration, number, tag
 from weakincentives.cli.output import (
     UsageError,
     plural,
@@ -335,13 +335,6 @@ def facts(run: RunSummary) -> dict[str, Any]:
         "answer": run.answer,
         "tags": dict(run.tags),
     }
-
-
-def tag(text: str) -> tuple[str, str]:
-    name, is_tag, value = text.partition("=")
-    if not name or not is_tag:
-        raise argparse.ArgumentTypeError(f"must be KEY=VALUE, got {text!r}")
-    return name, value
 
 
 def moment(seconds: float) -> str:

@@ -8,11 +8,12 @@ import signal
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, Unpack
+from typing import Annotated, Unpack
 
 from weakincentives.errors import PromptValidationError, ToolValidationError
-from weakincentives.filesystem import FilesystemError, HostFilesystem
+from weakincentives.filesystem import Filesystem, FilesystemError, HostFilesystem
 from weakincentives.prompt import (
+    LateContent,
     SectionOptions,
     Timeouts,
     ToolContext,
@@ -21,8 +22,9 @@ from weakincentives.prompt import (
     tool,
     tool_timeouts,
 )
+from weakincentives.resources import ResourceError, ScopedResourceContext
 
-__all__ = ["CommandResult", "CommandSection"]
+__all__ = ["CommandResult", "CommandSection", "UnfitWorkspaceError"]
 
 _TEMPLATE = """\
 `run_command` runs a program in your workspace, as a list of arguments: there is no shell, so pipes, `&&`, wildcards and
@@ -46,6 +48,12 @@ class CommandResult:
 
     def render(self) -> str:
         return self.output
+
+
+class UnfitWorkspaceError(PromptValidationError):
+    """The workspace cannot tell what a command has changed; raised in a run, it ends the run."""
+
+    ends_run = True
 
 
 class CommandSection(WorkspaceSection):
@@ -77,8 +85,8 @@ class CommandSection(WorkspaceSection):
         if max_output <= 0:
             raise PromptValidationError(f"CommandSection '{key}': max_output must be more than 0, got {max_output!r}.")
         seconds = tool_timeouts(f"CommandSection '{key}'", timeout, ["run_command"], 60.0)["run_command"]
-        if filesystem is not None and (problem := _unfit(filesystem)):
-            raise PromptValidationError(f"CommandSection '{key}': {problem}")
+        if filesystem is not None:
+            _check(filesystem, key)
         self._programs = names
         self._timeout = seconds
         self._env = dict(env or {})
@@ -92,6 +100,15 @@ class CommandSection(WorkspaceSection):
         options["tools"] = (tool(timeout=limit)(self.run_command), *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
+    def stored(self) -> LateContent:
+        return LateContent()
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        """Check the workspace before the model sees the section."""
+        with suppress(ResourceError):  # A filesystem that only a tool call can get is checked there.
+            _check(resources.get(Filesystem), self.key)
+        return None
+
     async def run_command(
         self,
         command: Annotated[list[str], "The program and its arguments, such as ['pytest', '-q', 'tests']."],
@@ -103,9 +120,7 @@ class CommandSection(WorkspaceSection):
         if not command or command[0] not in self._programs:
             given = repr(command[0]) if command else "no program"
             raise ToolValidationError(f"{given} cannot be run; the programs are: {', '.join(self._programs)}")
-        files: Any = context.filesystem
-        if problem := _unfit(files):
-            raise ToolValidationError(problem)
+        files = _check(context.filesystem, self.key)
         seconds = self._timeout
         if context.deadline is not None:
             left = max(0.0, context.deadline.remaining().total_seconds())
@@ -114,6 +129,7 @@ class CommandSection(WorkspaceSection):
             files.list(path)
             before = files.snapshot()
             code, output = await self._run(command, os.path.join(files.root, path), seconds)
+            files.list()  # Fails if the command has removed the workspace itself, which is then restored.
             changed = files.changed_since(before)
         except FilesystemError as error:
             raise ToolValidationError(str(error)) from error
@@ -178,11 +194,13 @@ class _Running(asyncio.SubprocessProtocol):
         return f"{head}\n[... {self._left_out:,} bytes left out ...]\n{tail}"
 
 
-def _unfit(files: Any) -> str:
-    """Why commands cannot run on a filesystem; empty if they can."""
+def _check(files: Filesystem | None, key: str) -> HostFilesystem:
     if isinstance(files, HostFilesystem) and files.tracks_external:
-        return ""
-    return f"commands need HostFilesystem(root, track_external=True), so that what they change is found, got {files!r}."
+        return files
+    raise UnfitWorkspaceError(
+        f"CommandSection '{key}' needs HostFilesystem(root, track_external=True), so that what commands change is "
+        f"found, got {files!r}; pass it to the section or to prompt.bind(resources={{Filesystem: ...}})."
+    )
 
 
 def _changes(changed: tuple[str, ...], *, kept: bool) -> str:

@@ -31,7 +31,7 @@ from weakincentives.durable.work import (
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import PromptResponse, ProviderAdapter
-from weakincentives.serde import Upgrades
+from weakincentives.serde import Upgrades, check_upgrades
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class DurableClient(Generic[RequestT, OutputT]):
         self.name = name
         self.database_url = database_url
         self.version = version or _package_version()
-        self.upgrades = upgrades
+        self.upgrades = check_upgrades(upgrades)
         self._idle_timeout = 5.0
         self._lock = threading.RLock()
         self._store: WorkStore | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import stat
@@ -167,6 +168,8 @@ class StateStore:
                     except FilesystemError as error:
                         failures[parts] = str(error)
 
+        with suppress(OSError):
+            os.mkdir(self.jail.root)
         deepest_first = sorted(states, key=len, reverse=True)
         attempt(lambda parts: self._clear(parts, states[parts]), deepest_first)
         attempt(lambda parts: self._put(parts, states[parts]), reversed(deepest_first))
@@ -206,6 +209,9 @@ class StateStore:
         if self._folder is None:
             self._folder = tempfile.mkdtemp(prefix="wink-undo-")
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        # A sparse file takes no room until it is copied.
+        if size > shutil.disk_usage(self._folder).free:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         file = os.path.join(self._folder, uuid4().hex)
         try:
             with open(file, "wb") as target:
@@ -367,10 +373,11 @@ class Tracker:
         """The states to put on the disk to reproduce this tree."""
         changes: dict[Parts, State] = {}
         missing = dict(tree)
-        for place, status in self._walk():
-            state = missing.pop(place.parts, None)
-            if not self._is_unchanged(place, status, state):
-                changes[place.parts] = state
+        with suppress(NotFoundError):  # The root itself may have been removed.
+            for place, status in self._walk():
+                state = missing.pop(place.parts, None)
+                if not self._is_unchanged(place, status, state):
+                    changes[place.parts] = state
         return {**changes, **missing}
 
     def _walk(

@@ -281,22 +281,26 @@ def context_file(key: str) -> str:
     return f"{CONTEXT_FOLDER}/{key}.md"
 
 
-def closed_hint(view: View) -> str:
-    keys = view.closed_keys()
+def closed_hint(context: Any) -> str:
+    """The keys of the closed sections that the model was shown, in the prompt or in a result."""
+    view: View = context.view
+    listed = () if context.presentation is None else context.presentation.listed()
+    shown = {*view.closed_keys(), *map(".".join, listed)}
+    closed = [node.key for node in view.existing() if not view.is_open(node.path)]
+    keys = [key for key in closed if key in shown]
     hints = [f"Keys of summarized sections: {', '.join(keys)}."] if keys else []
-    if len(view.closed()) > len(keys):
-        unlisted = sum(not view.is_open(node.path) for node in view.existing()) - len(keys)
-        hints.append(f"{unlisted:,} closed sections are not listed; call search_sections to find them.")
+    if any(node.key not in shown for node in view.closed()):
+        hints.append(f"{len(closed) - len(keys):,} closed sections are not listed; call search_sections to find them.")
     return " ".join(hints) or "No section is summarized."
 
 
 def read_section(params: ReadSectionParams, *, context: Any, with_tools: bool = True) -> ToolResult[ReadSectionResult]:
     """Return a section's content; unless `with_tools`, sections with tools are left to `open_sections`."""
     view: View = context.view
-    key = params.section_key
+    key = _bare(params.section_key)
     path = view.find(key)
     if path is None:
-        return _failed(f"Unknown section key: '{key}'. {closed_hint(view)}", view.request([key]))
+        return _failed(f"Unknown section key: '{key}'. {closed_hint(context)}", view.request([key]))
     is_open = view.is_open(path)
     if not with_tools and not is_open and view.has_tools(path):
         message = f"Section '{key}' has tools; call open_sections with key '{key}' to open it."
@@ -306,7 +310,7 @@ def read_section(params: ReadSectionParams, *, context: Any, with_tools: bool = 
             context.presentation.load(path, context.resources, context.deadline)
         view = context.view
         if view.find(key) is None:
-            return _failed(f"Section '{key}' no longer exists. {closed_hint(view)}", view.request([key]))
+            return _failed(f"Section '{key}' no longer exists. {closed_hint(context)}", view.request([key]))
         reading = view.reading(path)
         return ToolResult(
             "Section is already expanded." if is_open else f"Content of section '{key}':",
@@ -315,13 +319,15 @@ def read_section(params: ReadSectionParams, *, context: Any, with_tools: bool = 
             disclosure=view.request([key], overrides=reading.overrides),
         )
     except Exception as error:
+        if isinstance(error, WinkError) and error.ends_run:
+            raise
         logger.warning("Section '%s' cannot be read.", key, exc_info=error)
         return _failed(f"Section '{key}' cannot be opened: {error}", view.request([key]))
 
 
 def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResult[None]:
     view: View = context.view
-    key = params.section_key
+    key = _bare(params.section_key)
     path = view.find(key)
     problem = ""
     if path is None:
@@ -341,14 +347,15 @@ def open_sections(
 ) -> ToolResult[OpenSectionsResult]:
     """Return to the caller, restart the evaluation, or write to files what needs neither."""
     view: View = context.view
-    request = partial(view.request, params.section_keys, params.reason)
-    if problem := _problem_with(params, view):
+    section_keys = tuple(map(_bare, params.section_keys))
+    request = partial(view.request, section_keys, params.reason)
+    if problem := _problem_with(section_keys, params.reason, context):
         return _failed(problem, request())
-    paths = list(dict.fromkeys(view.outline.by_key[key].path for key in params.section_keys))
+    paths = list(dict.fromkeys(view.outline.by_key[key].path for key in section_keys))
     if way == "files" and not any(map(view.has_tools, paths)):
         return _write(paths, view, context.filesystem, partial(request, overrides={}))
     overrides = {opened: SectionVisibility.FULL for path in paths for opened in view.opening(path).overrides}
-    keys = ", ".join(params.section_keys)
+    keys = ", ".join(section_keys)
     if way == "halt":
         result = OpenSectionsResult(requested_overrides=overrides, reason=params.reason)
         return ToolResult(f"Expansion requested: {keys}.", result, disclosure=request(overrides=overrides, halt=True))
@@ -356,7 +363,7 @@ def open_sections(
         f"The model asked to open: {keys}.",
         requested_overrides=overrides,
         reason=params.reason,
-        section_keys=tuple(params.section_keys),
+        section_keys=section_keys,
     )
 
 
@@ -383,16 +390,22 @@ def _write(
     return ToolResult(message, result, attachments=tuple(media), disclosure=request(files=written))
 
 
-def _problem_with(params: OpenSectionsParams, view: View) -> str:
+def _bare(key: str) -> str:
+    """A key without the brackets in which `suffix="key"` shows it."""
+    return key.strip().removeprefix("[").removesuffix("]")
+
+
+def _problem_with(section_keys: Sequence[str], reason: str, context: Any) -> str:
     """Why `open_sections` cannot open what was requested; empty if it can."""
-    if not params.section_keys:
+    if not section_keys:
         return "At least one section key must be provided."
-    if len(params.reason) > MAX_REASON:
-        return f"The reason has {len(params.reason)} characters; at most {MAX_REASON} are allowed."
-    for key in params.section_keys:
+    if len(reason) > MAX_REASON:
+        return f"The reason has {len(reason)} characters; at most {MAX_REASON} are allowed."
+    view: View = context.view
+    for key in section_keys:
         path = view.find(key)
         if path is None:
-            return f"Section '{key}' does not exist in this prompt. {closed_hint(view)}"
+            return f"Section '{key}' does not exist in this prompt. {closed_hint(context)}"
         if view.is_open(path):
             return f"Section '{key}' is already expanded."
     return ""

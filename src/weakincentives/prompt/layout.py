@@ -14,7 +14,7 @@ from typing import Any
 from weakincentives.content import Audio, Document, Image, Part, parts_of
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt.outline import Node, Params, ParamsSource
-from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary, placeholder_text
+from weakincentives.prompt.section import Section, TemplateText, heading, missing_summary, placeholder_text, unfilled
 from weakincentives.prompt.visibility import SectionVisibility
 
 Price = Callable[[Node], str]
@@ -53,7 +53,7 @@ class Layout:
 
     def __init__(self, user_start: int) -> None:
         self._user_start = user_start
-        self._value_index: dict[tuple[ParamsSource | None, str, str], int] = {}
+        self._value_index: dict[tuple[ParamsSource | None, str, str, str], int] = {}
         self._pieces: list[str] = []
         self._slots: list[tuple[int, int]] = []
         self._calls: list[tuple[int, Callable[[Params], str]]] = []
@@ -113,32 +113,31 @@ class Layout:
         known: ParamsSource | None = None
         instance: Any = None
         read: Callable[[Any, str], Any] = getattr
-        for source, name, spec in self._value_index:
+        for source, name, spec, indent in self._value_index:
             if source is not known:
                 known, instance = source, params[source]
                 read = getitem if type(instance) is dict else getattr
             try:
                 value = read(instance, name)
-                values.append(value if type(value) is str and not spec else _text_of(value, spec))
+                values.append(value if type(value) is str and not spec else _text_of(value, spec, indent))
             except Exception as error:
-                shown = f"{name}:{spec}" if spec else name
-                raise PromptRenderError(
-                    f"${{{shown}}} of {type(instance).__name__} cannot be filled in: {type(error).__name__}: {error}"
-                ) from error
+                slot = next(piece for piece, at in self._slots if at == len(values))
+                key = [node.key for node, piece in self.marks if piece <= slot][-1]
+                raise unfilled(key, name, spec, instance, error) from error
         return values
 
     def _check_placed(self, values: Sequence[str]) -> None:
         for piece, value in self._slots:
             if piece < self.user_piece and isinstance(values[value], Placed):
-                _, name, _ = list(self._value_index)[value]
+                _, name, *_ = list(self._value_index)[value]
                 raise PromptRenderError(
                     f"${{{name}}} is {values[value]}, which can only be placed in a section with role='user'."
                 )
 
     def _add_text(self, node: Node, head: str, text: TemplateText) -> None:
         self._pieces.append(head + text.literals[0])
-        for name, spec, literal in zip(text.names, text.formats, text.literals[1:], strict=True):
-            value = self._value_index.setdefault((node.source, name, spec), len(self._value_index))
+        for name, spec, indent, literal in zip(text.names, text.formats, text.indents, text.literals[1:], strict=True):
+            value = self._value_index.setdefault((node.source, name, spec, indent), len(self._value_index))
             self._slots.append((len(self._pieces), value))
             self._pieces += ("", literal)
 
@@ -147,9 +146,9 @@ class Layout:
         self._pieces.append("")
 
 
-def _text_of(value: Any, spec: str) -> str:
+def _text_of(value: Any, spec: str, indent: str) -> str:
     if not isinstance(value, Image | Document | Audio):
-        return placeholder_text(value, spec)
+        return placeholder_text(value, spec, indent)
     placed = Placed(value)
     placed.part = value
     return placed

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Self, Unpack
 
 from weakincentives._generics import ParamsT_co
-from weakincentives.errors import PromptRenderError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt.section import (
     Section,
@@ -33,7 +32,7 @@ class MarkdownSection(Section[ParamsT_co]):
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'", literal=self.literal)
         super().__init__(title=title, key=key, **options)
-        check_placeholders(self, self._text.names, "template")
+        check_placeholders(self, self._text, "template")
 
     @property
     def source(self) -> str | None:
@@ -43,10 +42,7 @@ class MarkdownSection(Section[ParamsT_co]):
         return self._text if type(self).render_body is MarkdownSection.render_body else None
 
     def render_body(self, params: ParamsT_co | None) -> str:
-        try:
-            return self._text.fill(params)
-        except (AttributeError, KeyError) as error:
-            raise PromptRenderError(f"Section '{self.key}': {error}.") from error
+        return self._text.fill(params, self.key)
 
 
 class TextSection(MarkdownSection[ParamsT_co]):

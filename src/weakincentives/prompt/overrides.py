@@ -22,7 +22,7 @@ from weakincentives import serde
 from weakincentives.errors import PromptError, PromptValidationError, SerdeError
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt.outline import Node, Outline
-from weakincentives.prompt.section import has_own, split_text
+from weakincentives.prompt.section import format_problem, has_own, split_text
 from weakincentives.prompt.toolkit import MAX_DESCRIPTION, Tool, check_description
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, check_visibility
 
@@ -124,16 +124,20 @@ class SectionDescriptor:
     source: str | None = field(default=None, repr=False, compare=False)
     literal: bool = False
     strict: bool = True
+    params_type: type | None = field(default=None, repr=False, compare=False)
 
     def misfit(self, override: SectionOverride) -> str:
         """Why the section cannot show the body of an override; empty if it can."""
         try:
-            names = split_text(override.body, where="its body", strict=self.strict, literal=self.literal).names
+            text = split_text(override.body, where="its body", strict=self.strict, literal=self.literal)
         except PromptValidationError as error:
             return str(error)
-        unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(names) if name not in self.placeholders)
-        known = ", ".join(self.placeholders) or "none"
-        return f"its body uses {unknown}, which the section cannot fill; it has: {known}" if unknown else ""
+        unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(text.names) if name not in self.placeholders)
+        if unknown:
+            known = ", ".join(self.placeholders) or "none"
+            return f"its body uses {unknown}, which the section cannot fill; it has: {known}"
+        problem = format_problem(self.params_type, text)
+        return f"its body has {problem}" if problem else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -474,7 +478,13 @@ def _describe_section(node: Node) -> SectionDescriptor:
     source = dedent(section.source).strip()
     kind = "literal" if section.literal else "text"
     return SectionDescriptor(
-        node.path, _hash(kind, source), section.accepts_overrides, names, source, literal=section.literal
+        node.path,
+        _hash(kind, source),
+        section.accepts_overrides,
+        names,
+        source,
+        literal=section.literal,
+        params_type=params_type,
     )
 
 
@@ -491,6 +501,7 @@ def _describe_summary(node: Node) -> SectionDescriptor:
         text,
         literal=section.literal,
         strict=False,
+        params_type=section.params_type,
     )
 
 

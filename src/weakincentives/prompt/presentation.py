@@ -38,7 +38,7 @@ class Presentation:
     """A prompt as one run shows it: with the params and overrides it began with, and what was loaded since.
 
     `session` decides what is open. `late` is what sections have loaded in earlier runs, to which this one adds;
-    `loaded` are those that need not be loaded again.
+    `loaded` are those that need not be loaded again. `listed` returns the sections whose summary the model has.
     """
 
     def __init__(
@@ -50,6 +50,7 @@ class Presentation:
         late: Late | None = None,
     ) -> None:
         self.session = session
+        self.listed: Callable[[], Iterable[SectionPath]] = tuple
         self._late = {} if late is None else late
         self.loaded = tuple(self._late)
         self.outline = outline

@@ -150,7 +150,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
                 section = self.outline.by_path[path].section
                 where = f"Override of section '{'.'.join(path)}'"
                 found[path] = split_text(words, where=where, strict=strict, literal=section.literal)
-                check_placeholders(section, found[path].names, "override")
+                check_placeholders(section, found[path], "override")
             return found
 
         replaced = Replacements(

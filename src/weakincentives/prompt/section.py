@@ -5,17 +5,32 @@ from __future__ import annotations
 import copy
 import inspect
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
 from functools import partial
 from textwrap import dedent
-from types import MethodType
-from typing import Any, ClassVar, Generic, Literal, Protocol, Self, TypedDict, TypeVar, cast, get_args
+from types import MethodType, NoneType, UnionType
+from typing import (
+    Annotated,
+    Any,
+    ClassVar,
+    Generic,
+    Literal,
+    Protocol,
+    Self,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 from weakincentives import serde
 from weakincentives._generics import ParamsT_co, Specializable
-from weakincentives.errors import PromptRenderError, PromptValidationError
+from weakincentives.errors import PromptRenderError, PromptValidationError, SerdeError
 from weakincentives.prompt.guards import Guard, require_guards
 from weakincentives.prompt.toolkit import HostedTool, Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
@@ -27,6 +42,10 @@ _DOLLAR = re.compile(
     r"\$(?:(?P<escaped>\$)|(?P<named>[A-Za-z_][A-Za-z0-9_]*)"
     r"|\{(?P<braced>[A-Za-z_][A-Za-z0-9_]*)(?::(?P<format>(?:(?!\d{4})[^{}\n])*))?\}|)"
 )
+_VISIBLE = re.compile(r"\S")
+# A format of numbers or text with a width, a precision or a type, or one of dates; `,` alone is a separator.
+_ITEM_FORMAT = re.compile(r"(?=.*[\dA-Za-z%])(?:.?[<>=^])?[-+ ]?z?#?\d*[,_]?(?:\.\d+)?[A-Za-z%]?|[^%]*%[-#]?[A-Za-z].*")
+_FORMATTED = (bool, bytes, complex, dict, float, frozenset, int, set, str, Decimal)
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -284,7 +303,7 @@ class Section(Specializable, Generic[ParamsT_co]):
             text = self.summary_text()
             if text is None:
                 raise missing_summary(".".join(path) or self.key)
-            body = text.fill(params)
+            body = text.fill(params, self.key)
         else:
             body = self.render_body(params)
         head = heading(self.title, depth, number) if self.heading else ""
@@ -359,7 +378,7 @@ class Section(Specializable, Generic[ParamsT_co]):
         if self.visibility is SectionVisibility.SUMMARY and self.summary is None:
             raise missing_summary(self.key, PromptValidationError)
         if (summary := Section.summary_text(self)) is not None:
-            check_placeholders(self, summary.names, "summary")
+            check_placeholders(self, summary, "summary")
 
     def _read_selectors(self) -> None:
         rule, enabled = self.open_when, self.enabled
@@ -382,9 +401,9 @@ def has_own(section: Section[Any], *methods: str) -> bool:
     return any(getattr(type(section), name) is not getattr(Section, name) for name in methods)
 
 
-def check_placeholders(section: Section[Any], names: Iterable[str], where: str) -> None:
-    """Every placeholder must be a field of the section's params."""
-    wanted = tuple(dict.fromkeys(names))
+def check_placeholders(section: Section[Any], text: TemplateText, where: str) -> None:
+    """Every placeholder must be a field of the section's params, and its format must fit the type of that field."""
+    wanted = tuple(dict.fromkeys(text.names))
     if not wanted:
         return
     listed = ", ".join(f"${{{name}}}" for name in wanted)
@@ -401,6 +420,41 @@ def check_placeholders(section: Section[Any], names: Iterable[str], where: str) 
             f"Section '{section.key}': placeholder {listed} in the {where} is not a field of "
             f"{section.params_type.__name__}; it has: {', '.join(sorted(known)) or 'none'}."
         )
+    if problem := format_problem(section.params_type, text):
+        raise PromptValidationError(f"Section '{section.key}': the {where} has {problem}.")
+
+
+def format_problem(params_type: type | None, text: TemplateText) -> str:
+    """The first placeholder whose format does not fit the type of its field, and why; empty if there is none."""
+    for name, spec in zip(text.names, text.formats, strict=True):
+        if not spec or params_type is None:
+            continue
+        try:
+            types, _ = serde.field_types(params_type, params_type, frozenset({name}))
+        except SerdeError:
+            continue  # Its values are known when the section is rendered.
+        if problem := _format_problem(types.get(name), spec):
+            return f"${{{name}:{spec}}}, a format that does not fit: {problem}"
+    return ""
+
+
+def _format_problem(kind: Any, spec: str) -> str:
+    """Why no value of this type can have the format; empty if some can, or if that is not known."""
+    origin, arguments = get_origin(kind) or kind, get_args(kind)
+    if origin is Annotated:
+        return _format_problem(arguments[0], spec)
+    if origin in (Union, UnionType):
+        problems = [_format_problem(each, spec) for each in arguments if each is not NoneType]
+        return problems[0] if all(problems) else ""
+    if origin in (list, tuple):
+        items = [each for each in arguments if each is not ...] if _ITEM_FORMAT.fullmatch(spec) else []
+        return next(filter(None, (_format_problem(each, spec) for each in items)), "")
+    try:
+        if origin in _FORMATTED:
+            format(origin(), spec)
+    except (TypeError, ValueError) as error:
+        return str(error)
+    return ""
 
 
 def heading(title: str, depth: int, number: str) -> str:
@@ -504,28 +558,45 @@ class _Call:
 class TemplateText:
     """`literals[0] names[0] literals[1] names[1] ... literals[-1]`, ready to be filled.
 
-    `formats` has a format for each name, empty if it has none.
+    `formats` has a format for each name, empty if it has none, and `indents` the space before its column.
     """
 
     literals: tuple[str, ...]
     names: tuple[str, ...]
     formats: tuple[str, ...] = ()
+    indents: tuple[str, ...] = ()
 
-    def fill(self, params: Any) -> str:
+    def fill(self, params: Any, key: str) -> str:
+        """The text of the section with this key, filled from its params."""
         parts = [self.literals[0]]
-        for name, spec, literal in zip(self.names, self.formats, self.literals[1:], strict=True):
-            parts += (placeholder_text(serde.field_value(params, name), spec), literal)
+        for name, spec, indent, literal in zip(self.names, self.formats, self.indents, self.literals[1:], strict=True):
+            try:
+                parts += (placeholder_text(serde.field_value(params, name), spec, indent), literal)
+            except Exception as error:
+                raise unfilled(key, name, spec, params, error) from error
         return "".join(parts)
 
 
-def placeholder_text(value: Any, spec: str = "") -> str:
+def unfilled(key: str, name: str, spec: str, params: Any, error: Exception) -> PromptRenderError:
+    placeholder = f"${{{name}:{spec}}}" if spec else f"${{{name}}}"
+    return PromptRenderError(
+        f"Section '{key}': {placeholder} of {type(params).__name__} cannot be filled in: "
+        f"{type(error).__name__}: {error}"
+    )
+
+
+def placeholder_text(value: Any, spec: str = "", indent: str = "") -> str:
     """The value as text: by its own `render`, a list as bullets, an enum by its value unless it has a text of its own.
 
-    `spec` is a format, as in an f-string; for a list, it is what separates the items.
+    `spec` is a format, as in an f-string. For a list, it is one of its items, or else what separates them. `indent`
+    stands before all bullets but the first.
     """
     if type(value) in (list, tuple):
-        items = map(placeholder_text, value)
-        return spec.join(items) if spec else "\n".join(f"- {item.replace(chr(10), chr(10) + '  ')}" for item in items)
+        item_spec = spec if _ITEM_FORMAT.fullmatch(spec) else ""
+        items = [placeholder_text(item, item_spec) for item in value]
+        if spec != item_spec:
+            return spec.join(items)
+        return "\n".join(f"- {item}".replace("\n", "\n  ") for item in items).replace("\n", f"\n{indent}")
     if isinstance(value, Enum) and type(value).__str__ is Enum.__str__:
         value = value.value
     elif callable(getattr(type(value), "render", None)):
@@ -564,4 +635,20 @@ def split_text(source: str, *, where: str, strict: bool = True, literal: bool = 
                 "which is '${name}' or '${name:format}' with the plain name of a field, and a width of at most 999; "
                 "write '$$' for a dollar sign."
             )
-    return TemplateText((*literals, piece + text[position:]), tuple(names), tuple(formats))
+    indents = tuple(_indents(literals))
+    return TemplateText((*literals, piece + text[position:]), tuple(names), tuple(formats), indents)
+
+
+def _indents(literals: Iterable[str]) -> Iterator[str]:
+    """The space before the column of the placeholder after each of these texts.
+
+    After another placeholder, whose width is not known, it is the space that the line begins with.
+    """
+    start = ""
+    for number, literal in enumerate(literals):
+        _, newline, line = literal.rpartition("\n")
+        if newline or number == 0:
+            start = line[: len(line) - len(line.lstrip())]
+            yield _VISIBLE.sub(" ", line)
+        else:
+            yield start

@@ -14,6 +14,7 @@ from weakincentives.prompt import (
     Overrides,
     Presentation,
     Prompt,
+    SectionPath,
     SectionVisibility,
     Tokenizer,
     View,
@@ -152,8 +153,9 @@ class RunContext:
     run: Run = field(default_factory=lambda: Run("", "", ""))
 
     def __post_init__(self) -> None:
-        known = self.scope.presentation
-        self.presentation = self.prompt.present(self.session) if known is None else known
+        session, known = self.session, self.scope.presentation
+        self.presentation = self.prompt.present(session) if known is None else known
+        self.presentation.listed = lambda: _listed(session)
         self.scope.presentation = self.presentation
         self.transcript = Transcript(self.session)
 
@@ -217,3 +219,8 @@ class RunContext:
 
     def error(self, message: str) -> PromptEvaluationError:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="render")
+
+
+def _listed(session: Session) -> list[SectionPath]:
+    exposure = session[Exposure].latest() or Exposure()
+    return [path for path, exposed in exposure.items() if exposed.source == "summary" or exposed.listed is not None]

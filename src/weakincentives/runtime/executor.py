@@ -174,10 +174,10 @@ class ToolExecutor:
 
     def next_group(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
         """The next call, or the next few when all of them are read-only."""
-        size = 1
-        while size < len(calls) and self.all_read_only(calls[: size + 1]):
+        size = 0
+        while size < len(calls) and self.all_read_only(calls[size : size + 1]):
             size += 1
-        return calls[:size]
+        return calls[: max(size, 1)]
 
     def all_read_only(self, calls: Sequence[ToolCall]) -> bool:
         return all((tool := self.toolbox.tool(call.name)) is not None and tool.read_only for call in calls)

@@ -16,7 +16,7 @@ from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import Decisions, PendingCall
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
-from weakincentives.runtime.events import ModelCalled, ToolInvoked
+from weakincentives.runtime.events import ModelCalled, RunEnded, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
 from weakincentives.runtime.providers import prices_for
@@ -24,7 +24,7 @@ from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import Session
 
 T = TypeVar("T")
-EventT = TypeVar("EventT", ModelCalled, ToolInvoked)
+EventT = TypeVar("EventT", ModelCalled, RunEnded, ToolInvoked)
 
 
 class MainLoop:
@@ -265,7 +265,9 @@ class Conversation(Generic[OutputT]):
             default = prices_for(self.adapter.model)
             known = ((prices_for(call.model) or default, call.usage) for call in calls)
             cost = sum(prices.cost(usage) for prices, usage in known if prices is not None)
-        return Spent(self.usage, len(calls), len(self._of_mine(ToolInvoked)), cost)
+        # A call that was stopped is no event, but has cost something; whoever stops in time must not pass the limit.
+        stopped = sum(event.status == "stopped" for event in self._of_mine(RunEnded))
+        return Spent(self.usage, len(calls) + stopped, len(self._of_mine(ToolInvoked)), cost)
 
     def _of_mine(self, kind: type[EventT]) -> list[EventT]:
         """The session's events of this conversation."""

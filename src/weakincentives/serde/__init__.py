@@ -19,6 +19,7 @@ from weakincentives.serde.records import (
     columns,
     dump,
     encode,
+    field_types,
     field_value,
     is_instance,
     is_record,
@@ -32,7 +33,7 @@ from weakincentives.serde.tagged import (
     own_constructors,
     register_type,
 )
-from weakincentives.serde.upgrade import Upgrades, named_types, upgrade_tagged
+from weakincentives.serde.upgrade import Upgrades, check_upgrades, named_types, upgrade_tagged
 
 __all__ = [
     "Codec",
@@ -42,6 +43,7 @@ __all__ = [
     "UnresolvedType",
     "Upgrades",
     "check_tagged",
+    "check_upgrades",
     "codec",
     "columns",
     "confusable_options",
@@ -52,6 +54,7 @@ __all__ = [
     "dump_tagged",
     "encode",
     "field_descriptions",
+    "field_types",
     "field_value",
     "find_json",
     "is_declared",

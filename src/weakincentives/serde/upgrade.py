@@ -32,12 +32,22 @@ def upgrade_tagged(
     return converted(partial(_upgraded, upgrades, {} if blobs is None else blobs, types), data, blobs, "too deep")
 
 
-def named_types(upgrades: Upgrades) -> tuple[type, ...]:
-    """The classes that upgrades name, which the program has so declared as data."""
-    found = [each for each in upgrades.values() if isinstance(each, type)]
-    for name in upgrades:
+def check_upgrades(upgrades: Upgrades) -> Upgrades:
+    """The upgrades, if they have names of stored classes, and classes or functions."""
+    for name, upgrade in upgrades.items():
         if not isinstance(name, str) or ":" not in name:
             raise TypeError(f"upgrades are named by the stored module and class, such as 'shop:Refunded', got {name!r}")
+        if not callable(upgrade):
+            raise TypeError(
+                f"the upgrade of {name!r} must be its new class, or a function of the stored fields, got {upgrade!r}"
+            )
+    return upgrades
+
+
+def named_types(upgrades: Upgrades) -> tuple[type, ...]:
+    """The classes that upgrades name, which the program has so declared as data."""
+    found = [each for each in check_upgrades(upgrades).values() if isinstance(each, type)]
+    for name in upgrades:
         try:
             found.append(find_class(name))
         except Failure:

@@ -19,7 +19,7 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import WinkError
-from weakincentives.serde import Upgrades
+from weakincentives.serde import Upgrades, check_upgrades
 from weakincentives.telemetry.payload import blob_digests, checked, is_packed, load, references, unpack
 from weakincentives.telemetry.values import Unreadable
 
@@ -217,7 +217,7 @@ class EventReader:
         upgrades: Upgrades = MappingProxyType({}),
     ) -> None:
         self.path = Path(path)
-        self._upgrades = upgrades
+        self._upgrades = check_upgrades(upgrades)
         self.problems: list[str] = []
         self._lock = threading.Lock()
         self._connection = connection or open_for_reading(self.path)

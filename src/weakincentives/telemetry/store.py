@@ -120,7 +120,7 @@ class RunStore(EventReader):
     def _tagged(self, runs: Iterable[RunSummary]) -> tuple[RunSummary, ...]:
         """The runs with their tags, which stand in the event that begins each."""
         found = tuple(runs)
-        rows = [row for run in found for row in self.salvage(_TAGS.format("= ?1"), (run.run_id,))]
+        rows = [row for run in found for row in self.salvage(_TAGS.format("= ?"), (run.run_id,) * 2)]
         tags: dict[str, dict[str, str]] = {}
         for run_id, name, text in rows:
             tags.setdefault(run_id, {})[str(name)] = str(text)

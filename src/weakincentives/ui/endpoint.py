@@ -12,9 +12,11 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from weakincentives._display import shortened
 from weakincentives.runtime import Conversation
+from weakincentives.runtime.spi import Workers
 from weakincentives.ui.agui import AgUi
-from weakincentives.ui.page import PageView, Show, exchanges
+from weakincentives.ui.page import PageView, Show, check_show, exchanges
 from weakincentives.ui.requests import Refused, read_body
 from weakincentives.ui.threads import UNAVAILABLE, Exchange, Threads
 from weakincentives.ui.vercel import Vercel
@@ -24,6 +26,7 @@ logger = logging.getLogger("weakincentives.ui")
 Endpoint = Callable[[Request], Awaitable[Response]]
 # Proxies close connections that are silent for a minute or less.
 SILENT_SECONDS = 15
+_encoders = Workers("wink-history")
 
 
 PageProtocol = Vercel | AgUi
@@ -54,7 +57,7 @@ def ui_messages(
 
     Pass `show`, as to `Threads`, to include results that a page may see.
     """
-    past = exchanges(chat, show)
+    past = exchanges(chat, check_show(show))
     if protocol == "vercel_ai":
         return Vercel.history(chat, past)
     if protocol != "ag_ui":
@@ -86,8 +89,9 @@ def _endpoint(threads: Threads, protocol: type[Vercel] | type[AgUi]) -> Endpoint
 async def _history(threads: Threads, protocol: type[Vercel] | type[AgUi], request: Request) -> Response:
     chat = await threads.read(request, request.query_params.get(protocol.thread_parameter, ""))
     past = [] if chat is None else exchanges(chat, threads.show)
-    found = protocol.history(chat, past)
-    return Response(_encoded(found), media_type="application/json", headers={"cache-control": "no-store"})
+    # With images, it can be many megabytes.
+    text = await _encoders.call(lambda: _encoded(protocol.history(chat, past)))
+    return Response(text, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 async def _answer(threads: Threads, protocol: type[Vercel] | type[AgUi], request: Request) -> Response:
@@ -95,7 +99,7 @@ async def _answer(threads: Threads, protocol: type[Vercel] | type[AgUi], request
     try:
         page = protocol(body)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, str(error)) from None
+        raise Refused(400, shortened(str(error), 300)) from None
     exchange = await threads.send(request, page.asked)
     try:
         chat = await exchange.begun()

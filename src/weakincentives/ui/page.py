@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.content import Part, Text
-from weakincentives.errors import GuardRefusedError, OutputParseError
+from weakincentives.errors import GuardRefusedError, OutputParseError, SerdeError
 from weakincentives.prompt import StructuredOutputConfig, parse_structured_output
 from weakincentives.runtime import (
     ApprovalNeeded,
@@ -125,6 +125,14 @@ class PageView:
                 yield event
 
 
+def check_show(show: Show | None) -> Show | None:
+    if show is None or callable(show):
+        return show
+    raise TypeError(
+        f"show must be a function of a ToolEnded, got {show!r}; write show=lambda ended: True to show every result"
+    )
+
+
 def shown(ended: ToolEnded, show: Show | None) -> Any:
     """The part of a result that a page sees: none of a failed call, else what `show` returns; True is the text."""
     if not ended.success or show is None:
@@ -199,7 +207,7 @@ def _reply_events(message: Message, output: StructuredOutputConfig | None, *, la
         if message.text:
             yield TextDelta(message.text)
     elif last:
-        with suppress(OutputParseError):  # It was stopped, or never accepted.
+        with suppress(OutputParseError, SerdeError):  # It was stopped, never accepted, or cannot be written.
             yield PartialOutput(dump(parse_structured_output(message.text, output)))
     for call in message.tool_calls:
         yield ToolStarted(call.id, call.name, call.arguments)

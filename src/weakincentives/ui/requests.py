@@ -1,8 +1,8 @@
 """The request of a page, read and checked, and the reasons to refuse it.
 
 A page sends its whole history. Only its newest message is used, since the session holds the rest, including which
-sections were opened; the ids of the earlier ones say whether the page knows the newest exchange. A file id is refused:
-it would let a page read what others uploaded to the provider.
+sections were opened; the ids of the earlier ones say whether the page knows the newest exchange, unless it sends none.
+A file id is refused: it would let a page read what others uploaded to the provider.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Asked:
     edits: bool = False
 
     def check_length(self, limit: int) -> None:
-        length = sum(len(part.text) for part in self.content if isinstance(part, Text))
+        length = len(text_of(self.content))
         if length > limit:
             raise Refused(413, f"A message may have at most {limit:,} characters, got {length:,}.")
 
@@ -85,8 +85,8 @@ def received(chat: Conversation[Any], asked: Asked) -> Message | None:
     if at is None:
         if asked.edits:
             raise Refused(409, EDITED)
-        known = [keys[key] for key in asked.earlier if key in keys]
-        if known and known[-1] < newest:
+        known = {keys[key] for key in asked.earlier if key in keys}
+        if newest not in known and (known or (asked.key and sent and sent[newest].key)):
             raise Refused(409, BEHIND)
         media = len(asked.content) > 1 or not isinstance(asked.content[0], Text)
         return Message("user", text_of(asked.content), parts=asked.content if media else (), key=asked.key)

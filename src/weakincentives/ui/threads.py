@@ -19,7 +19,7 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
-from weakincentives.ui.page import Failed, Show, failure
+from weakincentives.ui.page import Failed, Show, check_show, failure
 from weakincentives.ui.requests import BEHIND, MAX_ID, RECEIVED, Asked, Refused, received, take_back_answer
 
 logger = logging.getLogger("weakincentives.ui")
@@ -44,9 +44,10 @@ class StaleThreadError(WinkError):
 class ThreadLimits:
     """The limits of requests. Longer bodies and messages are answered with status 413, too many requests with 429.
 
-    `body_bytes` and `message_length`, in characters, limit one request; `requests` those of one thread that are waiting
-    or being answered, and `per_minute` those that it has begun within a minute. An owner has at most `threads` in
-    memory, where there are at most `in_memory` altogether: beyond them, the one that was idle longest leaves.
+    `body_bytes` limits one request with its files, and `message_length` its text, names of files included, in
+    characters; `requests` limits those of one thread that are waiting or being answered, and `per_minute` those that it
+    has begun within a minute. An owner has at most `threads` in memory, where there are at most `in_memory` altogether:
+    beyond them, the one that was idle longest leaves.
     """
 
     body_bytes: int = 10_000_000
@@ -58,8 +59,9 @@ class ThreadLimits:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if (value := getattr(self, field.name)) < 1:
-                raise ValueError(f"{field.name} must be at least 1, got {value}")
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"{field.name} must be a whole number of at least 1, got {value!r}")
 
 
 class Exchange:
@@ -106,6 +108,11 @@ class Exchange:
     def end(self) -> None:
         self.refuse(Refused(409, INTERRUPTED))
         self._events.put_nowait(None)
+
+    def answers(self, asked: Asked) -> bool:
+        """True if this will answer the message, so that the page has sent it twice."""
+        stopped = self.task is not None and self.task.cancelling()
+        return bool(asked.key) and self.asked.key == asked.key and not asked.again and not stopped
 
     def stop(self) -> None:
         """Stop it where it stands, once: it ends by itself from then on, and the next one waits for that."""
@@ -154,8 +161,11 @@ class Thread:
         assert self._opened is not None
         try:
             await asyncio.shield(self._opened)
-        except Exception:
-            self._keeper = None
+        except BaseException:
+            # An opening that hangs ends with the message that waits for it; the next one tries again.
+            keeper, self._keeper = self._keeper, None
+            keeper.cancel()
+            await finish(keeper)
             raise
 
     async def close(self) -> None:
@@ -178,7 +188,10 @@ class Thread:
                 logger.warning("Thread %r could not be closed", self.key, exc_info=error)
             else:
                 opened.set_exception(error)
-                opened.exception()  # Retrieved, since the exchange may have been stopped.
+        finally:
+            if not opened.done():  # Cancelled, perhaps by code of a resource.
+                opened.set_exception(RuntimeError("The conversation was cancelled while it was opened"))
+            opened.exception()  # Retrieved, since the exchange may have been stopped.
 
 
 class Threads:
@@ -188,8 +201,9 @@ class Threads:
     called before every exchange and returns the stored snapshot (or its text) and its version, or None for an unknown
     thread; a conversation in memory of another version is replaced. `save(thread, chat, version)` is called after every
     exchange, however it ended: it stores the conversation on top of that version (None for a new thread) and returns
-    the new one, or raises `StaleThreadError`. So several processes can serve one store, and none overwrites what
-    another has stored. All may be async; if not, they run in a worker thread.
+    the new one, or raises `StaleThreadError`. Without `load`, it may return nothing. So
+    several processes can serve one store, and none overwrites what another has stored. All may be async; if not, they
+    run in a worker thread.
 
     A page chooses the id of its thread. `owner(request)` returns who has sent a request, as your own code has
     authenticated it; ids are then `"owner/thread"`, and a request without an owner (None or "") is refused. `show` says
@@ -211,13 +225,26 @@ class Threads:
         idle: float | None = 600,
         options: Callable[[Chat, Request], RunOptions | Awaitable[RunOptions | None] | None] | None = None,
     ) -> None:
+        for name, given, function in (
+            ("make", "thread, request", make),
+            ("load", "thread", load),
+            ("save", "thread, chat, version", save),
+            ("owner", "request", owner),
+            ("options", "chat, request", options),
+        ):
+            if not callable(function) and (function is not None or name == "make"):
+                raise TypeError(f"{name} must be a function, {name}({given}), got {function!r}")
+        if load is not None and save is None:
+            raise TypeError("load= needs save=, which stores what load(thread) returns; pass both")
+        if limits is not None and not isinstance(limits, ThreadLimits):
+            raise TypeError(f"limits must be ThreadLimits(...), got {limits!r}")
         self._make = make
         self._load = load
         self._save = save
         self._owner = owner
         self._idle = idle
         self._options = options
-        self.show = show
+        self.show = check_show(show)
         self.limits = ThreadLimits() if limits is None else limits
         # Ordered by last use, the most recent last.
         self._threads: dict[str, Thread] = {}
@@ -229,7 +256,7 @@ class Threads:
         key, owner = await self._key(request, asked.thread)
         thread = self._threads.get(key) or self._added(key, owner)
         under_way = thread.exchange
-        if under_way is not None and asked.key and under_way.asked.key == asked.key:
+        if under_way is not None and under_way.answers(asked):
             raise Refused(409, RECEIVED)
         if under_way is not None and thread.chat is not None:
             received(thread.chat, asked)  # A message that is refused stops no other.
@@ -327,8 +354,10 @@ class Threads:
         if self._save is None:
             return None
         try:
-            thread.version = await _called(self._save, thread.key, chat, thread.version, whole=True)
-            thread.saved = True
+            version = await _called(self._save, thread.key, chat, thread.version, whole=True)
+            if version is None and self._load is not None:
+                raise TypeError("save must return the new version of the thread, as load will, got None")
+            thread.version, thread.saved = version, True
         except StaleThreadError:
             logger.warning("Thread %r was not saved: the store has another version", thread.key)
             thread.chat, thread.saved = None, True

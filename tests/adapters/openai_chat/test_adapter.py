@@ -17,9 +17,11 @@ from tests.servers.loopback import CERTIFICATE, server_tls
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives import OpenAIChatAdapter, adapter_for
 from weakincentives.clock import FakeClock
+from weakincentives.content import Image
 from weakincentives.errors import ContextOverflowError, PromptEvaluationError
 from weakincentives.limits import TokenUsage
-from weakincentives.runtime import ToolInvoked
+from weakincentives.runtime import Conversation, ToolInvoked
+from weakincentives.runtime.spi import adapter_spec
 from weakincentives.session import Session
 
 URL = "http://127.0.0.1:1/v1"
@@ -38,6 +40,8 @@ def hello(received: Any) -> Turn:
         ("ollama:qwen3:8b@http://gpu.example:11434/v1", "qwen3:8b", "http://gpu.example:11434/v1"),
         ("vllm:Qwen/Qwen3-8B", "Qwen/Qwen3-8B", "http://127.0.0.1:8000/v1"),
         ("openrouter:qwen/qwen3-8b:free", "qwen/qwen3-8b:free", "https://openrouter.ai/api/v1"),
+        ("groq:openai/gpt-oss-20b", "openai/gpt-oss-20b", "https://api.groq.com/openai/v1"),
+        ("deepseek:deepseek-chat", "deepseek-chat", "https://api.deepseek.com"),
     ],
 )
 def test_a_server_has_a_name_or_an_address(name: str, model: str, url: str) -> None:
@@ -106,6 +110,51 @@ def test_a_key_of_the_environment_goes_only_to_the_host_it_belongs_to(monkeypatc
     monkeypatch.setenv("OPENAI_CHAT_API_KEY", "mine")
     assert authorization(OpenAIChatAdapter("m", base_url=URL)) == "Bearer mine"
     assert authorization(OpenAIChatAdapter("m", base_url=URL, api_key="")) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [
+        ("openrouter:m", "OPENROUTER_API_KEY"),
+        ("groq:m", "GROQ_API_KEY"),
+        ("deepseek:m", "DEEPSEEK_API_KEY"),
+        ("openai-chat:m@https://llm.example/v1", "OPENAI_CHAT_API_KEY"),
+    ],
+)
+def test_a_named_server_has_a_key_of_its_own(name: str, variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for other in ("OPENROUTER_API_KEY", "GROQ_API_KEY", "DEEPSEEK_API_KEY", "OPENAI_CHAT_API_KEY"):
+        monkeypatch.setenv(other, other.lower())
+    adapter: Any = adapter_for(name)
+    assert authorization(adapter) == f"Bearer {variable.lower()}"
+    spec = adapter_spec(name.partition(":")[0])
+    assert spec is not None and spec.key_variables in ((variable,), ())
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "hint"),
+    [
+        ("", {}, "; set OPENAI_CHAT_API_KEY or pass api_key="),
+        ("", {"api_key": ""}, "; set OPENAI_CHAT_API_KEY or pass api_key="),
+        ("wrong-key-of-the-environment", {}, "; check the key in OPENAI_CHAT_API_KEY, or pass api_key="),
+        ("wrong-key-of-the-environment", {"api_key": KEY}, "; check the key that is passed as api_key="),
+    ],
+)
+@pytest.mark.parametrize("status", [401, 400])
+def test_an_error_of_authentication_says_where_the_key_comes_from(
+    environment: str, options: Any, hint: str, status: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_CHAT_API_KEY", environment)
+    with ChatServer([Raw(status, b'{"error":{"message":"no"}}')]) as server:
+        adapter = OpenAIChatAdapter("m", base_url=server.url, **options)
+        with pytest.raises(PromptEvaluationError, match=f"answered {status}: no") as caught:
+            adapter.channel().call(ask([SYSTEM]))
+    assert str(caught.value).endswith(hint) is (status == 401)
+
+
+@pytest.mark.parametrize("model", ["", " ", None])
+def test_a_model_must_have_a_name(model: Any) -> None:
+    with pytest.raises(ValueError, match=f"OpenAIChatAdapter needs the name of a model, got {model!r}"):
+        OpenAIChatAdapter(model, base_url=URL)
 
 
 @pytest.mark.parametrize("options", [{}, {"api_key": "", "headers": {"Api-Key": KEY}}])
@@ -247,3 +296,31 @@ def test_pieces_of_reasoning_and_signatures_are_put_together_again() -> None:
             }
         ],
     }
+
+
+WORDS = "stream_options, strict: true and 'response_format'\nof json_schema, with reasoning_content"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [WORDS, Image.from_url("https://example.com/stream_options/strict/response_format/reasoning.png")],
+    ids=["text", "url"],
+)
+def test_an_error_that_quotes_a_user_teaches_nothing_about_the_server(content: Any) -> None:
+    def model(received: Any) -> Any:
+        said = received.json["messages"][-1]["content"]
+        if said == "Hello.":
+            return Turn("hello")
+        quoted = said if isinstance(said, str) else said[0]["image_url"]["url"]
+        return Raw(400, json.dumps({"error": {"message": f"Cannot use {quoted}."}}).encode())
+
+    with ChatServer(model) as server, OPENAI_CHAT.adapter(server) as adapter:
+        for _ in range(3):
+            with pytest.raises(PromptEvaluationError, match="answered 400"):
+                Conversation(prompt(), adapter=adapter).send(content)
+        for _ in Conversation(prompt(), adapter=adapter).stream("Hello."):
+            pass
+    assert len(server.requests) == 4
+    sent = server.requests[-1].json
+    assert sent["stream_options"] == {"include_usage": True}
+    assert sent["tools"][0]["function"]["strict"] is True

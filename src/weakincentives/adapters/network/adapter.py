@@ -55,6 +55,8 @@ class NetworkAdapter(ProviderAdapter):
     extra: ClassVar[str] = ""
     reserved: ClassVar[frozenset[str]] = frozenset()
     wire_type: ClassVar[type[Wire]]
+    key_hint = ""
+    """Where the key comes from, for the error of a request that the vendor refuses to authenticate."""
 
     def __init__(
         self,
@@ -66,6 +68,8 @@ class NetworkAdapter(ProviderAdapter):
         clock: Clock = SYSTEM_CLOCK,
         **options: Any,
     ) -> None:
+        if not isinstance(model, str) or not model.strip():
+            raise ValueError(f"{type(self).__name__} needs the name of a model, got {model!r}")
         taken = sorted(self.reserved & (parameters or {}).keys())
         if taken:
             raise ValueError(f"parameters cannot set {', '.join(taken)}; the prompt and the adapter set them")
@@ -108,7 +112,14 @@ class NetworkAdapter(ProviderAdapter):
                 self._wires[loop.session] = wire
 
     def _channel(self, wire: Wire, transport: Transport) -> NetworkChannel:
-        return NetworkChannel(wire, transport, max_retries=self._max_retries, secrets=self._keys, clock=self._clock)
+        return NetworkChannel(
+            wire,
+            transport,
+            max_retries=self._max_retries,
+            secrets=self._keys,
+            clock=self._clock,
+            key_hint=self.key_hint,
+        )
 
     @abstractmethod
     def _wire(self) -> Wire:
@@ -149,6 +160,7 @@ class ClientAdapter(NetworkAdapter):
                 way_out = f"pass settings=Settings({name}=...)"
             raise TypeError(f"{type(self).__name__} has no option '{name}'; {way_out}")
         super().__init__(model, **options)
+        self.key_hint = f"check {self.package.upper()}_API_KEY, or pass client={self.client_types[0]}(api_key=...)"
         self._connection: ClientTransport | None = None
 
     @property

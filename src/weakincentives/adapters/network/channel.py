@@ -154,8 +154,9 @@ class Exchange:
         hint = response.headers.get("x-should-retry")
         if hint in ("true", "false"):
             retryable = hint == "true"
+        key_hint = f"; {self._channel.key_hint}" if status == 401 and self._channel.key_hint else ""
         raise TransportError(
-            f"{self._channel.wire.provider} answered {status}: {_explanation(payload)}",
+            f"{self._channel.wire.provider} answered {status}: {_explanation(payload)}{key_hint}",
             payload=payload,
             retryable=retryable,
             wait=retry_after(response.headers, self._channel.clock.now()) if retryable else None,
@@ -253,7 +254,7 @@ class Count(Exchange):
 class NetworkChannel:
     """The `Channel` of every adapter that speaks to a vendor over the network.
 
-    No error shows `secrets`, which are read only when there is one.
+    No error shows `secrets`, which are read only when there is one. `key_hint` says where the key comes from.
     """
 
     def __init__(
@@ -264,12 +265,14 @@ class NetworkChannel:
         max_retries: int,
         secrets: Callable[[], Iterable[str | None]],
         clock: Clock,
+        key_hint: str = "",
     ) -> None:
         self.wire = wire
         self.transport = transport
         self.max_retries = max_retries
         self.secrets = secrets
         self.clock = clock
+        self.key_hint = key_hint
         self.source: Stream | None = None
         self.interrupted = False
 

@@ -1,4 +1,4 @@
-"""Any server that speaks OpenAI's Chat Completions, such as vLLM, Ollama, llama.cpp's server and OpenRouter."""
+"""Any server that speaks OpenAI's Chat Completions, such as vLLM, Ollama, OpenRouter, Groq and DeepSeek."""
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,7 +9,7 @@ from weakincentives.runtime import AdapterSpec
 if TYPE_CHECKING:
     from weakincentives.adapters.openai_chat.adapter import OpenAIChatAdapter
 
-__all__ = ["OLLAMA", "OPENROUTER", "SPEC", "VLLM", "OpenAIChatAdapter"]
+__all__ = ["DEEPSEEK", "GROQ", "OLLAMA", "OPENROUTER", "SPEC", "VLLM", "OpenAIChatAdapter"]
 
 SPEC = AdapterSpec(
     name="openai_chat",
@@ -31,6 +31,18 @@ OPENROUTER = replace(
     model="MODEL",
     options={"base_url": "https://openrouter.ai/api/v1"},
     key_variables=("OPENROUTER_API_KEY",),
+)
+GROQ = replace(
+    OPENROUTER,
+    provider="groq",
+    options={"base_url": "https://api.groq.com/openai/v1"},
+    key_variables=("GROQ_API_KEY",),
+)
+DEEPSEEK = replace(
+    OPENROUTER,
+    provider="deepseek",
+    options={"base_url": "https://api.deepseek.com"},
+    key_variables=("DEEPSEEK_API_KEY",),
 )
 
 __getattr__ = lazy_front(__name__, {"adapter": ["OpenAIChatAdapter"]})

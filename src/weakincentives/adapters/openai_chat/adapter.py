@@ -61,8 +61,10 @@ class OpenAIChatAdapter(NetworkAdapter):
         super().__init__(model, **options)
         url = urlsplit(base_url)
         host = url.hostname or ""
-        if api_key is None:
-            api_key = os.environ.get(KEY_VARIABLES.get(host if url.scheme == "https" else "", KEY_VARIABLE))
+        variable = KEY_VARIABLES.get(host if url.scheme == "https" else "", KEY_VARIABLE)
+        self.key_hint = "check the key that is passed as api_key=" if api_key else f"set {variable} or pass api_key="
+        if api_key is None and (api_key := os.environ.get(variable)):
+            self.key_hint = f"check the key in {variable}, or pass api_key="
         self.base_url = base_url
         self._key = api_key
         self._sent = {"authorization": f"Bearer {api_key}"} if api_key else {}

@@ -315,6 +315,7 @@ class ChunkParser:
         self._details: list[dict[str, Any]] = []
         self._annotations: list[Any] = []
         self._calls: list[_Pending] = []
+        self._ids: set[str] = set()
         self._by_index: dict[int | None, _Pending] = {}
         self._finish: str | None = None
         self._last: Chunk[ChatMessage] = Chunk()
@@ -401,7 +402,8 @@ class ChunkParser:
         arguments = _arguments(call.function.arguments)
         kept = self._by_index.get(call.index)
         if kept is None or self._begins(call, kept, arguments):
-            kept = _Pending(call, self._replies.new_id(call.id, {other.id for other in self._calls}))
+            kept = _Pending(call, self._replies.new_id(call.id, self._ids))
+            self._ids.add(kept.id)
             self._calls.append(kept)
             self._by_index[call.index] = kept
         kept.name = call.function.name or kept.name
@@ -414,4 +416,7 @@ class ChunkParser:
         """True if a piece with the index of an earlier call is the beginning of another."""
         if call.id and kept.given and call.id != kept.given:
             return True
-        return bool(call.function.name and (arguments or not call.id)) and is_object(kept.arguments)
+        if not call.function.name or (call.id and not arguments):
+            return False
+        # Some servers repeat the name in every piece, and parsing what is there so far takes long.
+        return kept.arguments.rstrip().endswith("}") and is_object(kept.arguments)

@@ -37,6 +37,17 @@ _REJECTIONS = {
 """How servers name what they do not accept: fields that can be left out, and calls without any reasoning."""
 
 
+def _without_echoes(shown: str, messages: Iterable[Message]) -> str:
+    """An error without what it quotes of the request: no user may decide what all requests leave out."""
+    for message in messages:
+        if message.role in ("user", "tool"):
+            media = (part for part in message.parts if isinstance(part, Media))
+            for quoted in (*(text for part in media for text in (part.url, part.name)), message.text):
+                for form in (quoted, repr(quoted)[1:-1]):
+                    shown = shown.replace(form, "") if form else shown
+    return shown
+
+
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
     """A function tool, as OpenAI's own API declares it, nested one level deeper."""
     declared = openai.declare_tool(tool)
@@ -109,7 +120,7 @@ class ChatWire(Wire):
             "bare calls": any(message.tool_calls for message in request.messages),
             "reasoning": any(item.startswith(ORIGIN) for message in request.messages for item in message.items),
         }
-        shown = str(payload)
+        shown = _without_echoes(str(payload), request.messages)
         for feature, pattern in _REJECTIONS.items():
             if had[feature] and feature not in self._without and pattern.search(shown):
                 self._lacks.add(feature)
