@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from weakincentives import (
     ToolResult,
     call,
     run,
+    run_async,
     tool,
 )
 from weakincentives.guards import (
@@ -220,3 +222,31 @@ def test_the_answer_of_a_person_is_a_result_that_guards_see() -> None:
     assert chat.decide({pending.call_id: Answer("4711")}).text == "Done."
     assert results(chat.session) == ["a secret"]
     assert [each.decision for each in chat.session[CallDecided].all()] == ["answer"]
+
+
+@pytest.mark.parametrize("approval", [None, "effects"])
+def test_a_call_still_waits_if_the_run_is_stopped_while_guards_are_asked_again(approval: Any) -> None:
+    prompt, _ = prompt_with(approval)
+    session, model = Session(), ScriptedAdapter([call("pay", amount=5), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    begun = asyncio.Event()
+
+    async def waits(self: Guard, call: GuardedCall, *, context: GuardContext) -> None:
+        begun.set()
+        await asyncio.sleep(30)
+
+    async def work() -> None:
+        section = prompt.template.sections[0]
+        slow: Guard = type("Slow", (Guard,), {"before_tool": waits})()
+        same: Prompt[Any] = Prompt(ns="tests", key="asking", sections=[section], guards=[slow])
+        deciding = run_async(same, model, session=session, decisions={pending.call_id: Approve()})
+        running = asyncio.create_task(deciding)
+        await begun.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    asyncio.run(work())
+    assert session[PendingCall].all() == (pending,)
+    assert run(prompt, model, session=session, decisions={pending.call_id: Approve()}).text == "Done."
+    assert (paid(session), OUTSIDE) == ([5], ["pay 5"])

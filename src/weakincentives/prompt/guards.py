@@ -61,6 +61,13 @@ class Replace:
     value: Any
 
 
+OUTCOMES: dict[Hook, tuple[type[Any], ...]] = {
+    "before_run": (Refuse, Replace, Stop),
+    "before_tool": (Refuse, Replace, Ask, Stop),
+    "after_tool": (Refuse, Replace, Stop),
+    "before_answer": (Refuse, Replace, Retry, Stop),
+}
+"""The outcomes that each hook may return, besides None."""
 Outcome: TypeAlias = Refuse | Replace | Retry | Ask | Stop
 Decided: TypeAlias = Outcome | Awaitable[Outcome | None] | None
 
@@ -93,12 +100,6 @@ class Guard:
     timeout: float = 10.0
     hold: bool = False
     tools: Collection[str] = ()
-    _outcomes: ClassVar[dict[Hook, tuple[type[Any], ...]]] = {
-        "before_run": (Refuse, Replace, Stop),
-        "before_tool": (Refuse, Replace, Ask, Stop),
-        "after_tool": (Refuse, Replace, Stop),
-        "before_answer": (Refuse, Replace, Retry, Stop),
-    }
 
     @property
     def name(self) -> str:
@@ -124,11 +125,6 @@ class Guard:
     def has(self, hook: Hook) -> bool:
         """True if the guard overrides this hook."""
         return getattr(getattr(self, hook), "__func__", None) is not getattr(Guard, hook)
-
-    @classmethod
-    def outcomes(cls, hook: Hook) -> tuple[type[Any], ...]:
-        """The outcomes that a hook may return, besides None."""
-        return cls._outcomes[hook]
 
 
 def by_hook(guards: Iterable[Guard]) -> dict[Hook, tuple[Guard, ...]]:

@@ -245,7 +245,8 @@ class ToolExecutor:
 
         inquiry = Inquiry(self.context, "before_tool", call, accept=accept, call_id=call.id)
         verdict = yield from inquiry.steps(guards)
-        self._check_running(tool)
+        if self.context.scope.fence.closed:
+            raise AbandonedCallError(f"Tool '{tool.name}' was not run: its run was stopped.")
         if approved:
             verdict = replace(verdict, outcomes=tuple(each for each in verdict.outcomes if each.outcome != "ask"))
         inquiry.record(verdict)
@@ -298,10 +299,6 @@ class ToolExecutor:
             raise attempt.error
         return outcome
 
-    def _check_running(self, tool: Tool[Any, Any]) -> None:
-        if self.context.scope.fence.closed:
-            raise AbandonedCallError(f"Tool '{tool.name}' was not run: its run was stopped.")
-
     def _begin(
         self,
         tool: Tool[Any, Any],
@@ -339,24 +336,20 @@ class ToolExecutor:
         self, waiting: PendingCall, decision: Settled, attempt: ToolAttempt, tool: Tool[Any, Any] | None, refusal: str
     ) -> Generator[Step, Any, ToolExecutionOutcome]:
         """Act on the decision about a call that waits."""
+        attempt.params, attempt.arguments, ran = waiting.params, waiting.arguments, waiting.effects is not None
+        attempt.notice, refused = _EDITED.format(waiting.arguments) if waiting.edited else "", False
+        if tool is not None and isinstance(decision, Approve | Edit):
+            # While it still waits: if the run is stopped meanwhile, nothing is lost.
+            refused = yield from self._refused_now(waiting, decision, attempt, tool)
         self.context.session[PendingCall].clear(lambda each: each.call_id == waiting.call_id)
         reason = decision.reason if isinstance(decision, Deny) else ""
         name = type(decision).__name__.lower()
         self.context.emit(CallDecided, call_id=waiting.call_id, decision=name, by=decision.by, reason=reason)
-        attempt.params, ran, arguments = waiting.params, waiting.effects is not None, waiting.arguments
         attempt.rolled_back = ran
         if tool is None:
             return self._record(attempt.failed(refusal))
-        if isinstance(decision, Edit):
-            arguments = edited_arguments(tool, waiting, decision, self.context.prompt.name)
-            attempt.params = tool.parse(arguments)
-        if waiting.edited or isinstance(decision, Edit):
-            attempt.notice = _EDITED.format(arguments)
-        attempt.arguments, refused, shown = arguments, False, attempt.params
-        guards = held_guards(self.context, "before_tool", tool.name) if isinstance(decision, Approve | Edit) else ()
-        if guards:
-            refused = (yield from self._permission(guards, tool, attempt, approved=True)).refuses
-        if isinstance(decision, Approve) and waiting.effects is not None and not refused and attempt.params == shown:
+        same = not refused and attempt.params == waiting.params
+        if isinstance(decision, Approve) and waiting.effects is not None and same:
             applies = not waiting.effects.reruns
             try:
                 return (yield from self._begin(tool, attempt, captures=True, shown=waiting, applies=applies))
@@ -383,6 +376,16 @@ class ToolExecutor:
                 attempt.rolled_back, attempt.compensation = False, ""
                 return (yield from self._begin(tool, attempt, captures=ran))
         return self._recorded(attempt)
+
+    def _refused_now(
+        self, waiting: PendingCall, decision: Approve | Edit, attempt: ToolAttempt, tool: Tool[Any, Any]
+    ) -> Generator[Step, Any, bool]:
+        """Take over edited arguments, and ask the guards again; True if they refuse the call."""
+        if isinstance(decision, Edit):
+            attempt.arguments = edited_arguments(tool, waiting, decision, self.context.prompt.name)
+            attempt.params, attempt.notice = tool.parse(attempt.arguments), _EDITED.format(attempt.arguments)
+        guards = held_guards(self.context, "before_tool", tool.name)
+        return bool(guards) and (yield from self._permission(guards, tool, attempt, approved=True)).refuses
 
     def _discard(self, tool: Tool[Any, Any], attempt: ToolAttempt) -> Generator[Step, Any, None]:
         """Compensate the effects outside of a call that ran for its question."""

@@ -13,7 +13,7 @@ from weakincentives._display import shortened
 from weakincentives._frozen import quick_init
 from weakincentives.errors import DeadlineExceededError, GuardRefusedError, callers_traceback
 from weakincentives.prompt import Guard, SectionVisibility, ToolContext
-from weakincentives.prompt.guards import Hook, Replace
+from weakincentives.prompt.guards import OUTCOMES, Hook, Replace
 from weakincentives.runtime.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import GuardDecided
@@ -206,8 +206,8 @@ class Inquiry:
             self._fail(guard, error)
         elif outcome is None:
             pass
-        elif not isinstance(outcome, guard.outcomes(self.hook)):
-            names = ", ".join(each.__name__ for each in guard.outcomes(self.hook))
+        elif not isinstance(outcome, OUTCOMES[self.hook]):
+            names = ", ".join(each.__name__ for each in OUTCOMES[self.hook])
             given = shortened(repr(outcome), 100)
             self._fail(guard, TypeError(f"{self.hook} must return None or one of {names}, got {given}"))
         elif not isinstance(outcome, Replace):
