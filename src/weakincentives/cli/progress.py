@@ -13,6 +13,7 @@ from typing import Any
 from weakincentives._display import shortened
 from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
 from weakincentives.runtime import (
+    GuardDecided,
     HostedToolInvoked,
     Message,
     ModelCalled,
@@ -210,6 +211,7 @@ STORY: Mapping[type, Callable[[Any], str]] = {
     **FORMATTERS,
     Message: _said,
     HostedToolInvoked: lambda event: f"tool    {event.name} was run by the provider",
+    GuardDecided: lambda event: f"guard   {event.guard}: {event.outcome}{event.message and f', {event.message}'}",
     PromptChanged: lambda event: (
         f"prompt  changed: {', '.join(event.changed_sections + event.removed_sections + event.removed_tools)}"
     ),
@@ -217,4 +219,4 @@ STORY: Mapping[type, Callable[[Any], str]] = {
 }
 _BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
 STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}
-STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM}
+STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM, "guard": _YELLOW}

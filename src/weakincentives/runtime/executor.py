@@ -217,7 +217,7 @@ class ToolExecutor:
             verdict = yield from self._permission(guards, tool, attempt)
             if verdict.refuses:
                 return self._recorded(attempt)
-            attempt.note = verdict.message
+            attempt.note = verdict.message if verdict.outcomes else ""
         try:
             needs = None if tool.approval is None else rule_of(tool, attempt.params, session)
         except (Exception, SystemExit) as error:
@@ -247,6 +247,8 @@ class ToolExecutor:
         verdict = yield from inquiry.steps(guards)
         if self.context.scope.fence.closed:
             raise AbandonedCallError(f"Tool '{tool.name}' was not run: its run was stopped.")
+        if not verdict.outcomes:
+            return verdict
         if approved:
             verdict = replace(verdict, outcomes=tuple(each for each in verdict.outcomes if each.outcome != "ask"))
         inquiry.record(verdict)

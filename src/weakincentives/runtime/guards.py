@@ -67,6 +67,8 @@ class Verdict:
     @property
     def strongest(self) -> Strength:
         """The outcome that counts: stop, then refuse, retry, ask, allow."""
+        if not self.outcomes:
+            return "allow"
         found = {each.outcome for each in self.outcomes}
         return next((strength for strength in _ORDER if strength in found), "allow")
 
@@ -90,7 +92,8 @@ class Verdict:
 
     @property
     def _counting(self) -> list[GuardOutcome]:
-        return [each for each in self.outcomes if each.outcome == self.strongest]
+        strongest = self.strongest
+        return [each for each in self.outcomes if each.outcome == strongest]
 
     def error(self, hook: Hook, prompt_name: str) -> GuardRefusedError:
         """The error that ends the run; it has the guards' own texts, unless a guard failed."""
