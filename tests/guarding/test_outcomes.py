@@ -22,6 +22,7 @@ from weakincentives import (
     ToolResult,
     call,
     run,
+    run_async,
     tool,
 )
 from weakincentives.guards import (
@@ -424,3 +425,44 @@ def test_params_that_do_not_fit_the_tool_are_no_replacement() -> None:
         (text,) = [message.text for message in session[Message].all() if message.role == "tool"]
         assert text.startswith("Guard 'Rule' failed: "), value
     assert OUTSIDE == []
+
+
+@pytest.mark.parametrize("hook", ["before_tool", "after_tool"])
+def test_a_stop_answers_the_calls_that_were_not_made_and_the_conversation_goes_on(hook: str) -> None:
+    OUTSIDE.clear()
+    stopped = ruling(hook, Stop("Fraud."))
+    model = ScriptedAdapter([[call("pay", amount=1), call("pay", amount=2)], "Fine."])
+    chat = Conversation(prompt_for(stopped, words=""), adapter=model)
+    with pytest.raises(GuardRefusedError, match=r"Rule stopped 'guarding': Fraud\."):
+        chat.send("Pay both.")
+    results = [message for message in chat.messages if message.role == "tool"]
+    assert [message.text for message in results] == [
+        "Not run: Fraud." if hook == "before_tool" else "Fraud.",
+        "Not run: the run was stopped.",
+    ]
+    assert chat.session[Paid].all() == ()
+    assert chat.send("Sorry.").text == "Fine."
+    assert [message.role for message in model.requests[-1].messages[-3:]] == ["tool", "tool", "user"]
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["run", "run_async"])
+def test_calls_beside_one_that_is_stopped_keep_their_results(is_async: bool) -> None:
+    @tool(read_only=True)
+    def look(number: int) -> str:
+        "Look."
+        return f"saw {number}"
+
+    class StopsAtTwo(Guard):
+        async def before_tool(self, call: GuardedCall, *, context: GuardContext) -> Outcome | None:
+            return Stop("Two.") if call.params.number == 2 else None
+
+    section = MarkdownSection(key="s", title="S", template="Look.", tools=[look])
+    prompt: Prompt[Any] = Prompt(ns="tests", key="k", sections=[section], guards=[StopsAtTwo()])
+    session, model = Session(), ScriptedAdapter([[call("look", number=n) for n in (1, 2, 3)]])
+    with pytest.raises(GuardRefusedError):
+        if is_async:
+            asyncio.run(run_async(prompt, model, session=session))
+        else:
+            run(prompt, model, session=session)
+    results = {message.text for message in session[Message].all() if message.role == "tool"}
+    assert results == {"saw 1", "Not run: Two.", "saw 3"}
