@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         MainLoop as MainLoop,
         PromptResponse as PromptResponse,
         Settings as Settings,
+        delegate as delegate,
         run as run,
         run_async as run_async,
     )
@@ -110,6 +111,7 @@ _NAMES = {
         "MainLoop",
         "PromptResponse",
         "Settings",
+        "delegate",
         "run",
         "run_async",
     ],

@@ -47,6 +47,11 @@ class Fence:
         global _armed
         self._closed = _armed = True
 
+    def lift_limit(self) -> None:
+        """Stay open, unless it is closed, however much time has passed."""
+        # Not None: others may be reading it.
+        self._seconds = lambda: inf
+
     def __enter__(self) -> Fence:
         global _armed
         _armed = _armed or self._seconds is not None

@@ -180,7 +180,7 @@ class Meter:
     """Counts what one run spends across its restarts, and refuses a step that would exceed a limit.
 
     Set `spent` to continue from what the run had spent in another process. `total` is the budget of the conversation,
-    which had spent `before` when the run began.
+    which had spent `before` when the run began. What a run inside another spends counts for its `parent` too.
     """
 
     def __init__(
@@ -190,6 +190,7 @@ class Meter:
         *,
         total: Budget | None = None,
         before: Spent | None = None,
+        parent: Meter | None = None,
     ) -> None:
         for name, given in (("budget", budget), ("total", total)):
             if not isinstance(given, Budget | None):
@@ -201,6 +202,7 @@ class Meter:
         self.deadline = deadline
         self.spent = Spent()
         self._before = Spent() if before is None else before
+        self._parent = parent
         self._lock = threading.Lock()
 
     @property
@@ -218,7 +220,9 @@ class Meter:
     @property
     def needs_prices(self) -> bool:
         """True if cost is limited and the budget does not say what tokens cost."""
-        return any(each.max_cost is not None and each.prices is None for each in (self.budget, self.total) if each)
+        limits = (self.budget, self.total)
+        unpriced = any(each.max_cost is not None and each.prices is None for each in limits if each)
+        return unpriced or (self._parent is not None and self._parent.needs_prices)
 
     def add_usage(self, usage: TokenUsage, prices: Prices | None = None) -> None:
         """Count one model reply and its tokens, at these prices if the budget has none."""
@@ -226,6 +230,8 @@ class Meter:
         with self._lock:
             spent = self.spent
             self.spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls, spent.cost + cost)
+        if self._parent is not None:
+            self._parent.add_usage(usage, prices)
 
     @contextmanager
     def on_errors(self) -> Iterator[None]:
@@ -242,6 +248,8 @@ class Meter:
         _check(self.budget, self.spent, prompt_name)
         if self.total is not None:
             _check(self.total, self._before + self.spent, prompt_name, is_total=True)
+        if self._parent is not None:
+            self._parent.check_model_call(prompt_name)
 
     def check_tool_call(self, prompt_name: str) -> None:
         """Raise if a limit is exceeded. A tool call spends no tokens, so an exactly used budget still allows it."""
@@ -256,6 +264,8 @@ class Meter:
             self.check_tool_call(prompt_name)
             spent = self.spent
             self.spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1, spent.cost)
+        if self._parent is not None:
+            self._parent.begin_tool_call(prompt_name)
 
     def check_deadline(self, prompt_name: str) -> None:
         """Raise if the deadline has passed."""

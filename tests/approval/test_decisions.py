@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from tests.approval.bank import Balance, Paid
 from weakincentives import (
     Answer,
     Approve,
@@ -25,7 +25,6 @@ from weakincentives import (
     ToolContext,
     ToolResult,
     call,
-    reducer,
     run,
     run_async,
     tool,
@@ -35,20 +34,6 @@ from weakincentives.runtime import ApprovalNeeded, CallDecided, Completed, MainL
 
 OUTSIDE: list[str] = []
 FILES: list[InMemoryFilesystem] = []
-
-
-@dataclass(frozen=True)
-class Paid:
-    amount: int
-
-
-@dataclass(frozen=True)
-class Balance:
-    total: int = 100
-
-    @reducer(on=Paid)
-    def pay(self, event: Paid) -> Balance:
-        return replace(self, total=self.total - event.amount)
 
 
 def compensated(params: Any, *, context: ToolContext) -> None:

@@ -170,6 +170,21 @@ def test_a_command_that_takes_too_long_is_killed_with_its_children(files: HostFi
     assert files.read("a.txt") == "old"
 
 
+def test_a_command_has_its_own_timeout_although_that_of_the_template_is_shorter(files: HostFilesystem) -> None:
+    section = CommandSection(files, programs=[PYTHON], timeout={"run_command": 30})
+    session, adapter = Session(), ScriptedAdapter([python("import time; time.sleep(0.5)"), "Done."])
+    adapter.evaluate(Prompt(ns="tests", key="own", sections=[section], tool_timeout=0.1), session=session)
+    assert answers(session) == [(True, "Exit code 0.")]
+
+
+def test_a_command_without_a_timeout_has_that_of_its_template(files: HostFilesystem) -> None:
+    section = CommandSection(files, programs=[PYTHON], timeout=None)
+    session, adapter = Session(), ScriptedAdapter([python(LINGER, "60"), "Done."])
+    adapter.evaluate(Prompt(ns="tests", key="own", sections=[section], tool_timeout=1), session=session)
+    assert [success for success, _ in answers(session)] == [False]
+    assert files.read("a.txt") == "old"
+
+
 def test_what_a_command_leaves_running_is_killed_when_it_ends(files: HostFilesystem) -> None:
     started = time.monotonic()
     (result,) = run(files, python(LINGER, "0"))
@@ -224,6 +239,8 @@ def test_file_tools_and_commands_share_a_workspace(files: HostFilesystem) -> Non
         ({"programs": []}, "programs= takes a list of names"),
         ({"programs": "pytest"}, "programs= takes a list of names, got 'pytest'"),
         ({"timeout": 0}, "timeout must be a number of seconds above 0, or None for no limit, got 0"),
+        ({"timeout": "60"}, "timeout must be a number of seconds above 0, or None for no limit, got '60'"),
+        ({"timeout": {"pytest": 60}}, "timeout= names 'pytest', which is none of its tools: run_command"),
         ({"max_output": 0}, "max_output must be more than 0"),
         ({"filesystem": InMemoryFilesystem()}, r"needs HostFilesystem\(root, track_external=True\)"),
         ({"filesystem": HostFilesystem(".")}, r"needs HostFilesystem\(root, track_external=True\)"),

@@ -1,12 +1,14 @@
 """The file tools in a whole run, with the scripted model."""
 
+import threading
 import time
 
 import pytest
 
+from tests.disclosure.desk import answers
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.contrib.tools import VfsToolsSection
-from weakincentives.errors import DeadlineExceededError
+from weakincentives.errors import DeadlineExceededError, PromptValidationError
 from weakincentives.filesystem import HostFilesystem, InMemoryFilesystem
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Prompt, PromptTemplate, ToolResult, tool
@@ -46,6 +48,44 @@ def test_a_search_ends_with_the_deadline_of_its_run():
     with pytest.raises(DeadlineExceededError, match="while tool 'grep' was running"):
         adapter.evaluate(search, session=Session(), deadline=Deadline.after(1))
     assert time.monotonic() - started < 4.5
+
+
+class Stuck(InMemoryFilesystem):
+    """Files on a disk that no longer answers."""
+
+    def __init__(self) -> None:
+        super().__init__({"a.txt": "a"})
+        self.go = threading.Event()
+
+    def read(self, path, *, offset=0, limit=None):
+        self.go.wait(60)
+        return super().read(path, offset=offset, limit=limit)
+
+
+@pytest.mark.parametrize("timeout", [0.3, {"read": 0.3}])
+def test_a_file_tool_that_takes_too_long_fails_and_the_run_continues(timeout):
+    files, session = Stuck(), Session()
+    section = VfsToolsSection(files, timeout=timeout)
+    adapter = ScriptedAdapter([call("read", path="a.txt"), call("ls"), "Done."])
+    try:
+        adapter.evaluate(Prompt(ns="tests", key="stuck", sections=[section]), session=session)
+    finally:
+        files.go.set()
+    assert answers(session) == [(False, "Tool 'read' did not end within 0.3 s."), (True, "a.txt (1 bytes)")]
+
+
+@pytest.mark.parametrize(
+    ("timeout", "read_only", "problem"),
+    [
+        (0, False, "timeout must be a number of seconds above 0, or None for no limit, got 0."),
+        ({"read": True}, False, "timeout of tool 'read' must be a number of seconds above 0, or None for no limit, "),
+        ({"reed": 1}, False, "timeout= names 'reed', which is none of its tools: ls, read, glob, grep, write, edit"),
+        ({"write": 1}, True, "timeout= names 'write', which is none of its tools: ls, read, glob, grep."),
+    ],
+)
+def test_timeouts_that_make_no_sense_are_refused_when_they_are_declared(timeout, read_only, problem):
+    with pytest.raises(PromptValidationError, match=f"VfsToolsSection 'vfs': {problem}"):
+        VfsToolsSection(timeout=timeout, read_only=read_only)
 
 
 def test_a_model_writes_edits_and_reads_files(fs):

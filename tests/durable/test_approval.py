@@ -58,6 +58,23 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         assert loop.status("r").attempts == 1
 
 
+def test_the_time_that_a_person_takes_does_not_count_in_the_timeout_of_a_tool(tmp_path: Path) -> None:
+    @tool(timeout=30)
+    def pay(*, context: ToolContext) -> str:
+        """Pay."""
+        assert context.deadline is not None and not context.deadline.expired
+        return f"paid, says {ask_approval(context, 'Pay?').by}"
+
+    task = MarkdownSection(title="Task", key="task", template="Pay.", tools=[pay])
+    template = PromptTemplate[None](ns="t", key="pay", sections=[task])
+    with DurableMainLoop("pay", lambda _: Prompt(template), ScriptedAdapter(paying), str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        loop.approve("r", "c1", by="Ann")
+        assert loop.result("r").text == "paid, says Ann"
+
+
 def test_a_run_that_fell_back_stays_with_its_adapter_after_the_answer(tmp_path: Path) -> None:
     down = ScriptedAdapter([PromptEvaluationError("down", phase="request")])
     adapter = FallbackAdapter(down, ScriptedAdapter(model))

@@ -54,6 +54,7 @@ def test_a_file_that_others_changed_before_the_call_wrote_its_old_content_stays_
         mark = fs.begin_call()
         (root / "f").write_text("new")
         fs.write("f", "old")
+        assert fs.changes_since(mark) == ()
         fs.restore(mark)
     assert fs.read("f") == "old"
 

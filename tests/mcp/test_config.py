@@ -156,6 +156,63 @@ def test_a_config_that_cannot_be_read_says_why(tmp_path: Path, content: str, pro
         mcp_sections(tmp_path / ".mcp.json")
 
 
+SHOP_AND_COPY = {"shop": ENTRY, "copy": ENTRY}
+
+
+def timeouts(path: Path, **options: Any) -> dict[str, float | None]:
+    """The timeout of each tool that the model is offered."""
+    adapter, _ = evaluate(template(path, **options), READ)
+    return {tool.name: tool.timeout for tool in adapter.requests[1].tools if tool.name != "read_section"}
+
+
+@pytest.mark.parametrize("is_locked", [True, False])
+@pytest.mark.parametrize(
+    ("entry", "options", "wait", "others"),
+    [
+        ({}, {}, 60.0, 60.0),
+        ({}, {"timeout": 5}, 5, 5),
+        ({}, {"timeout": None}, None, None),
+        ({"timeout": 7}, {"timeout": 5}, 7, 7),
+        ({"timeout": {"wait": 7}}, {"timeout": 5}, 7, 60.0),
+    ],
+)
+def test_a_config_says_how_long_calls_may_take(
+    tmp_path: Path, listings: str, entry: Any, options: Any, wait: Any, others: Any, is_locked: bool
+) -> None:
+    path = write(tmp_path, shop={**ENTRY, **entry})
+    if is_locked:
+        lock_file(path).write_text(listings)
+    found = timeouts(path, **options)
+    assert (found.pop("wait"), set(found.values())) == (wait, {others})
+
+
+def test_timeouts_by_tool_name_go_to_the_servers_that_have_the_tools(tmp_path: Path, listings: str) -> None:
+    stock = json.loads(listings)["shop"]
+    bare = {**stock, "tools": stock["tools"][:1]}
+    path = write(tmp_path, **SHOP_AND_COPY)
+    lock_file(path).write_text(json.dumps({"shop": stock, "copy": bare}))
+    found = timeouts(path, timeout={"wait": 5, "get_stock": 2})
+    assert (found["wait"], found["get_stock"], found["crash"]) == (5, 2, 60.0)
+    with pytest.raises(PromptValidationError, match=r"timeout= names 'weit', which is none of its tools: add_item, ch"):
+        mcp_sections(path, timeout={"weit": 5})
+    lock_file(path).write_text(json.dumps({"shop": stock}))
+    with pytest.raises(PromptValidationError, match=r"needs a lock file .* 'copy' is in none; run `wink mcp lock`"):
+        mcp_sections(path, timeout={"wait": 5})
+
+
+def test_a_timeout_for_a_tool_that_a_server_does_not_have_is_an_error_as_soon_as_that_is_known(
+    config: Path, listings: str
+) -> None:
+    problem = r"MCPSection 'shop': timeout= names 'weit', which is none of its tools: get_stock, list_items"
+    write(config.parent, shop={**ENTRY, "timeout": {"weit": 5}})
+    with ScriptedAdapter([READ, "Done."]) as adapter:
+        adapter.evaluate(Prompt(template(config)), session=(session := Session()))
+    assert re.search(problem, answers(session)[0][1])
+    lock_file(config).write_text(listings)
+    with pytest.raises(PromptValidationError, match=problem):
+        mcp_sections(config)
+
+
 TEXTS: list[Any] = [None, 3, True, [], ["a"], {}, {"a": 1}, "", " "]
 ODD_ENTRIES: list[Any] = [
     *(None, 3, True, "text", [], ["command"], {}, {"command": None, "url": None}),
@@ -166,6 +223,7 @@ ODD_ENTRIES: list[Any] = [
     *({**ENTRY, "cwd": value} for value in (3, True, ["a"], {}, "", " ")),
     *({**ENTRY, "summary": value} for value in (3, True, ["a"], {})),
     *({**ENTRY, what: value} for what in ("include", "exclude") for value in (3, True, "get_*", {"a": 1}, [3], [None])),
+    *({**ENTRY, "timeout": value} for value in ("5", True, [5], 0, -1, {"wait": "5"}, {"wait": 0}, {"wait": [5]})),
     *({**ENTRY, "type": value} for value in (3, True, ["sse"], {}, "sse")),
     *({"url": "http://a", "headers": value} for value in (3, True, "text", ["a"], {"A": None}, {"A": ["a"]})),
 ]

@@ -191,6 +191,16 @@ def test_a_call_that_takes_too_long_is_cancelled_on_the_server(tmp_path: Path) -
     assert heard == [Progress("wait", 1, 2, "halfway")]
 
 
+def test_a_compensation_calls_the_server_although_the_tools_time_is_over(tmp_path: Path) -> None:
+    async def undo(arguments: dict[str, Any], *, context: ToolContext) -> None:
+        assert context.deadline is None
+        await made.call("remove_item", {"item": "chair"}, context=context)
+
+    made = shop(tmp_path / "log", timeout={"wait": 1}, compensate={"wait": undo})
+    assert run(made, call("wait")) == [(False, "Tool 'wait' did not end within 1 s.")]
+    assert (tmp_path / "log").read_text() == "waiting\ncancelled\nremoved chair\n"
+
+
 def test_the_deadline_of_the_run_is_above_the_timeout_of_a_call(tmp_path: Path) -> None:
     adapter = ScriptedAdapter([READ, "Read.", call("wait"), "Done."])
     with Conversation(prompt(shop(tmp_path / "log")), adapter=adapter) as chat:

@@ -138,7 +138,8 @@ class StepClock:
     """A clock that runs during a step and stands still between steps, at the end of the last one.
 
     So whatever the loop writes between steps has the same times when it is replayed. Each reading there is a
-    microsecond after the one before, which keeps events in order.
+    microsecond after the one before, which keeps events in order; not that of a deadline, which a handler may read
+    although its call has timed out.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class StepClock:
         return self._at
 
     def monotonic(self) -> float:
-        return self.now().timestamp()
+        return (self.now() if self._running else self._at).timestamp()
 
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)

@@ -156,7 +156,9 @@ class InMemoryFilesystem(Searchable):
             else:
                 raise SnapshotError(f"snapshot must be an InMemorySnapshot, got {type(snapshot).__name__}")
 
-    def changes_since(self, mark: CallMark[InMemoryDirectory | bytes | None]) -> tuple[FileChange, ...]:
+    def changes_since(
+        self, mark: InMemorySnapshot | CallMark[InMemoryDirectory | bytes | None]
+    ) -> tuple[FileChange, ...]:
         """The changes of the current tool call, by path; `mark` is what `begin_call` returned for it.
 
         A path that has its old content again is left out. If others have overwritten a file that the call changed, and

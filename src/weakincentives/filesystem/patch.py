@@ -149,7 +149,8 @@ def plan(
 ) -> dict[Parts, Node | None]:
     """The nodes to put on a filesystem, with missing parents, if every path is as it was before the changes.
 
-    `now` returns what is at a path, `entries` what is in a directory.
+    A directory to be created may be there already: others may have needed it too. `now` returns what is at a path,
+    `entries` what is in a directory.
     """
     now = cache(now)
     steps: dict[Parts, tuple[Node | None, Node | None]] = {}
@@ -162,7 +163,12 @@ def plan(
             raise InvalidPathError(f"{each.path!r} is {problem}", path=each.path)
         steps[parts] = sides(each)
     nodes = {parts: new for parts, (_, new) in steps.items()}
-    stale = [parts for parts, (old, _) in steps.items() if not is_same(now(parts), old)]
+    stale = [
+        parts
+        for parts, (old, new) in steps.items()
+        if not is_same(now(parts), old)
+        and not (old is None and new is not None and new.kind == "directory" and is_same(now(parts), new))
+    ]
     for parts, (old, new) in steps.items():
         if old and old.kind == "directory" and (new is None or new.kind != "directory") and parts not in stale:
             inside = [(*parts, entry.name) for entry in entries(join(parts))]
@@ -216,9 +222,11 @@ def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
     for group in groups:
         yield f"@@ -{_range(first, group[0][1], group[-1][2])} +{_range(first, group[0][3], group[-1][4])} @@\n"
         for tag, i1, i2, j1, j2 in group:
-            removed, added = ([" "], []) if tag == "equal" else (["-"], ["+"])
-            yield from (f"{sign}{_ended(line)}" for sign in removed for line in old[i1:i2])
-            yield from (f"{sign}{_ended(line)}" for sign in added for line in new[j1:j2])
+            if tag == "equal":
+                yield from (f" {_ended(line)}" for line in old[i1:i2])
+            else:
+                yield from (f"-{_ended(line)}" for line in old[i1:i2])
+                yield from (f"+{_ended(line)}" for line in new[j1:j2])
 
 
 def _range(first: int, start: int, end: int) -> str:

@@ -350,6 +350,8 @@ def _configured(
     for key, (kind, called) in _FIELDS.items():
         if entry.get(key) is not None and not isinstance(entry[key], kind):
             raise PromptValidationError(f"'{file}': \"{key}\" of server '{name}' must be {called}, got {entry[key]!r}.")
+    timeout = entry.get("timeout")
+    tool_timeouts(f"'{file}': server '{name}'", timeout, timeout if isinstance(timeout, dict) else ())
     values = [*(entry.get("args") or ()), *(entry.get("env") or {}).values(), *(entry.get("headers") or {}).values()]
     for value in values:
         if not isinstance(value, str | int | float):

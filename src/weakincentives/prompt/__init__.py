@@ -38,6 +38,7 @@ from weakincentives.prompt.section import LateContent, Section, SectionOptions
 from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer, default_tokenizer
 from weakincentives.prompt.toolkit import (
     AnyTool,
+    ApprovalRule,
     Compensation,
     FunctionTool,
     HostedTool,
@@ -71,6 +72,7 @@ from weakincentives.prompt.visibility import (
 
 __all__ = [
     "AnyTool",
+    "ApprovalRule",
     "ClearAllVisibilityOverrides",
     "ClearVisibilityOverride",
     "CollapseSection",

@@ -530,7 +530,8 @@ class ToolContext(HandlerContext):
 
     `deadline` is that of the run, or of this call if its timeout ends earlier.
     `idempotency_key` is the same for every attempt at this call, also if the run is resumed, and no other call has it.
-    `presentation` is the prompt as the run shows it, and `sink` receives what the call emits.
+    `presentation` is the prompt as the run shows it, and `sink` receives what the call emits. `run` is the run itself,
+    for tools that run others inside it.
     """
 
     session: Session
@@ -542,6 +543,7 @@ class ToolContext(HandlerContext):
     idempotency_key: str = ""
     presentation: Presentation | None = None
     sink: Callable[[Any], None] | None = None
+    run: Any = None
 
     def emit(self, data: Any) -> None:
         """Send progress or other data to whoever streams the run, as a `ToolEmitted` event; the model does not see it.

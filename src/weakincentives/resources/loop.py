@@ -57,11 +57,12 @@ class ContextLoop:
         future = asyncio.run_coroutine_threadsafe(work(), target)
         try:
             return future.result(None if seconds == inf else max(0.0, seconds))
-        except BaseException as error:
-            late = isinstance(error, TimeoutError) and not future.done()
+        except TimeoutError:
+            if not future.cancel():
+                return future.result()  # It has just ended, or the error is its own.
+            raise AbandonedCallError("The time of this tool call was over while a resource was created.") from None
+        except BaseException:
             future.cancel()
-            if late:
-                raise AbandonedCallError("This tool call's time was over while a resource was awaited.") from None
             raise
 
     async def wait(self, work: Work, on: asyncio.AbstractEventLoop | None) -> Any:

@@ -7,6 +7,7 @@ from weakincentives.prompt import DisclosureRequest
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.approval import Answer, Approve, Decisions, Deny, Edit, PendingCall
 from weakincentives.runtime.context import InnerLoopConfig
+from weakincentives.runtime.delegation import delegate
 from weakincentives.runtime.drivers import (
     ApprovalNeeded,
     ArgumentsDelta,
@@ -139,6 +140,7 @@ __all__ = [
     "ToolsInjected",
     "ToolsWithdrawn",
     "assert_prefix_kept",
+    "delegate",
     "ledger",
     "ledger_of",
     "prefix_breaks",

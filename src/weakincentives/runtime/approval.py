@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from weakincentives._display import shortened
@@ -26,7 +27,7 @@ class PendingCall:
 
     `arguments` is the JSON text to be used, `params` the typed value. `effects` is what the call would change, if its
     handler ran for the question; `result` is then its result. `needs` says what was asked for: before the "call", with
-    its "effects", or an "answer" in place of a handler.
+    its "effects", or an "answer" in place of a handler; `note` says why, if a guard asks.
     """
 
     call_id: str
@@ -35,10 +36,17 @@ class PendingCall:
     arguments: str
     params: Any = None
     effects: Effects | None = None
-    text: str = ""
     needs: Needs = "call"
     result: ToolResult[Any] | None = field(default=None, repr=False)
     edited: bool = False
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The question that a person reads; secrets of the environment are replaced."""
+        shown = f"{self.tool}({shortened(self.arguments, MAX_ARGUMENTS)})"
+        lines = (self.note, shown, "" if self.effects is None else self.effects.text)
+        return KnownSecrets().text("\n".join(line for line in lines if line))
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,7 @@ def rule_of(tool: Tool[Any, Any], params: Any, session: Session) -> Needs | None
     if rule == "answer":
         return "answer"
     if callable(rule):
-        asks = "session" in inspect.signature(rule).parameters
-        rule = rule(params, session=session) if asks else rule(params)
+        rule = rule(params, session=session) if _takes_session(rule) else rule(params)
     if rule not in (None, "call", "effects"):
         raise ValueError(f"it must return 'call', 'effects' or None, got {shortened(repr(rule), 100)}")
     if rule == "effects" and tool.read_only:
@@ -103,16 +110,19 @@ def rule_of(tool: Tool[Any, Any], params: Any, session: Session) -> Needs | None
     return found
 
 
-def question(tool: str, arguments: str, effects: Effects | None, note: str = "") -> str:
-    """The question that a person reads; secrets of the environment are replaced."""
-    shown = shortened(arguments, MAX_ARGUMENTS)
-    lines = (note, f"{tool}({shown})", "" if effects is None else effects.text)
-    return KnownSecrets().text("\n".join(line for line in lines if line))
+@lru_cache(maxsize=1024)
+def _takes_session(rule: Callable[..., Any]) -> bool:
+    return "session" in inspect.signature(rule).parameters
 
 
 def waiting_calls(session: Session) -> dict[str, PendingCall]:
     """The calls that wait for a decision, by id."""
-    return {call.call_id: call for call in session[PendingCall].view()}
+    return {call.call_id: call for call in session[PendingCall].view()} if PendingCall in session else {}
+
+
+def is_waiting(call_id: str, waiting: Iterable[str]) -> bool:
+    """True if the call waits, or one of a run inside it."""
+    return any(each == call_id or each.startswith(f"{call_id}/") for each in waiting)
 
 
 def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_name: str) -> None:
@@ -125,13 +135,13 @@ def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_n
     for call_id, decision in decisions.items():
         if call_id not in waiting:
             raise _refused(f"No call {call_id!r} waits for a decision; open calls: {open_calls}.", prompt_name)
-        if not isinstance(decision, Approve | Deny | Edit | Answer):
+        if not isinstance(decision, Approve | Deny | Edit | Answer | Undecided):
             raise TypeError(
                 f"The decision about call {call_id!r} must be Approve(), Deny(reason), Edit(arguments) or "
                 f"Answer(text), got {shortened(repr(decision), 100)}; open calls: {open_calls}"
             )
         call = waiting[call_id]
-        if call.needs == "answer" and not isinstance(decision, Answer | Deny):
+        if call.needs == "answer" and not isinstance(decision, Answer | Deny | Undecided):
             raise _refused(
                 f"Call {call_id!r} of '{call.tool}' has no handler; decide it with Answer(text) or Deny(reason).",
                 prompt_name,
@@ -154,4 +164,7 @@ def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, pr
 
 
 def _refused(problem: str, prompt_name: str) -> PromptEvaluationError:
-    return PromptEvaluationError(problem, prompt_name=prompt_name, phase="tool")
+    refused = PromptEvaluationError(problem, prompt_name=prompt_name, phase="tool")
+    # It is the program's mistake, also if it concerns a run inside a tool.
+    refused.ends_run = True
+    return refused

@@ -86,12 +86,13 @@ class HandlerCall:
     that the compensation comes after what it undoes. So is an async handler, which is cancelled, for its cleanup; a
     handler that does not end in that time `outlives` its call. A call stopped before it began is `dropped`: there is
     nothing to compensate. If its tool has a `timeout`, a handler gets a thread of its own in sync runs too, and a late
-    result does not count.
+    result does not count. `blocking` is what sync runs call in place of an async function.
     """
 
     __slots__ = (
         "_lock",
         "begun",
+        "blocking",
         "cancel",
         "deadline",
         "dropped",
@@ -110,8 +111,10 @@ class HandlerCall:
         *,
         effect: bool = False,
         timeout: float | None = None,
+        blocking: Callable[[], Any] | None = None,
     ) -> None:
         self.function = function
+        self.blocking = blocking
         self.effect = effect
         self.fence = Fence(None if deadline is None else lambda: deadline.remaining().total_seconds())
         self.begun = self.dropped = self.outlives = False
@@ -142,9 +145,12 @@ class HandlerCall:
         return value
 
     def check_time(self) -> None:
-        """Raise if the tool has a timeout and its time is over."""
-        if self.timeout is not None and self.deadline is not None and self.deadline.expired:
+        """If the tool has a timeout, raise if its time is over; else what the call has left running has no limit."""
+        if self.timeout is None:
+            return
+        if self.deadline is not None and self.deadline.expired:
             raise HandlerTimeout
+        self.fence.lift_limit()
 
     def drop(self) -> None:
         """Keep the handler from beginning, if it has not begun."""
@@ -156,9 +162,11 @@ class HandlerCall:
         self.drop()
         if self.cancel is not None:
             self.cancel()
-        if (self.effect or self.cancel is not None) and not self.dropped:
-            self.outlives = not self.ended.wait(CLEANUP_SECONDS)
-        self.fence.close()
+        try:
+            if (self.effect or self.cancel is not None) and not self.dropped:
+                self.outlives = not self.ended.wait(CLEANUP_SECONDS)
+        finally:
+            self.fence.close()
 
 
 class TimedCall:
@@ -476,9 +484,9 @@ def call_sync(steps: Generator[Step, Any, T], thread: Callable[[], LoopThread]) 
         if isinstance(step, ScopedResourceContext):
             return step.close()
         if isinstance(step, HandlerCall):
+            step.function = step.blocking or step.function
             with step.fence:
-                handle = functools.partial(_handle, step, thread)
-                return handle() if step.timeout is None else _in_own_thread(step, handle)
+                return _handle(step, thread) if step.timeout is None else _in_own_thread(step, thread)
         if isinstance(step, TimedCalls):
             return step.perform(thread)
         value = _call(step)
@@ -492,10 +500,10 @@ def _handle(call: HandlerCall, thread: Callable[[], LoopThread]) -> Any:
     return wait(value, thread(), call) if inspect.isawaitable(value) else value
 
 
-def _in_own_thread(call: HandlerCall, handle: Callable[[], Any]) -> Any:
+def _in_own_thread(call: HandlerCall, thread: Callable[[], LoopThread]) -> Any:
     """Call the handler in a thread, so that the run can go on without it when its time is over or on Ctrl-C."""
     try:
-        return until(call.seconds(), handle, HandlerTimeout())
+        return until(call.seconds(), functools.partial(_handle, call, thread), HandlerTimeout())
     except BaseException as error:
         if isinstance(error, HandlerTimeout) or not isinstance(error, Exception):
             call.abandon()

@@ -109,12 +109,14 @@ class Verdict:
 
 
 def held_guards(context: RunContext, hook: Hook, tool_name: str = "") -> Sequence[Guard]:
-    """The guards with this hook that hold now: the template's, and those of open sections."""
+    """The guards with this hook that hold now: the template's, those of open sections, and those of runs around it."""
     guards: Sequence[Guard] = context.prompt.template.guards_by_hook[hook]
     if nodes := context.presentation.outline.guarded:
         view = context.view
         opened = [node for node in nodes if view.visibility_of(node) is SectionVisibility.FULL]
         guards = [*guards, *(guard for node in opened for guard in node.section.guards if guard.has(hook))]
+    if tool_name and context.scope.outer is not None:
+        guards = [*held_guards(context.scope.outer, hook, tool_name), *guards]
     if not guards or not tool_name:
         return guards
     return [guard for guard in guards if not guard.tools or tool_name in guard.tools]

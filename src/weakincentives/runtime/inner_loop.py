@@ -27,7 +27,7 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime import events
-from weakincentives.runtime.approval import Edit, Undecided, edited_arguments, waiting_calls
+from weakincentives.runtime.approval import Edit, Undecided, edited_arguments, is_waiting, waiting_calls
 from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
@@ -176,6 +176,9 @@ class InnerLoop:
         """Stop the run from another thread while its own is busy, and free the session before this returns."""
         self.scope.abandon = None
         self.scope.fence.close()
+        for child in list(self.scope.children):
+            if child.abandon is not None:
+                child.abandon()
         self.executor.abandon()
         self._stop()
         self.session.release(self.owner)
@@ -217,7 +220,9 @@ class InnerLoop:
             self._record_outcomes(made)
         if stopped:
             waiting = waiting_calls(self.session)
-            calls = [call for call in unanswered_calls(self.session[Message].view()) if call.id not in waiting]
+            calls = [
+                call for call in unanswered_calls(self.session[Message].view()) if not is_waiting(call.id, waiting)
+            ]
             transcript.say(*failed_results(calls, "Not run: the run was stopped."))
             self._send_operator_texts()
         transcript.put_in_order()
@@ -244,6 +249,8 @@ class InnerLoop:
         if self._start.beginning == "exchange" and waiting_calls(self.session):
             yield from self._start.pass_message()
             yield from self._settle()
+        # The user went on while calls of this run, inside another, waited.
+        gone_on = any(isinstance(decision, Undecided) for decision in self._decisions.values())
         pending = yield from self._start.begin()
         pending = yield from self._check_waiting(pending)
         last = self.session[Message].latest()
@@ -267,7 +274,7 @@ class InnerLoop:
                     if self.context.config.supports_dynamic_tools:
                         yield from self._start.load_sections()
                     self._tools.register(mid_turn=True)
-            if waiting_calls(self.session):
+            if gone_on or waiting_calls(self.session):
                 return self._response("", None, None)
             yield from self._prepare_request()
             request = self._request()
@@ -291,11 +298,12 @@ class InnerLoop:
         self._prepare(replace(again, message=None), "resume")
         pending = yield from self._check_waiting((yield from self._start.begin()))
         while pending:
-            for call in pending:
-                self._decisions.setdefault(call.id, Undecided())
+            for call_id in waiting_calls(self.session):
+                self._decisions.setdefault(call_id, Undecided())
             self._record_outcomes((yield RunTools(pending)))
             # A call that ran again has asked again.
-            pending = tuple(call for call in pending if call.id in waiting_calls(self.session))
+            waiting = waiting_calls(self.session)
+            pending = tuple(call for call in pending if is_waiting(call.id, waiting))
         self.context.transcript.put_in_order()
         scope.run_id, scope.meter.spent = own
         self._prepare(again, "exchange")
@@ -307,15 +315,14 @@ class InnerLoop:
             if isinstance(decision, Edit) and (tool := self.toolbox.tool(waiting[call_id].tool)) is not None:
                 edited_arguments(tool, waiting[call_id], decision, self.prompt.name)
         calls = pending or unanswered_calls(self.session[Message].view())
-        known = {call.id for call in calls}
         # The user spoke over these, so they have results.
-        over = [call for call in waiting.values() if call.call_id not in known]
+        over = [call for call in waiting.values() if not any(is_waiting(each.id, [call.call_id]) for each in calls)]
         lost = tuple(ToolCall(call.call_id, call.tool, call.arguments) for call in over)
         if lost:
             self._decisions.update((call.id, Undecided()) for call in lost)
             yield RunTools(lost)
             self.executor.ended.clear()
-        return pending or tuple(call for call in calls if call.id in waiting)
+        return pending or tuple(call for call in calls if is_waiting(call.id, waiting))
 
     def _prepare_request(self) -> Generator[Effect, Any, None]:
         """Bring sections, notices and tools up to date for the next request."""

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from weakincentives.prompt import SectionPath
 from weakincentives.runtime import events
-from weakincentives.runtime.approval import waiting_calls
+from weakincentives.runtime.approval import is_waiting, waiting_calls
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.guards import pass_words
 from weakincentives.runtime.messages import (
@@ -136,7 +136,7 @@ class RunStart:
         session = self.context.session
         ended, called = session[events.RunEnded].latest(), session[events.ModelCalled].latest()
         waiting = waiting_calls(session)
-        calls = [call for call in unanswered_calls(session[Message].view()) if call.id not in waiting]
+        calls = [call for call in unanswered_calls(session[Message].view()) if not is_waiting(call.id, waiting)]
         text = "Not finished: the conversation went on without it. Whether this call had an effect is not known."
         if ended is not None and ended.error and called is not None and ended.timestamp > called.timestamp:
             text = "Not run: the turn ended before this call was made."

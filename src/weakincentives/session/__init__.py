@@ -1,7 +1,7 @@
 """Typed, append-only state of a run: slices, reducers, observers and snapshots."""
 
 from weakincentives.errors import SessionBusyError, SessionError
-from weakincentives.session.session import Bus, Session, Slice, check_tags, observing
+from weakincentives.session.session import Bus, ChildSession, Session, Slice, check_tags, observing
 from weakincentives.session.slices import (
     Append,
     Clear,
@@ -18,6 +18,7 @@ from weakincentives.session.snapshot import Snapshot
 __all__ = [
     "Append",
     "Bus",
+    "ChildSession",
     "Clear",
     "Extend",
     "LogEntry",

@@ -15,7 +15,7 @@ from weakincentives._display import Displayed, Shown, Table, shortened
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
 from weakincentives.filesystem import InMemoryFilesystem
-from weakincentives.session.slices import Append, Clear, InvalidResult, Operation, Replace, SliceView
+from weakincentives.session.slices import Append, Clear, InvalidResult, LogEntry, Operation, Replace, SliceView
 from weakincentives.session.snapshot import Snapshot
 from weakincentives.session.store import SliceStore
 
@@ -226,6 +226,10 @@ class Session(Displayed):
             )
         self._store.reset(snapshot.marks, preserve_logs=preserve_logs, keep=keep)
 
+    def __contains__(self, slice_type: type) -> bool:
+        """True if the slice of this type has items; at less cost than to ask the slice."""
+        return self._store.has_items(slice_type)
+
     def initial(self, slice_type: type) -> tuple[list[Any], int]:
         """What the slice holds before anything was written to it, as a mark."""
         with self._store.lock:
@@ -241,6 +245,16 @@ class Session(Displayed):
         if observers:
             session._bus.handlers = self._bus.handlers
         return session
+
+    def child(self, own_types: Collection[type]) -> ChildSession:
+        """A session inside this one, for a run inside a tool call: all but the slices of these types are shared."""
+        return ChildSession(self, frozenset(own_types).__contains__)
+
+    def branch(self) -> ChildSession:
+        """A session that begins with the state of this one, and keeps its changes for itself, except for logs."""
+        branch = ChildSession(self, lambda slice_type: not issubclass(slice_type, LogEntry))
+        branch.copy_parents()
+        return branch
 
     def timestamp(self) -> float:
         """The time by the session's clock, never the same twice, so that sorting by it keeps events in order."""
@@ -276,6 +290,36 @@ class Session(Displayed):
         if process_observers:
             notify(tuple(process_observers), self, event)
         self._bus.dispatch(event)
+
+
+class ChildSession(Session):
+    """A session inside another, with some slices of its own; observers of the other see its events."""
+
+    def __init__(self, parent: Session, is_own: Callable[[type], bool]) -> None:
+        super().__init__(session_id=parent.session_id, clock=parent.clock, tags=parent.tags)
+        self.silent = parent.silent
+        self._parent = parent
+        self._own = self._store = parent._store.child(is_own)
+        self._bus = parent._bus
+
+    @property
+    def workspace(self) -> InMemoryFilesystem:
+        return self._parent.workspace
+
+    def timestamp(self) -> float:
+        return self._parent.timestamp()
+
+    def copy_parents(self) -> None:
+        """Begin with what the parent has of the slices that are not shared."""
+        self._own.copy_parents()
+
+    def own_snapshot(self) -> Snapshot:
+        """The slices that are not shared."""
+        return Snapshot(self.session_id, self._own.own_marks())
+
+    def restore_own(self, snapshot: Snapshot) -> None:
+        """Go back to what `own_snapshot` returned, in this process or another."""
+        self._own.reset_own(snapshot.marks)
 
 
 def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:

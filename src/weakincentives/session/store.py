@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, MutableMapping
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
@@ -36,13 +36,17 @@ class SliceStore:
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self._columns: dict[type, Column] = {}
+        self._columns: MutableMapping[type, Column] = {}
         self._plans: dict[type, DispatchPlan] = {}
         self._declared = declared_slices.version
         self._reducing = False
 
     def __contains__(self, slice_type: type) -> bool:
         return slice_type in self._columns
+
+    def has_items(self, slice_type: type) -> bool:
+        column = self._columns.get(slice_type)
+        return column is not None and column.length > 0
 
     def column(self, slice_type: type) -> Column:
         """The slice of this type, installed on first use. The caller holds the lock."""
@@ -201,11 +205,77 @@ class SliceStore:
         finally:
             self._reducing = False
 
+    def child(self, is_own: Callable[[type], bool]) -> ChildStore:
+        return ChildStore(self, is_own)
+
     def _check_not_reducing(self) -> None:
         if self._reducing:
             raise SessionError(
                 "A reducer must not change its own session; return the change, or dispatch from session.observe(...)"
             )
+
+
+class ChildStore(SliceStore):
+    """The slices of another store, but slices of its own for those types that are its own."""
+
+    def __init__(self, parent: SliceStore, is_own: Callable[[type], bool]) -> None:
+        super().__init__()
+        self.lock = parent.lock
+        self._parent = parent
+        self.own: dict[type, Column] = {}
+        self._is_own = is_own
+        self._columns = _Overlaid(self.own, parent._columns, is_own)
+
+    def copy_parents(self) -> None:
+        """Begin with what the parent has of the child's own types."""
+        with self.lock:
+            for slice_type, column in self._parent._columns.items():
+                if self._is_own(slice_type):
+                    self.own[slice_type] = column.clone()
+
+    def own_marks(self) -> dict[type, Mark]:
+        with self.lock:
+            return {slice_type: column.mark() for slice_type, column in self.own.items()}
+
+    def reset_own(self, marks: dict[type, Mark]) -> None:
+        with self.lock:
+            for slice_type, mark in marks.items():
+                self.column(slice_type).reset(mark)
+
+    def _add(self, slice_type: type) -> Column:
+        # Its reducers apply to the events of the parent, too.
+        self._parent._plans.clear()
+        return super()._add(slice_type)
+
+
+class _Overlaid(MutableMapping[type, Column]):
+    """The columns of a child's own types, and the parent's columns of all others."""
+
+    def __init__(
+        self, own: dict[type, Column], others: MutableMapping[type, Column], is_own: Callable[[type], bool]
+    ) -> None:
+        self._own = own
+        self._others = others
+        self._is_own = is_own
+
+    def _home(self, slice_type: type) -> MutableMapping[type, Column]:
+        return self._own if self._is_own(slice_type) else self._others
+
+    def __getitem__(self, slice_type: type) -> Column:
+        return self._home(slice_type)[slice_type]
+
+    def __setitem__(self, slice_type: type, column: Column) -> None:
+        self._home(slice_type)[slice_type] = column
+
+    def __delitem__(self, slice_type: type) -> None:
+        del self._home(slice_type)[slice_type]
+
+    def __iter__(self) -> Iterator[type]:
+        yield from self._own
+        yield from (slice_type for slice_type in list(self._others) if not self._is_own(slice_type))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 def _reducer_of(column: Column, event: object) -> str:

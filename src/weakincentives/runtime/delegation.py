@@ -1,0 +1,297 @@
+"""Delegation: a tool that runs another prompt as a child of the run that calls it, in the same session.
+
+The child has a conversation, sections and pending calls of its own; the application's slices and files are shared, and
+its ids are below those of the call. A child that waits for a person leaves its state in the session, under its path.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass, make_dataclass, replace
+from typing import Any, Generic, TypeVar
+
+from weakincentives.errors import (
+    BudgetExceededError,
+    DeadlineExceededError,
+    OutputParseError,
+    PromptEvaluationError,
+)
+from weakincentives.filesystem import Filesystem
+from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.prompt import (
+    ApprovalRule,
+    Prompt,
+    PromptTemplate,
+    PromptValidationError,
+    Tool,
+    ToolContext,
+    ToolResult,
+    VisibilityOverrides,
+    parse_structured_output,
+)
+from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
+from weakincentives.runtime.approval import PendingCall, Undecided
+from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.events import Exposure
+from weakincentives.runtime.executor import CallWaits
+from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
+from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.serde import declare_type
+from weakincentives.session import Snapshot
+
+OutputT = TypeVar("OutputT")
+MAX_DEPTH = 3
+_OWN: tuple[type, ...] = (Message, Run, PendingCall, Exposure, VisibilityOverrides)
+"""The slices that a child has for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildState:
+    """The state of a child that waits: its own slices as the text of a snapshot, under the id of its run."""
+
+    run_id: str
+    snapshot: str
+
+
+declare_type(ChildState)
+
+
+class DelegateTool(Tool[Any, Any], Generic[OutputT]):
+    """A tool that runs a template; made by `delegate`."""
+
+    transactional = False
+
+    def __init__(
+        self,
+        template: PromptTemplate[OutputT],
+        name: str,
+        description: str,
+        *,
+        adapter: ProviderAdapter | None,
+        budget: Budget | None,
+        seconds: float | None,
+        approval: ApprovalRule | None,
+        fork: bool,
+    ) -> None:
+        if approval == "effects":
+            raise PromptValidationError(
+                f"Tool '{name}': a delegation has no effects of its own to show; use approval='call', or ask in the "
+                "tools of its template."
+            )
+        Meter(budget)  # Rejects what is not a budget.
+        params_type, self._types = _params_of(template, name)
+        super().__init__(
+            name=name, description=description, handler=self._run, params_type=params_type, approval=approval
+        )
+        self.blocking = self._run_blocking
+        self.template = template
+        self._adapter = adapter
+        self._budget = budget
+        self._seconds = seconds
+        self.fork = fork
+
+    async def _run(self, params: Any, /, *, context: ToolContext) -> ToolResult[Any]:
+        child = self._child(params, context)
+        if isinstance(child, ToolResult):
+            return child
+        try:
+            with child.running():
+                response = await child.adapter.evaluate_async(child.prompt, session=child.session, **child.options)
+        except PromptEvaluationError as error:
+            return child.failed(error)
+        return child.ended(response)
+
+    def _run_blocking(self, params: Any, /, *, context: ToolContext) -> ToolResult[Any]:
+        """The handler in a sync run, which needs no event loop."""
+        child = self._child(params, context)
+        if isinstance(child, ToolResult):
+            return child
+        try:
+            with child.running():
+                response = child.adapter.evaluate(child.prompt, session=child.session, **child.options)
+        except PromptEvaluationError as error:
+            return child.failed(error)
+        return child.ended(response)
+
+    def _child(self, params: Any, context: ToolContext) -> _Child | ToolResult[Any]:
+        parent = context.run
+        if not isinstance(parent, RunContext):
+            raise PromptEvaluationError(f"Tool '{self.name}' runs only in a run of a prompt.", phase="tool")
+        if parent.scope.depth < MAX_DEPTH:
+            return _Child(self, parent, context, params)
+        problem = f"'{self.name}' cannot be called here: delegation goes at most {MAX_DEPTH} levels deep."
+        return ToolResult(problem, success=False)
+
+
+class _Child:
+    """One run of a delegate tool, or the part of it until it waits for a person."""
+
+    def __init__(self, tool: DelegateTool[Any], parent: RunContext, context: ToolContext, params: Any) -> None:
+        self._tool = tool
+        self._parent = parent
+        self._call_id = context.call_id
+        self._run_id = f"{parent.scope.run_id}/{context.call_id}"
+        self.session = parent.session.child(_OWN)
+        given = [params] if len(tool._types) == 1 else [getattr(params, name) for name in tool._types]
+        self.prompt: Prompt[Any] = Prompt(tool.template).bind(*(given if tool._types else ()))
+        self._asked: Message | None = None
+        if tool.fork:
+            self._asked = _words(self.prompt)
+            self.prompt = _without_output(parent.prompt)
+        elif (files := context.filesystem) is not None:
+            self.prompt.bind(resources={Filesystem: files})
+        deadline = parent.scope.meter.deadline
+        seconds = parent.prompt.template.tool_timeout if tool._seconds is None else tool._seconds
+        if seconds is not None:
+            own = Deadline.after(seconds, parent.session.clock)
+            deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
+        meter = Meter(tool._budget, deadline, parent=parent.scope.meter)
+        self._gone_on = False
+        # A fork has the parent's tools, but does not delegate itself.
+        depth = MAX_DEPTH if tool.fork else parent.scope.depth + 1
+        self._scope = RunScope(meter, self._run_id, depth=depth, max_expansions=10, outer=parent)
+
+        self.options: RunOptions = {"scope": self._scope, "tags": parent.scope.tags}
+        adapter = tool._adapter or parent.adapter
+        assert isinstance(adapter, ProviderAdapter)
+        self.adapter = adapter
+        if (state := self._stored()) is not None:
+            self.session.restore_own(Snapshot.from_json(state.snapshot))
+            self.options["decisions"] = decisions = self._decisions()
+            self._gone_on = any(isinstance(each, Undecided) for each in decisions.values())
+        elif self._asked is not None:
+            self._begin_as_parent()
+            self.options["beginning"], self.options["message"] = "exchange", self._asked
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Have the parent stop the child when it is stopped itself."""
+        children = self._parent.scope.children
+        children.append(self._scope)
+        try:
+            yield
+        finally:
+            children.remove(self._scope)
+
+    def failed(self, error: PromptEvaluationError) -> ToolResult[Any]:
+        """The result if the child alone may not go on, or its model failed; everything else goes up."""
+        if isinstance(error, BudgetExceededError | DeadlineExceededError):
+            self._parent.scope.meter.check_tool_call(self._parent.name)
+            said = [each.text for each in self.session[Message].all() if each.role == "assistant" and each.text]
+            words = f"\n\nSo far it said:\n\n{said[-1]}" if said else " It had said nothing yet."
+            return ToolResult(f"'{self._tool.name}' ended before it was finished: {error}{words}")
+        if error.ends_run:
+            raise error
+        return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
+
+    def ended(self, response: PromptResponse[Any]) -> ToolResult[Any]:
+        """The result of the child; raises if calls of it wait."""
+        self._forget()
+        name, prefix = self._tool.name, f"{self._call_id}/"
+        if response.pending:
+            self._parent.session.dispatch(ChildState(self._run_id, self.session.own_snapshot().to_json()))
+            raise CallWaits(tuple(replace(call, call_id=f"{prefix}{call.call_id}") for call in response.pending))
+        if self._gone_on:
+            return ToolResult(f"'{name}' was stopped: the user went on before its calls were decided.", success=False)
+        if response.halt is not None:
+            return ToolResult(f"'{name}' stopped to open sections, which its caller cannot do.", success=False)
+        return self._result(response)
+
+    def _result(self, response: PromptResponse[Any]) -> ToolResult[Any]:
+        output = self._tool.template.structured_output
+        if self._asked is None or output is None:
+            return ToolResult(value=response.text if response.output is None else response.output)
+        try:
+            return ToolResult(value=parse_structured_output(response.text, output))
+        except OutputParseError as error:
+            return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
+
+    def _begin_as_parent(self) -> None:
+        """Take over the parent's conversation up to its last complete turn, and what it has open."""
+        marks = {kind: mark for kind, mark in self._parent.session.snapshot().marks.items() if kind in _OWN}
+        marks.pop(PendingCall, None)
+        self.session.restore_own(Snapshot(self.session.session_id, marks))
+        self.session[Message].update(lambda said: said[: last_exchange(said) - 1])
+
+    def _stored(self) -> ChildState | None:
+        states = self._parent.session[ChildState].where(lambda each: each.run_id == self._run_id)
+        return states[-1] if states else None
+
+    def _forget(self) -> None:
+        session, prefix = self._parent.session, f"{self._call_id}/"
+        session[ChildState].clear(lambda each: each.run_id == self._run_id)
+        session[PendingCall].clear(lambda each: each.call_id.startswith(prefix))
+
+    def _decisions(self) -> dict[str, Any]:
+        given, prefix = self._parent.scope.decisions or {}, f"{self._call_id}/"
+        mine = [call_id for call_id in given if call_id.startswith(prefix)]
+        return {call_id.removeprefix(prefix): given.pop(call_id) for call_id in mine}
+
+
+def delegate(
+    template: PromptTemplate[OutputT],
+    *,
+    description: str,
+    name: str | None = None,
+    adapter: ProviderAdapter | None = None,
+    budget: Budget | None = None,
+    fork: bool = False,
+    timeout: float | None = None,
+    approval: ApprovalRule | None = None,
+) -> DelegateTool[OutputT]:
+    """A tool that hands a part of the work to another prompt; its params are the template's, its value the output.
+
+    The child runs on the parent's adapter unless it has another, within the parent's deadline and budget; `budget` and
+    `timeout` may limit it further, and then it returns what it has. Its calls may wait for a person like any others.
+
+    A `fork` continues the parent's conversation instead, with the parent's tools, so that the provider's prompt cache
+    holds: the template's text is sent as a user message, and a typed output is asked for in words.
+    """
+    if not isinstance(template, PromptTemplate):
+        raise TypeError(f"delegate() takes a PromptTemplate, got {template!r}")
+    if not isinstance(adapter, ProviderAdapter | None):
+        raise TypeError(f"adapter must be a ProviderAdapter, got {adapter!r}")
+    return DelegateTool(
+        template,
+        re.sub(r"[^a-z0-9_-]", "_", template.key.lower()) if name is None else name,
+        description,
+        adapter=adapter,
+        budget=budget,
+        seconds=timeout,
+        approval=approval,
+        fork=fork,
+    )
+
+
+def _without_output(prompt: Prompt[Any]) -> Prompt[Any]:
+    """The parent's prompt for a fork, whose answer has a type of its own."""
+    forked = copy(prompt)
+    if prompt.template.structured_output is not None:
+        forked.template = copy(prompt.template)
+        forked.template.structured_output = None
+    return forked
+
+
+def _words(prompt: Prompt[Any]) -> Message:
+    """A template as the message that a fork begins with."""
+    rendered = prompt.render()
+    output, asked = prompt.template.structured_output, ""
+    if output is not None:
+        asked = f"Answer with JSON alone, which fits this schema: {json.dumps(output.wire_schema)}"
+    texts = (rendered.system_text, rendered.user_text, asked)
+    return user_message("\n\n".join(text for text in texts if text))
+
+
+def _params_of(template: PromptTemplate[Any], name: str) -> tuple[type | None, tuple[str, ...]]:
+    """The params of a tool that runs the template: its own, or one argument for each of several; and their names."""
+    types = template.outline.params_types
+    if len(types) < 2:
+        return (types[0], (types[0].__name__,)) if types else (None, ())
+    names = tuple(re.sub(r"(?<!^)(?=[A-Z])", "_", each.__name__).lower() for each in types)
+    made = make_dataclass(name, list(zip(names, types, strict=True)), frozen=True)
+    made.__module__, made.__qualname__ = __name__, f"{name}_params"
+    return made, names
