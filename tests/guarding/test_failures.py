@@ -85,7 +85,8 @@ def broken(hook: str, function: Callable[..., Any], *, is_async: bool) -> Guard:
     def now(self: Guard, *given: Any, context: Any) -> Any:
         return function(*given, context=context)
 
-    made: type[Guard] = type("Broken", (Guard,), {hook: later if is_async else now, "timeout": 0.05})
+    timeout = 0.05 if function is hangs else 10.0
+    made: type[Guard] = type("Broken", (Guard,), {hook: later if is_async else now, "timeout": timeout})
     return made()
 
 

@@ -161,8 +161,9 @@ class ToolExecutor:
         """
         self.ended.clear()
         if len(calls) > 1 and self._overlap(calls):
-            found = in_parallel([functools.partial(call_sync, self._beside(call), self.context.loop_thread) for call in calls])
-            return [call_sync(self._after_others(*each), self.context.loop_thread) for each in zip(calls, found, strict=True)]
+            thread = self.context.loop_thread
+            found = in_parallel([functools.partial(call_sync, self._beside(call), thread) for call in calls])
+            return [call_sync(self._after_others(*each), thread) for each in zip(calls, found, strict=True)]
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(self._execute(call))
