@@ -35,6 +35,7 @@ FRONTS = (
     "adapters.litellm",
     "adapters.claude_agent_sdk",
     "adapters.scripted",
+    "guards",
     "tools",
     "contrib.tools",
     "skills",

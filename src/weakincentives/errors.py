@@ -11,6 +11,7 @@ WinkError
 ├── AbandonedCallError                a tool call wrote something after its run had ended
 ├── PromptEvaluationError             a run failed; `phase` says where
 │   ├── ContextOverflowError          the conversation no longer fits the model's context
+│   ├── GuardRefusedError             a guard refused the user's words or the answer, or stopped the run
 │   ├── DeadlineExceededError
 │   └── BudgetExceededError
 ├── SerdeError                        data does not match a type; `problems` lists every mismatch
@@ -24,7 +25,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, Literal, NamedTuple
 
-EvaluationPhase = Literal["request", "response", "tool", "budget", "render", "parse"]
+EvaluationPhase = Literal["request", "response", "tool", "budget", "render", "parse", "guard"]
 
 
 class WinkError(Exception):
@@ -94,6 +95,19 @@ class PromptEvaluationError(WinkError):
 
 class ContextOverflowError(PromptEvaluationError):
     """The conversation no longer fits the model's context window."""
+
+
+class GuardRefusedError(PromptEvaluationError):
+    """A guard refused the user's words or the answer, or stopped the run; `guard` and `hook` say which.
+
+    `message` is the guard's own text, which may be shown to the user; it is empty if the guard itself failed.
+    """
+
+    def __init__(self, problem: str, *, message: str, guard: str, hook: str, prompt_name: str = "") -> None:
+        super().__init__(problem, prompt_name=prompt_name, phase="guard")
+        self.message = message
+        self.guard = guard
+        self.hook = hook
 
 
 class DeadlineExceededError(PromptEvaluationError):

@@ -19,7 +19,7 @@ GROUND = frozenset(
 )
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
-OUTER = LOOP | {"tools", "skills", "adapters", "telemetry", "durable", "mcp"}
+OUTER = LOOP | {"tools", "guards", "skills", "adapters", "telemetry", "durable", "mcp"}
 FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
@@ -42,6 +42,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "session": GROUND | DATA,
     "prompt": GROUND | DATA | {"session"},
     "tools": GROUND | DATA | {"session", "prompt"},
+    "guards": LOOP,
     "skills": GROUND | DATA | {"session", "prompt"},
     "runtime": GROUND | DATA | {"session", "prompt"},
     "adapters": LOOP | {"tools"},

@@ -21,6 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from tests.disclosure.desk import FULL
 from tests.helpers.endings import endings
 from tests.mcp.desk import PNG, Notes, pondered, template
+from weakincentives.guards import Guard, GuardedCall, MaxCalls, Outcome, Stop
 from weakincentives.mcp import MCPSection, StdioServer, serve
 from weakincentives.prompt import MarkdownSection, PromptTemplate, tool
 from weakincentives.runtime import PromptRendered, ToolInvoked, ToolsInjected
@@ -149,6 +150,30 @@ async def test_whatever_a_tool_raises_the_server_goes_on(error: BaseException) -
         left = await client.call_tool("leave", {})
         assert (left.is_error, text(left).startswith("Tool 'leave' failed: ")) == (True, True)
         assert text(await client.call_tool("stay", {})) == "Still here."
+
+
+async def test_guards_hold_for_the_calls_of_a_host() -> None:
+    @tool
+    def pay(amount: int) -> str:
+        "Pay."
+        return f"paid {amount}"
+
+    class Modest(Guard):
+        async def before_run(self, words: str, *, context: Any) -> None:
+            assert words == ""
+
+        def before_tool(self, call: GuardedCall, *, context: Any) -> Outcome | None:
+            return Stop("Fraud.") if call.params.amount > 100 else None
+
+    section = MarkdownSection(title="Task", key="task", template="Go.", tools=[pay])
+    guards = [Modest(), MaxCalls("pay", 1)]
+    guarded: PromptTemplate[None] = PromptTemplate(ns="tests", key="guarded", sections=[section], guards=guards)
+    async with Client(serve(guarded).server) as client:
+        results = [await client.call_tool("pay", {"amount": amount}) for amount in (101, 5, 6)]
+    assert [result.is_error for result in results] == [True, False, True]
+    assert text(results[0]) == "Tool 'pay' failed: Modest stopped 'guarded': Fraud."
+    assert text(results[1]) == "paid 5"
+    assert text(results[2]) == "The tool 'pay' may be called once in a run; go on without it."
 
 
 async def test_a_host_that_leaves_ends_the_call_that_is_under_way() -> None:

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from tests.disclosure.desk import desk
 from tests.ui.server import Page, Talkative, application, asked, chunks, post, said, serving
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.guards import Guard, Outcome, Refuse
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Prompt, PromptTemplate, TextSection, Tool, ToolContext, ToolResult, tool
 from weakincentives.resources import Binding, ResourceRegistry
@@ -971,3 +972,27 @@ def test_a_page_cannot_keep_a_model_calling_tools_for_ever(path: str) -> None:
     assert (status, len(model.requests)) == (200, 50)
     assert "This message could not be answered." in body
     assert "Go." in spoken(chat)
+
+
+@PATHS
+async def test_a_page_reads_why_a_guard_refused_but_not_why_one_failed(path: str) -> None:
+    class Polite(Guard):
+        hold = True
+
+        def before_run(self, words: str, *, context: Any) -> Outcome | None:
+            return Refuse("Please ask politely.") if "please" not in words else None
+
+        def before_answer(self, answer: str, *, context: Any) -> Outcome | None:
+            raise ValueError("the password is 4711")
+
+    template = PromptTemplate[None](
+        ns="tests", key="polite", sections=[TextSection(key="s", title="S", text="Serve.")], guards=[Polite()]
+    )
+    chat = chatting("It is in Lyon.", template=template)
+    page = Page(Threads(lambda thread, request: chat), path)
+    _, body = await page.send("Where is it?")
+    assert "Please ask politely." in body
+    assert spoken(chat) == []
+    _, body = await page.send("Where is it, please?")
+    assert "This message could not be answered." in body
+    assert "Lyon" not in body and "4711" not in body and "Polite" not in body

@@ -14,6 +14,7 @@ from weakincentives._display import shortened
 from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
 from weakincentives.runtime import (
     CallDecided,
+    GuardDecided,
     HostedToolInvoked,
     Message,
     ModelCalled,
@@ -236,6 +237,7 @@ STORY: Mapping[type, Callable[[Any], str]] = {
     Message: _said,
     PendingCall: lambda event: f"asks    {asked_text(event)}",
     HostedToolInvoked: lambda event: f"tool    {event.name} was run by the provider",
+    GuardDecided: lambda event: f"guard   {event.guard}: {event.outcome}{event.message and f', {event.message}'}",
     PromptChanged: lambda event: (
         f"prompt  changed: {', '.join(event.changed_sections + event.removed_sections + event.removed_tools)}"
     ),
@@ -244,4 +246,4 @@ STORY: Mapping[type, Callable[[Any], str]] = {
 _BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
 STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}
 STYLES |= dict.fromkeys(("stopped", "decided", "waits", "asks"), _YELLOW)
-STYLES |= {"prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM}
+STYLES |= {"prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM, "guard": _YELLOW}

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from math import ceil
 from typing import Any, TypeVar
@@ -38,6 +39,7 @@ from weakincentives.runtime import (
     ToolExecutionOutcome,
 )
 from weakincentives.runtime.spi import (
+    AskGuards,
     CallModel,
     Cursor,
     Decision,
@@ -46,6 +48,8 @@ from weakincentives.runtime.spi import (
     RunOptions,
     RunScope,
     RunTools,
+    Verdict,
+    call_sync,
     closing_resources,
     edited_arguments,
     load_sections,
@@ -94,8 +98,17 @@ class ApprovalNeeded:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class GuardsDecided:
+    """The outcome of the guards of a hook, and what they changed."""
+
+    verdict: Verdict
+    change: Change
+    at: datetime
+
+
 T = TypeVar("T")
-OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, ToolsRan | ApprovalNeeded)
+OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, ToolsRan | ApprovalNeeded, GuardsDecided)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +250,8 @@ class _Execution:
             return load_sections(inner, effect)
         if isinstance(effect, CallModel):
             return self._call(effect.request, inner.session, channel)
+        if isinstance(effect, AskGuards):
+            return self._ask_guards(effect, inner)
         return self._run_tools(effect, inner)
 
     def _call(self, request: ModelRequest, session: Session, channel: Channel) -> ModelReply:
@@ -258,6 +273,17 @@ class _Execution:
         if not live:
             apply_change(replied.change, session, None)
         return replied.reply
+
+    def _ask_guards(self, effect: AskGuards, inner: InnerLoop) -> Verdict:
+        def ask() -> GuardsDecided:
+            steps = partial(call_sync, effect.steps(), inner.context.loop_thread)
+            verdict, change = record_change(inner.session, None, steps)
+            return GuardsDecided(verdict, change, self._clock.now())
+
+        decided, live = self._step(effect.hook, ask)
+        if not live:
+            apply_change(decided.change, inner.session, None)
+        return decided.verdict
 
     def _ask(self, calls: tuple[PendingCall, ...], inner: InnerLoop) -> dict[str, Decision]:
         """The decisions there are about calls that wait; each acts at once, whether others are still open or not."""

@@ -43,6 +43,7 @@ from weakincentives.runtime import (
     ToolExecutionOutcome,
 )
 from weakincentives.runtime.spi import (
+    AskGuards,
     CallModel,
     Cursor,
     Effect,
@@ -52,6 +53,7 @@ from weakincentives.runtime.spi import (
     RunTools,
     Settled,
     Undecided,
+    call_async,
     closing_resources_async,
     load_sections,
 )
@@ -445,8 +447,11 @@ class _Host:
     async def _advance(self) -> list[Tool[Any, Any]]:
         """Load sections until the loop waits for the host, and return the tools it then offers."""
         assert self._cursor is not None
-        while isinstance(effect := self._cursor.step, LoadSections):
-            self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
+        while isinstance(effect := self._cursor.step, LoadSections | AskGuards):
+            if isinstance(effect, AskGuards):
+                self._cursor.answer(await call_async(effect.steps()))
+            else:
+                self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
         if not isinstance(effect, CallModel):
             self._cursor.result()
             raise RuntimeError("the run has ended")

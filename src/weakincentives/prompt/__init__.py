@@ -21,6 +21,7 @@ from weakincentives.prompt.disclosure import (
     SearchSectionsParams,
     SearchSectionsResult,
 )
+from weakincentives.prompt.guards import Guard
 from weakincentives.prompt.layout import Placed, media_in, parts_in
 from weakincentives.prompt.markdown import MarkdownSection, TextSection, WorkspaceSection
 from weakincentives.prompt.output import StructuredOutputConfig, parse_structured_output
@@ -83,6 +84,7 @@ __all__ = [
     "EstimatedTokens",
     "FoundSection",
     "FunctionTool",
+    "Guard",
     "HostedTool",
     "HostedToolConfig",
     "HostedToolOutput",

@@ -137,6 +137,7 @@ class Outline:
         )
         self.ruled: tuple[Node, ...] = tuple(node for node in self.nodes if node.section.open_when is not None)
         self.late: tuple[Node, ...] = tuple(node for node in self.nodes if node.is_late)
+        self.guarded: tuple[Node, ...] = tuple(node for node in self.nodes if node.section.guards)
         # Sections that are not loaded yet, and whose content is not known before.
         self.unloaded = {node.path for node in self.late if node.path not in self._late}
         names = Counter(portable_name(tool.name) for node in self.nodes for tool in node.all_tools)

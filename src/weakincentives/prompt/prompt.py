@@ -21,6 +21,7 @@ from weakincentives.errors import PromptError, PromptRenderError, PromptValidati
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
+from weakincentives.prompt.guards import Guard, by_hook, check_hosted_names, require_guards
 from weakincentives.prompt.markdown import OWN_FILES
 from weakincentives.prompt.outline import Outline, Replacements, same_tool
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
@@ -53,7 +54,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
 
     `token_budget` opens the summarized sections that fit it when the prompt is rendered; `show_prices` adds the cost of
     opening to each summary; `allow_collapse` offers `collapse_section`. `tool_timeout` is the timeout, in seconds, of
-    every tool that has none of its own.
+    every tool that has none of its own. `guards` hold in every run.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         show_prices: bool = False,
         tokenizer: Tokenizer | None = None,
         tool_timeout: float | None = None,
+        guards: Iterable[Guard] = (),
         output_type: Any = None,
     ) -> None:
         for what, value in (("ns", ns), ("key", key)):
@@ -88,6 +90,8 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
         self.tokenizer = tokenizer
         self.tool_timeout = tool_timeout
+        self.guards = require_guards(f"Prompt '{key}'", guards)
+        self.guards_by_hook = by_hook(self.guards)
         collapse = COLLAPSE_SECTION if allow_collapse else None
         self.view_options = ViewOptions(self.disclosure, tokenizer, collapse, show_prices, token_budget)
         declared = self._output_type if output_type is None else output_type
@@ -104,6 +108,9 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
 
     def _show(self, outline: Outline) -> None:
         self.outline = outline
+        guards = (*self.guards, *(guard for node in outline.guarded for guard in node.section.guards))
+        hosted = [tool for node in outline.nodes for tool in node.hosted_tools] if guards else []
+        check_hosted_names(f"Prompt '{self.key}'", guards, hosted)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, outline)
         vars(self).pop("descriptor", None)
 

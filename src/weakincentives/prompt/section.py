@@ -31,6 +31,7 @@ from typing import (
 from weakincentives import serde
 from weakincentives._generics import ParamsT_co, Specializable
 from weakincentives.errors import PromptRenderError, PromptValidationError, SerdeError
+from weakincentives.prompt.guards import Guard, require_guards
 from weakincentives.prompt.toolkit import HostedTool, Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
@@ -106,6 +107,7 @@ class SectionOptions(TypedDict, Generic[ParamsT_co], total=False):
     role: SectionRole
     open_when: Rule | None
     heading: bool
+    guards: Iterable[Guard]
 
 
 class Section(Specializable, Generic[ParamsT_co]):
@@ -113,7 +115,8 @@ class Section(Specializable, Generic[ParamsT_co]):
 
     A root section with `role="user"` is part of the first user turn, after all system sections. `open_when` is a
     rule that opens a summarized section without the model, at the start of a run or between two turns. With
-    `heading=False`, its text stands without title and number.
+    `heading=False`, its text stands without title and number. `guards` hold for the whole run while the section is
+    open.
 
     A subclass implements `render_body(params)`, or `render(params, ...)` to render its heading too. It may override
     `is_enabled`, `declared_visibility`, `effective_visibility`, `tools`, `hosted_tools`, `load`, `stored`, `resources`
@@ -143,6 +146,7 @@ class Section(Specializable, Generic[ParamsT_co]):
         role: SectionRole = "system",
         open_when: Rule | None = None,
         heading: bool = True,
+        guards: Iterable[Guard] = (),
     ) -> None:
         if not isinstance(key, str) or not SECTION_KEY.fullmatch(key):
             raise PromptValidationError(
@@ -166,6 +170,7 @@ class Section(Specializable, Generic[ParamsT_co]):
         self.role: SectionRole = role
         self.open_when = open_when
         self.heading = heading
+        self.guards = require_guards(f"Section '{key}'", guards)
         self._tools: tuple[Tool[Any, Any], ...] = require_list(f"Section '{key}'", "tools", tools)
         self._hosted_tools: tuple[HostedTool[Any], ...] = require_list(f"Section '{key}'", "hosted_tools", hosted_tools)
         self._validate()

@@ -242,13 +242,13 @@ class View:
         return Opening(overrides, tuple(coming.values()), lambda: after.pieces_of(top.path), unloaded)
 
     def reading(self, path: SectionPath) -> Opening:
-        """The effect of reading a section: closed ones with tools are opened; others only return their text.
+        """The effect of reading a section: closed ones with tools or guards are opened; others only return their text.
 
         A section that loads content is opened too, so that a resumed run loads it again.
         """
         node = self.outline.by_path[path]
         after = self.opened({path: SectionVisibility.FULL})
-        brings = node.is_late or any(below.all_tools for below in after.seen_below(node, FULL))
+        brings = node.is_late or any(below.all_tools or below.section.guards for below in after.seen_below(node, FULL))
         if brings and not self.is_open(path):
             return self.opening(path)
         return Opening({}, (), lambda: self.pieces_of(path))

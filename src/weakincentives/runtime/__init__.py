@@ -30,6 +30,7 @@ from weakincentives.runtime.events import (
     CallDecided,
     Exposed,
     Exposure,
+    GuardDecided,
     HostedToolInvoked,
     ModelCalled,
     PossibleMiss,
@@ -48,6 +49,7 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
 from weakincentives.runtime.explain import Explanation
+from weakincentives.runtime.guards import GuardContext
 from weakincentives.runtime.history import HistoryTurn, RunHistory, run_history
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.inner_loop import InnerLoop
@@ -88,6 +90,8 @@ __all__ = [
     "Explanation",
     "Exposed",
     "Exposure",
+    "GuardContext",
+    "GuardDecided",
     "HistoryTurn",
     "HostedToolCodec",
     "HostedToolInvoked",

@@ -1,6 +1,7 @@
 """The bridge between sync and async code: a generator of steps, driven from a thread or from an event loop.
 
-A step of a tool call is its handler, another function whose result may be awaitable, or a resource scope to close.
+A step of a tool call is its handler, timed calls such as those of guards, another function whose result may be
+awaitable, or a resource scope to close.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import functools
 import inspect
 import os
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
@@ -20,7 +22,7 @@ from typing import Any, Generic, TypeVar, cast
 from weakincentives._fence import Fence
 from weakincentives._loops import LoopThread
 from weakincentives._threads import until
-from weakincentives.errors import EvaluationPhase, PromptEvaluationError
+from weakincentives.errors import AbandonedCallError, EvaluationPhase, PromptEvaluationError
 from weakincentives.limits import Deadline
 from weakincentives.resources import ScopedResourceContext
 
@@ -167,7 +169,195 @@ class HandlerCall:
             self.fence.close()
 
 
-Step = HandlerCall | Callable[[], Any] | ScopedResourceContext
+class TimedCall:
+    """A call that has some seconds to end; `settle` receives its result or error, or `HandlerTimeout`."""
+
+    __slots__ = ("awaitable", "function", "is_async", "seconds", "settle", "since")
+
+    def __init__(
+        self,
+        function: Callable[[], Any],
+        seconds: float,
+        settle: Callable[[Any, BaseException | None], None],
+        *,
+        is_async: bool,
+    ) -> None:
+        self.function = function
+        self.seconds = seconds
+        self.settle = settle
+        self.is_async = is_async
+        self.since = 0.0
+        self.awaitable: Any = None
+
+    async def end(self) -> None:
+        """Await the result, in the running task."""
+        result: Any = None
+        error: BaseException | None = None
+        try:
+            result = await _Limited(self.function() if self.awaitable is None else self.awaitable, self.seconds)
+        except asyncio.CancelledError as raised:
+            if (task := asyncio.current_task()) is not None and task.cancelling():
+                raise
+            error = raised
+        except (KeyboardInterrupt, AbandonedCallError):
+            raise
+        except BaseException as raised:
+            error = raised
+        self.settle(result, error)
+
+
+class _Limited:
+    """An awaitable with a limit of time, which costs nothing unless it has to wait."""
+
+    __slots__ = ("_awaitable", "_first", "_seconds", "_steps")
+
+    def __init__(self, awaitable: Awaitable[Any], seconds: float) -> None:
+        self._awaitable = awaitable
+        self._seconds = seconds
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        self._steps: Any = self._awaitable.__await__()
+        try:
+            self._first = next(self._steps)
+        except StopIteration as end:
+            return end.value
+        return (yield from self._timed().__await__())
+
+    async def _timed(self) -> Any:
+        try:
+            async with asyncio.timeout(self._seconds) as limit:
+                return await _Rest(self._steps, self._first)
+        except TimeoutError:
+            if limit.expired():
+                raise HandlerTimeout from None
+            raise
+
+
+class _Rest:
+    """The rest of an awaitable that has taken its first step."""
+
+    __slots__ = ("_steps", "_waits_for")
+
+    def __init__(self, steps: Any, waits_for: Any) -> None:
+        self._steps = steps
+        self._waits_for = waits_for
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        while True:
+            try:
+                try:
+                    sent = yield self._waits_for
+                except BaseException as error:
+                    self._waits_for = self._steps.throw(error)
+                else:
+                    self._waits_for = self._steps.send(sent)
+            except StopIteration as end:
+                return end.value
+
+
+class TimedCalls:
+    """Calls that are made one after another, each with its own time; one that is late is left behind.
+
+    Blocking functions come first, all in one thread, so that there is one hand-over for all of them.
+    """
+
+    __slots__ = ("_awaited", "_blocking", "_current", "_fence", "_lock")
+
+    def __init__(self, calls: Sequence[TimedCall]) -> None:
+        self._awaited = [call for call in calls if call.is_async]
+        self._blocking = [call for call in calls if not call.is_async]
+        self._current: TimedCall | None = None
+        if self._blocking:
+            self._fence = Fence()
+            self._lock = threading.Lock()
+
+    def perform(self, thread: Callable[[], LoopThread]) -> None:
+        """Make the calls from this thread; `thread` gives the event loop for async code."""
+        while self._blocking:
+            job = _BlockingJob(functools.partial(self._work, self._begin()), contextvars.copy_context())
+            guard_threads.put(job)
+            try:
+                while not job.ended.wait(self._seconds()):
+                    if self._leave_behind():
+                        guard_threads.give_back(job)
+                        break
+                if job.error is not None:
+                    raise job.error
+            except BaseException:
+                self._fence.close()
+                guard_threads.give_back(job)
+                raise
+        if self._awaited:
+            wait(self._await(), thread())
+
+    async def perform_async(self) -> None:
+        """Make the calls from the running task."""
+        while self._blocking:
+            job = guard_threads.call(functools.partial(self._work, self._begin()))
+            try:
+                while not job.done() and not self._leave_behind():
+                    await asyncio.wait((job,), timeout=self._seconds())
+            finally:
+                if not job.done():
+                    self._fence.close()
+                    job.cancel()
+            if not job.cancelled():
+                job.result()
+        await self._await()
+
+    async def _await(self) -> None:
+        for call in self._awaited:
+            await call.end()
+
+    def _begin(self) -> Fence:
+        """Begin with the next call, in a thread behind the fence that is returned."""
+        self._fence = Fence()
+        self._next()
+        return self._fence
+
+    def _work(self, fence: Fence) -> None:
+        """The work of one thread: the calls that are left, until one of them is late."""
+        with fence:
+            while (call := self._current) is not None:
+                result: Any = None
+                error: BaseException | None = None
+                try:
+                    result = call.function()
+                except BaseException as raised:
+                    error = raised
+                with self._lock:
+                    if fence.closed or self._current is not call:
+                        return
+                    if inspect.isawaitable(result):
+                        call.awaitable = result
+                        self._awaited.append(call)
+                    else:
+                        call.settle(result, error)
+                    self._next()
+
+    def _next(self) -> None:
+        self._current = self._blocking.pop(0) if self._blocking else None
+        if self._current is not None:
+            self._current.since = time.monotonic()
+
+    def _seconds(self) -> float:
+        """The seconds that the current call has left."""
+        call = self._current
+        return 1.0 if call is None else max(0.0, call.since + call.seconds - time.monotonic())
+
+    def _leave_behind(self) -> bool:
+        """Give up on the current call if its time is over; another thread makes those that follow."""
+        with self._lock:
+            call = self._current
+            if call is None or call.since + call.seconds > time.monotonic():
+                return False
+            self._fence.close()
+            self._current = None
+            call.settle(None, HandlerTimeout())
+            return True
+
+
+Step = HandlerCall | TimedCalls | Callable[[], Any] | ScopedResourceContext
 
 
 def wait(awaitable: Any, thread: LoopThread, call: HandlerCall | None = None) -> Any:
@@ -297,6 +487,8 @@ def call_sync(steps: Generator[Step, Any, T], thread: Callable[[], LoopThread]) 
             step.function = step.blocking or step.function
             with step.fence:
                 return _handle(step, thread) if step.timeout is None else _in_own_thread(step, thread)
+        if isinstance(step, TimedCalls):
+            return step.perform(thread)
         value = _call(step)
         return wait(value, thread()) if inspect.isawaitable(value) else value
 
@@ -347,6 +539,8 @@ class _Waiting:
             with step.fence:
                 value = await self.handle(step, _start(step.call, step.function))
                 return await self.handle(step, _task(value)) if inspect.isawaitable(value) else value
+        if isinstance(step, TimedCalls):
+            return await step.perform_async()
         if isinstance(step, ScopedResourceContext):
             return await self._end(_task(step.aclose())) if step.holds_any else step.close()
         value = await self._end(_start(step, step))
@@ -469,18 +663,22 @@ class Workers:
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self._jobs: SimpleQueue[_Job[Any]] = SimpleQueue()
+        self._jobs: SimpleQueue[_Job[Any] | _BlockingJob] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = self._idle = self._queued = 0
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """The function's result; if the future is cancelled, the function continues and its result is dropped."""
         job: _Job[T] = _Job(self, function, contextvars.copy_context())
+        self.put(job)
+        return job
+
+    def put(self, job: _Job[Any] | _BlockingJob) -> None:
+        """Have a thread do the job."""
         with self._lock:
             self._queued += 1
             self._add_thread()
         self._jobs.put(job)
-        return job
 
     def _add_thread(self) -> None:
         if self._queued > self._idle and self._started < MAX_THREADS:
@@ -488,7 +686,7 @@ class Workers:
             self._idle += 1
             threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
 
-    def give_back(self, job: _Job[Any]) -> None:
+    def give_back(self, job: _Job[Any] | _BlockingJob) -> None:
         """No longer count the thread of a job that was abandoned."""
         with self._lock:
             job.abandoned = True
@@ -554,4 +752,28 @@ class _Job(asyncio.Future[T]):
             self.set_result(cast("T", value))
 
 
+class _BlockingJob:
+    """A function that is called in a thread, for which another thread waits."""
+
+    __slots__ = ("_context", "_function", "abandoned", "ended", "error", "running")
+
+    def __init__(self, function: Callable[[], object], context: contextvars.Context) -> None:
+        self._function = function
+        self._context = context
+        self.error: BaseException | None = None
+        self.ended = Latch()
+        self.running = self.abandoned = False
+
+    def run(self) -> None:
+        try:
+            self._context.run(self._function)
+        except BaseException as error:
+            self.error = error
+
+    def deliver(self) -> None:
+        self.ended.set()
+
+
 threads = Workers("wink-tools")
+# Their own, so that slow tools do not make guards late.
+guard_threads = Workers("wink-guards")

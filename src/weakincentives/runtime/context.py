@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
+from weakincentives._loops import LoopThread
 from weakincentives.content import Media, Part
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
@@ -177,6 +178,15 @@ class RunContext:
     @property
     def resources(self) -> ScopedResourceContext:
         return self.prompt.resources.of_run(self.session)
+
+    @property
+    def has_guards(self) -> bool:
+        """True if the template or one of its sections has guards."""
+        return bool(self.prompt.template.guards or self.presentation.outline.guarded)
+
+    def loop_thread(self) -> LoopThread:
+        """The event loop for async code of sync runs."""
+        return self.resources.loop.thread()
 
     @property
     def overrides_by_key(self) -> dict[str, SectionVisibility]:

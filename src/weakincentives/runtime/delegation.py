@@ -153,7 +153,7 @@ class _Child:
         self._gone_on = False
         # A fork has the parent's tools, but does not delegate itself.
         depth = MAX_DEPTH if tool.fork else parent.scope.depth + 1
-        self._scope = RunScope(meter, self._run_id, depth=depth, max_expansions=10)
+        self._scope = RunScope(meter, self._run_id, depth=depth, max_expansions=10, outer=parent)
 
         self.options: RunOptions = {"scope": self._scope, "tags": parent.scope.tags}
         adapter = tool._adapter or parent.adapter

@@ -17,10 +17,19 @@ from weakincentives._generics import OutputT
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
 from weakincentives.runtime.approval import PendingCall
-from weakincentives.runtime.bridge import Cursor, Workers, finish, run_steps, run_steps_async
+from weakincentives.runtime.bridge import (
+    Cursor,
+    Workers,
+    call_async,
+    call_sync,
+    finish,
+    run_steps,
+    run_steps_async,
+)
 from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
+    AskGuards,
     CallModel,
     Effect,
     LoadSections,
@@ -108,7 +117,8 @@ class PartialOutput:
 class Restarted:
     """The answer so far is not the final one, and the model starts again; the conversation continues.
 
-    Either more sections must be open, or the typed answer did not fit; `reason` says why.
+    Either more sections must be open, the typed answer did not fit, or a guard did not accept or replaced it; `reason`
+    says why.
     """
 
     reason: str = ""
@@ -287,6 +297,8 @@ def _perform(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
         return channel.call(effect.request)
     if isinstance(effect, RunTools):
         return loop.executor.execute_all(effect.calls)
+    if isinstance(effect, AskGuards):
+        return call_sync(effect.steps(), loop.context.loop_thread)
     return load_sections(loop, effect)
 
 
@@ -295,6 +307,8 @@ async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> A
         return await channel.call_async(effect.request)
     if isinstance(effect, RunTools):
         return await loop.executor.execute_all_async(effect.calls)
+    if isinstance(effect, AskGuards):
+        return await call_async(effect.steps())
     return await _workers.call(partial(load_sections, loop, effect))
 
 
@@ -322,7 +336,7 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
             yield from _ended(effect, outcome)
         except BaseException as error:
             cursor.fail(error)
-    yield from _completed(cursor.result())
+    yield from _completed(cursor.result(), loop)
 
 
 async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent[Any], None]:
@@ -355,7 +369,7 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
                 yield event
         except BaseException as error:
             cursor.fail(error)
-    for event in _completed(cursor.result()):
+    for event in _completed(cursor.result(), loop):
         yield event
 
 
@@ -467,6 +481,8 @@ def _partial_json() -> Callable[..., Any] | None:
 def _shown(delta: ModelDelta | str, loop: InnerLoop, parser: PartialParser) -> Iterator[StreamEvent[Any]]:
     if isinstance(delta, str):
         delta = TextDelta(delta)
+    if loop.holds_text and not isinstance(delta, ArgumentsDelta):
+        return
     if isinstance(delta, ArgumentsDelta):
         delta = replace(delta, name=loop.toolbox.name_of(delta.name))
     if isinstance(delta, TextDelta):
@@ -476,7 +492,7 @@ def _shown(delta: ModelDelta | str, loop: InnerLoop, parser: PartialParser) -> I
         yield from parser.feed(delta.text)
 
 
-def _started(effect: RunTools | LoadSections) -> Iterator[StreamEvent[Any]]:
+def _started(effect: RunTools | LoadSections | AskGuards) -> Iterator[StreamEvent[Any]]:
     for call in effect.calls if isinstance(effect, RunTools) else ():
         yield ToolStarted(call.id, call.name, call.arguments)
 
@@ -501,7 +517,11 @@ def _since_last_request(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
     loop.begins_again, loop.notices.opened = None, []
 
 
-def _completed(response: PromptResponse[Any]) -> Iterator[StreamEvent[Any]]:
+def _completed(response: PromptResponse[Any], loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
+    if loop.replaced and not loop.holds_text:
+        yield Restarted("A guard replaced the answer.")
+    if response.text and (loop.replaced or loop.holds_text):
+        yield TextDelta(response.text)
     if response.output is not None:
         yield PartialOutput(dump(response.output))
     yield from map(ApprovalNeeded, response.pending)

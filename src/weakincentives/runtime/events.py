@@ -319,6 +319,21 @@ class CallDecided(RunEvent):
 
 
 @dataclass(frozen=True, slots=True)
+class GuardDecided(RunEvent):
+    """A guard did not simply allow: `outcome` is "refuse", "replace", "retry", "ask" or "stop".
+
+    `message` is its text, or the reason why it failed; a replaced value is not recorded here.
+    """
+
+    run_id: str
+    guard: str
+    hook: str
+    outcome: str
+    message: str = ""
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ResourcesNotClosed(RunEvent):
     """Resources failed to close after a run; its answer was returned anyway."""
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from weakincentives._fence import current_calls, working_for
 from weakincentives._frozen import quick_init
-from weakincentives._loops import LoopThread
 from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import (
     AbandonedCallError,
@@ -27,6 +26,7 @@ from weakincentives.limits import Deadline
 from weakincentives.prompt import (
     AnyTool,
     DisclosureRequest,
+    Guard,
     OpenSectionsResult,
     ReadSectionResult,
     SearchSectionsResult,
@@ -37,6 +37,7 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityExpansionRequired,
 )
+from weakincentives.prompt.guards import GuardedCall
 from weakincentives.resources import ResourceError, ScopedResourceContext
 from weakincentives.runtime.approval import (
     Answer,
@@ -66,8 +67,10 @@ from weakincentives.runtime.bridge import (
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.effects import Effects, StaleEffectsError, apply, capture
 from weakincentives.runtime.events import CallDecided, ToolInvoked
+from weakincentives.runtime.guards import Inquiry, Verdict, held_guards
 from weakincentives.runtime.messages import Message, ToolCall
 from weakincentives.runtime.runs import Toolbox
+from weakincentives.serde import encode
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -160,8 +163,9 @@ class ToolExecutor:
         """
         self.ended.clear()
         if len(calls) > 1 and self._overlap(calls):
-            found = in_parallel([functools.partial(call_sync, self._beside(call), self._thread) for call in calls])
-            return [call_sync(self._after_others(*each), self._thread) for each in zip(calls, found, strict=True)]
+            thread = self.context.loop_thread
+            found = in_parallel([functools.partial(call_sync, self._beside(call), thread) for call in calls])
+            return [call_sync(self._after_others(*each), thread) for each in zip(calls, found, strict=True)]
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(self._execute(call))
@@ -194,7 +198,12 @@ class ToolExecutor:
         tools = [tool for call in calls if (tool := self.toolbox.tool(call.name)) is not None]
         writing = [tool for tool in tools if not tool.read_only]
         beside = all(tool.concurrent and tool.approval is None and tool.transactional for tool in writing)
+        # Guards may replace params, ask or refuse, which is settled one call after another.
+        beside = beside and not any(self._is_guarded(tool.name) for tool in writing)
         return len(tools) == len(calls) and beside and (not writing or self.context.resources.can_overlap)
+
+    def _is_guarded(self, name: str) -> bool:
+        return bool(held_guards(self.context, "before_tool", name) or held_guards(self.context, "after_tool", name))
 
     def _beside(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome | None]:
         """The first part of a call that runs at the same time as others: what it would change is held back.
@@ -229,10 +238,7 @@ class ToolExecutor:
         return (yield from self._begin(tool, attempt))
 
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
-        return call_sync(self._steps(call), self._thread)
-
-    def _thread(self) -> LoopThread:
-        return self.context.resources.loop.thread()
+        return call_sync(self._steps(call), self.context.loop_thread)
 
     def _steps(self, call: ToolCall, *, beside: bool = False) -> Generator[Step, Any, ToolExecutionOutcome]:
         try:
@@ -265,20 +271,98 @@ class ToolExecutor:
         except SerdeError as error:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             return self._record(attempt.failed(f"Invalid arguments for '{tool.name}': {listed}"))
-        if tool.approval is None or inside:
+        if not inside and (guards := held_guards(self.context, "before_tool", tool.name)):
+            verdict = yield from self._permission(guards, tool, attempt)
+            if verdict.refuses:
+                return self._recorded(attempt)
+            attempt.note = verdict.message if verdict.outcomes else ""
+        if inside or (tool.approval is None and not attempt.note):
             branch = self.context.session.branch() if beside else None
             return (yield from self._begin(tool, attempt, captures=beside, branch=branch))
         try:
-            needs = rule_of(tool, attempt.params, session)
+            needs = None if tool.approval is None else rule_of(tool, attempt.params, session)
         except (Exception, SystemExit) as error:
             logger.warning("The approval rule of tool '%s' failed.", tool.name, exc_info=error)
             problem = f"Tool '{tool.name}' was not run, because its approval rule failed: {error}"
             return self._record(attempt.failed(problem))
+        if needs is None and attempt.note:
+            needs = "call"
         if needs is not None and self.unattended:
             return self._record(attempt.failed(f"Tool '{tool.name}' was not run: {self.unattended}"))
         if needs in ("call", "answer"):
-            return self._ask(self._question(tool, attempt, call.arguments, needs))
+            return self._ask(self._question(tool, attempt, needs))
         return (yield from self._begin(tool, attempt, captures=needs == "effects"))
+
+    def _permission(
+        self, guards: Sequence[Guard], tool: Tool[Any, Any], attempt: ToolAttempt, *, approved: bool = False
+    ) -> Generator[Step, Any, Verdict]:
+        """Ask the guards before a call, which has failed if they refuse it; once it is approved, no person is asked."""
+        call = GuardedCall(attempt.call.id, tool.name, attempt.arguments or attempt.call.arguments, attempt.params)
+
+        def accept(params: Any) -> GuardedCall:
+            arguments = encode(params, as_input=True).decode()
+            parsed = tool.parse(arguments)
+            if type(parsed) is not type(params):
+                raise TypeError(f"Replace takes the params of tool '{tool.name}', got {type(params).__name__}")
+            return replace(call, arguments=arguments, params=params)
+
+        inquiry = Inquiry(self.context, "before_tool", call, accept=accept, call_id=call.id)
+        verdict = yield from inquiry.steps(guards)
+        if self.context.scope.fence.closed:
+            raise AbandonedCallError(f"Tool '{tool.name}' was not run: its run was stopped.")
+        if not verdict.outcomes:
+            return verdict
+        if approved:
+            verdict = replace(verdict, outcomes=tuple(each for each in verdict.outcomes if each.outcome != "ask"))
+        inquiry.record(verdict)
+        if verdict.replaced:
+            attempt.params, attempt.arguments = verdict.value.params, verdict.value.arguments
+        if verdict.refuses:
+            self._refuse(attempt, verdict, inquiry)
+        return verdict
+
+    def _inspection(self, attempt: ToolAttempt) -> Generator[Step, Any, None]:
+        """Ask the guards after a call, whose result they may refuse or replace."""
+        guards = held_guards(self.context, "after_tool", attempt.call.name)
+        if not guards:
+            return
+        arguments = attempt.arguments or attempt.call.arguments
+        call = GuardedCall(attempt.call.id, attempt.call.name, arguments, attempt.params)
+
+        def accept(result: Any) -> ToolResult[Any]:
+            if not isinstance(result, ToolResult):
+                raise TypeError(f"Replace takes a ToolResult, got {type(result).__name__}")
+            result.render()
+            return result
+
+        inquiry = Inquiry(
+            self.context,
+            "after_tool",
+            attempt.result,
+            arguments=lambda result: ((call, result), None),
+            accept=accept,
+            call_id=call.id,
+        )
+        verdict = yield from inquiry.steps(guards)
+        inquiry.record(verdict)
+        if verdict.refuses:
+            self._refuse(attempt, verdict, inquiry)
+        elif verdict.replaced:
+            self._accept_result(attempt, verdict.value)
+
+    def _refuse(self, attempt: ToolAttempt, verdict: Verdict, inquiry: Inquiry) -> None:
+        stops = verdict.strongest == "stop"
+        attempt.failed(f"Not run: {verdict.message}" if stops and inquiry.hook == "before_tool" else verdict.message)
+        attempt.message = ""
+        if stops:
+            attempt.error = verdict.error(inquiry.hook, self.context.prompt.name)
+
+    def _recorded(self, attempt: ToolAttempt) -> ToolExecutionOutcome:
+        """The recorded outcome of a call that ended; raises the error that it ended with."""
+        outcome = self._record(attempt)
+        if attempt.error is not None:
+            raise attempt.error
+        return outcome
 
     def _begin(
         self,
@@ -322,34 +406,41 @@ class ToolExecutor:
         if tool.blocking is not None:
             run.blocking = functools.partial(tool.blocking, attempt.params, context=context)
         started = StartedCall(call, attempt.since, attempt.result, attempt.params, tool, owner, before, resources, run)
-        started.arguments, started.notice, started.branch = attempt.arguments, attempt.notice, branch
+        started.arguments, started.notice, started.note = attempt.arguments, attempt.notice, attempt.note
+        started.branch = branch
         return started
 
     def _settle(
         self, waiting: PendingCall, decision: Settled, attempt: ToolAttempt, tool: Tool[Any, Any] | None, refusal: str
     ) -> Generator[Step, Any, ToolExecutionOutcome]:
         """Act on the decision about a call that waits."""
+        attempt.params, attempt.arguments, ran = waiting.params, waiting.arguments, waiting.effects is not None
+        shows_edit = waiting.edited and isinstance(decision, Approve)
+        attempt.notice, refused = _EDITED.format(waiting.arguments) if shows_edit else "", False
+        if tool is not None and not refusal and isinstance(decision, Approve | Edit):
+            # While it still waits: if the run is stopped meanwhile, nothing is lost.
+            refused = yield from self._refused_now(waiting, decision, attempt, tool)
         self.context.session[PendingCall].clear(lambda each: each.call_id == waiting.call_id)
         reason = decision.reason if isinstance(decision, Deny) else ""
         name = type(decision).__name__.lower()
         self.context.emit(CallDecided, call_id=waiting.call_id, decision=name, by=decision.by, reason=reason)
-        attempt.params, ran, arguments = waiting.params, waiting.effects is not None, waiting.arguments
         attempt.rolled_back = ran
         if tool is None:
             attempt.failed(refusal)
             if isinstance(decision, Answer):  # It needs no tool.
                 attempt.result = ToolResult(decision.text)
             return self._record(attempt)
-        if waiting.edited and isinstance(decision, Approve):
-            attempt.notice = _EDITED.format(arguments)
-        if isinstance(decision, Approve) and waiting.effects is not None and not refusal:
+        same = not refused and not refusal and attempt.params == waiting.params
+        if isinstance(decision, Approve) and waiting.effects is not None and same:
             reruns = waiting.effects.reruns
             try:
                 return (yield from self._begin(tool, attempt, captures=reruns, shown=waiting, applies=not reruns))
             except StaleEffectsError as error:
                 logger.info("Tool '%s' runs again, and is asked about again: %s.", tool.name, error)
         if ran:
+            given, attempt.params = attempt.params, waiting.params
             yield from self._discard(tool, attempt)
+            attempt.params = given
         not_undone = "" if attempt.compensation in ("", "done") else f"\n{attempt.compensation}"
         match decision:
             case Deny():
@@ -358,20 +449,27 @@ class ToolExecutor:
                 attempt.failed(f"{_UNDECIDED}{not_undone}")
             case Answer(text):
                 attempt.result = ToolResult(f"{text}{not_undone}")
+                yield from self._inspection(attempt)
             case _ if refusal:
                 attempt.failed(f"{refusal}{not_undone}")
+            case _ if refused:
+                attempt.failed(f"{attempt.result.message}{not_undone}")
             case _ if not_undone:
                 attempt.failed(f"Not run again, because its first run could not be undone.{not_undone}")
             case _:
-                if isinstance(decision, Edit):
-                    arguments = edited_arguments(tool, waiting, decision, self.context.prompt.name)
-                    attempt.params, attempt.notice = tool.parse(arguments), _EDITED.format(arguments)
-                attempt.arguments, attempt.rolled_back, attempt.compensation = arguments, False, ""
+                attempt.rolled_back, attempt.compensation = False, ""
                 return (yield from self._begin(tool, attempt, captures=ran))
-        outcome = self._record(attempt)
-        if attempt.error is not None:
-            raise attempt.error
-        return outcome
+        return self._recorded(attempt)
+
+    def _refused_now(
+        self, waiting: PendingCall, decision: Approve | Edit, attempt: ToolAttempt, tool: Tool[Any, Any]
+    ) -> Generator[Step, Any, bool]:
+        """Take over edited arguments, and ask the guards again; True if they refuse the call."""
+        if isinstance(decision, Edit):
+            attempt.arguments = edited_arguments(tool, waiting, decision, self.context.prompt.name)
+            attempt.params, attempt.notice = tool.parse(attempt.arguments), _EDITED.format(attempt.arguments)
+        guards = held_guards(self.context, "before_tool", tool.name)
+        return bool(guards) and (yield from self._permission(guards, tool, attempt, approved=True)).refuses
 
     def _discard(self, tool: Tool[Any, Any], attempt: ToolAttempt) -> Generator[Step, Any, None]:
         """Compensate the effects outside of a call that ran for its question."""
@@ -386,17 +484,12 @@ class ToolExecutor:
                 yield running.resources
             except Exception as error:
                 logger.warning("Tool '%s' failed to close its resources.", tool.name, exc_info=error)
-        attempt.compensation, attempt.error = running.compensation, running.error
+        attempt.compensation, attempt.error = running.compensation, attempt.error or running.error
 
     def _question(
-        self,
-        tool: Tool[Any, Any],
-        attempt: ToolAttempt,
-        arguments: str,
-        needs: Needs,
-        effects: Effects | None = None,
+        self, tool: Tool[Any, Any], attempt: ToolAttempt, needs: Needs, effects: Effects | None = None
     ) -> PendingCall:
-        call = attempt.call
+        call, arguments = attempt.call, attempt.arguments or attempt.call.arguments
         return PendingCall(
             call.id,
             call.name,
@@ -406,7 +499,8 @@ class ToolExecutor:
             effects,
             needs,
             None if effects is None else attempt.result,
-            edited=arguments != call.arguments,
+            edited=bool(attempt.notice),
+            note=attempt.note,
         )
 
     def _ask(self, pending: PendingCall) -> ToolExecutionOutcome:
@@ -425,7 +519,7 @@ class ToolExecutor:
         for running in list(self._started):
             if running.claim_end():
                 with working_for(running.owner):
-                    call_sync(self._stop(running), self._thread)
+                    call_sync(self._stop(running), self.context.loop_thread)
             elif running.owner not in current_calls():
                 running.ended.wait()
 
@@ -459,6 +553,7 @@ class ToolExecutor:
             if error is not None:
                 result = self._failed(running, error)
             self._accept_result(running, result)
+            yield from self._inspected(running)
             effects = self._captured(running)
             outcome = yield from self._end(running) if effects is None else self._hold(running, effects)
         finally:
@@ -468,6 +563,17 @@ class ToolExecutor:
         if running.error is not None:
             raise running.error
         return outcome
+
+    def _inspected(self, running: StartedCall) -> Generator[Step, Any, None]:
+        """Ask the guards about the result; if the run is stopped meanwhile, the call is undone."""
+        if running.error is not None or running.expansion is not None:
+            return
+        try:
+            yield from self._inspection(running)
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            running.result, running.message, running.error = running.stopped("the run was stopped"), "", error
 
     def _captured(self, running: StartedCall) -> Effects | None:
         """The effects to ask about; None if there are none, or if they are those that were approved."""
@@ -513,8 +619,7 @@ class ToolExecutor:
             running.result, running.message, running.rolled_back = ToolResult(problem, success=False), "", True
             yield from self._discard(running.tool, running)
             return self._record(running)
-        arguments = running.arguments or running.call.arguments
-        question = self._question(running.tool, running, arguments, "effects", effects)
+        question = self._question(running.tool, running, "effects", effects)
         if running.branch is not None:
             return ToolExecutionOutcome(running.call.id, "", success=False, name=running.call.name, pending=question)
         return self._ask(question)
@@ -641,9 +746,9 @@ class ToolExecutor:
             return f"Unknown tool '{name}'. Available tools: {offered or 'none'}."
         return ""
 
-    def _accept_result(self, running: StartedCall, result: Any) -> None:
+    def _accept_result(self, running: ToolAttempt, result: Any) -> None:
         """Keep the result and its text for the model; one that cannot be rendered is the programmer's mistake."""
-        name = running.tool.name
+        name = running.call.name
         if not isinstance(result, ToolResult):
             problem = f"The handler of tool '{name}' returned a {type(result).__name__}; return a ToolResult."
             self._programming_error(problem, None, running)
@@ -668,7 +773,7 @@ class ToolExecutor:
             text = f"{running.message}\n\nThe attachments cannot be shown: {error}".lstrip()
             running.result, running.message = ToolResult(text, success=False), ""
 
-    def _programming_error(self, problem: str, cause: BaseException | None, running: StartedCall) -> None:
+    def _programming_error(self, problem: str, cause: BaseException | None, running: ToolAttempt) -> None:
         mistake = PromptEvaluationError(problem, prompt_name=self.context.prompt.name, phase="tool")
         mistake.__cause__ = cause
         running.result, running.message, running.error = ToolResult(problem, success=False), "", mistake
@@ -805,7 +910,8 @@ class ToolExecutor:
 class ToolAttempt:
     """A call and its outcome so far; `error` is raised once the call is recorded.
 
-    `arguments` are those that a person has put in place of the model's, and `notice` tells the model so.
+    `arguments` are those that a person or a guard has put in place of the model's, and `notice` tells the model of a
+    person's. `note` is the text with which a guard has asked for a person.
     """
 
     call: ToolCall
@@ -820,6 +926,7 @@ class ToolAttempt:
     compensation: str = ""
     arguments: str = ""
     notice: str = ""
+    note: str = ""
 
     def failed(self, message: str) -> ToolAttempt:
         self.result = ToolResult(message, success=False)

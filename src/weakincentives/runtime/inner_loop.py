@@ -6,13 +6,14 @@ outcome. Everything it knows between two effects is in the session, so a run can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
 from weakincentives.errors import (
     AbandonedCallError,
     ContextOverflowError,
+    GuardRefusedError,
     OutputParseError,
     PromptError,
     PromptEvaluationError,
@@ -37,6 +38,7 @@ from weakincentives.runtime.approval import (
 from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.guards import Inquiry, held_guards, warn_of_unmatched
 from weakincentives.runtime.messages import (
     CORRECTION,
     READ_TEXT,
@@ -49,6 +51,7 @@ from weakincentives.runtime.messages import (
     RunTools,
     ToolCall,
     failed_results,
+    last_exchange,
     text_before_pauses,
     unanswered_calls,
 )
@@ -59,6 +62,7 @@ from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.runtime.sections import close_unused
 from weakincentives.runtime.start import Beginning, RunStart
 from weakincentives.runtime.tools import OfferedTools
+from weakincentives.serde import encode
 from weakincentives.session import Session
 
 _STOPPED = {
@@ -103,6 +107,8 @@ class InnerLoop:
         self.interrupt: Callable[[], None] = lambda: None
         # The reason why the model begins again, for a streaming driver to show.
         self.begins_again: str | None = None
+        # For a streaming driver: show no text before guards have passed the answer; they have replaced it.
+        self.holds_text = self.replaced = False
         self.in_conversation = beginning == "exchange"
         scope.codecs[adapter.name] = adapter.hosted_tool_codecs
         self._decisions = scope.decisions = {} if scope.decisions is None else scope.decisions
@@ -145,7 +151,7 @@ class InnerLoop:
             self._end_waiting()
             raise
         except Exception as error:
-            self._save_rest(stopped=False)
+            self._save_rest(stopped=isinstance(error, GuardRefusedError) and error.hook != "before_run")
             recovered = self.scope.recovers is not None and self.scope.recovers(error)
             kind, phase = type(error).__name__, phase_of(error)
             self._end("recovered" if recovered else "failed", reason=str(error), error=kind, phase=phase)
@@ -164,11 +170,12 @@ class InnerLoop:
             return response
         for miss in possible_misses(self.context, response.text):
             self.context.emit(events.PossibleMiss, **miss._asdict())
+        warn_of_unmatched(self.context, self.toolbox)
         self._end("completed", text=response.text, output=response.output)
         return response
 
     def next_request(self) -> ModelRequest:
-        """The first request of this run, with nothing loaded and nobody called."""
+        """The first request of this run, with nothing loaded, no guard asked and nobody called."""
         self._start.skip_loading()
         for generator in (self._start.begin(), self._prepare_request()):
             for _ in generator:
@@ -253,6 +260,7 @@ class InnerLoop:
     def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         self._start.refresh_sections()
         if self._start.beginning == "exchange" and self.scope.attempt == 1 and waiting_calls(self.session):
+            yield from self._start.pass_message()
             yield from self._settle()
         # The user went on while calls of this run, inside another, waited.
         gone_on = any(isinstance(decision, Undecided) for decision in self._decisions.values())
@@ -266,7 +274,7 @@ class InnerLoop:
                 )
             # Asking again on resume is not one of the retries.
             self.context.save(output_retries=-1)
-            answer = self._answer(ModelReply(text=last.text, tool_calls=last.tool_calls))
+            answer = yield from self._answer(ModelReply(text=last.text, tool_calls=last.tool_calls))
             if answer is not None:
                 return answer
         while True:
@@ -283,6 +291,7 @@ class InnerLoop:
                 return self._response("", None, None)
             yield from self._prepare_request()
             request = self._request()
+            self.holds_text = any(guard.hold for guard in held_guards(self.context, "before_answer"))
             asked = self.session.clock.monotonic()
             reply = self.toolbox.with_names((yield CallModel(request)))
             self._record_reply(request, reply, self.session.clock.monotonic() - asked)
@@ -290,7 +299,7 @@ class InnerLoop:
             # If the user has sent another message since, the model answers that too.
             if pending or reply.stop_reason == "pause" or self.context.transcript.put_in_order():
                 continue
-            answer = self._answer(reply)
+            answer = yield from self._answer(reply)
             if answer is not None:
                 return answer
 
@@ -449,23 +458,69 @@ class InnerLoop:
         if texts:
             self.context.transcript.say(Message("system", "\n\n".join(texts), kind=READ_TEXT))
 
-    def _answer(self, reply: ModelReply) -> PromptResponse[Any] | None:
+    def _answer(self, reply: ModelReply) -> Generator[Effect, Any, PromptResponse[Any] | None]:
         """The response, or None if the model was asked to correct its answer."""
-        context, output = self.context, self.prompt.template.structured_output
+        output = self.prompt.template.structured_output
         text = text_before_pauses(self.session[Message].view()[:-1]) + reply.text
-        if output is None:
-            return self._response(text, None, None)
         try:
-            return self._response(text, parse_structured_output(text, output), None)
+            value = None if output is None else parse_structured_output(text, output)
         except OutputParseError as error:
-            if context.run.output_retries >= context.adapter.output_retries:
+            form = "text" if output is not None and output.container == "text" else "JSON"
+            if not self._asks_again(f"{error}. Answer again with {form} that fits the required format.", str(error)):
                 raise
-            context.save(output_retries=context.run.output_retries + 1)
-            form = "text" if output.container == "text" else "JSON"
-            asked = f"{error}. Answer again with {form} that fits the required format."
-            context.transcript.say(Message("user", asked, kind=CORRECTION))
-            self.begins_again = str(error)
             return None
+        if guards := held_guards(self.context, "before_answer"):
+            verdict = yield from self._inquiry(text, value).ask(guards)
+            if verdict.strongest == "retry" and self._asks_again(verdict.message, verdict.message):
+                return None
+            if verdict.strongest != "allow":
+                self._take_back()
+                raise verdict.error("before_answer", self.prompt.name)
+            if verdict.replaced:
+                text, value = verdict.value
+                self.replaced = True
+                self._take_back(Message("assistant", text, provider=self.context.adapter.name))
+        return self._response(text, value, None)
+
+    def _inquiry(self, text: str, output: Any) -> Inquiry:
+        """The question whether this is the answer."""
+        declared = self.prompt.template.structured_output
+
+        def accept(given: Any) -> tuple[str, Any]:
+            if declared is not None:
+                value = parse_structured_output(given, declared)
+                written = given if isinstance(given, str) else encode(value, as_input=True).decode()
+                parse_structured_output(written, declared)
+                return written, value
+            if not isinstance(given, str):
+                raise TypeError(f"Replace takes the text of the answer, got {type(given).__name__}")
+            return given, None
+
+        return Inquiry(
+            self.context, "before_answer", (text, output), arguments=lambda now: ((now[0],), now[1]), accept=accept
+        )
+
+    def _asks_again(self, text: str, reason: str) -> bool:
+        """Ask the model for another answer, unless it was asked as often as it may."""
+        context = self.context
+        if context.run.output_retries >= context.adapter.output_retries:
+            return False
+        context.save(output_retries=context.run.output_retries + 1)
+        context.transcript.say(Message("user", text, kind=CORRECTION))
+        self.begins_again = None if self.holds_text else reason
+        return True
+
+    def _take_back(self, replacement: Message | None = None) -> None:
+        """Remove the answer from the conversation, which guards have refused or replaced."""
+
+        def changed(messages: Sequence[Message]) -> Sequence[Message]:
+            end = start = last_exchange(messages)
+            removed = ("assistant",) if replacement is not None else ("assistant", "user")
+            while start and messages[start - 1].role in removed and _is_answer(messages[start - 1]):
+                start -= 1
+            return (*messages[:start], *([] if replacement is None else [replacement]), *messages[end:])
+
+        self.session[Message].update(changed)
 
     def _response(self, text: str, output: Any, halt: OpenSectionsResult | None) -> PromptResponse[Any]:
         return PromptResponse(
@@ -480,6 +535,11 @@ class InnerLoop:
             conversation_id=self.scope.conversation_id,
             pending=tuple(waiting_calls(self.session).values()),
         )
+
+
+def _is_answer(message: Message) -> bool:
+    """True for the parts of an answer: a reply without calls, and the request for another."""
+    return message.kind == CORRECTION if message.role == "user" else not message.tool_calls
 
 
 def _check_stop(reply: ModelReply, prompt_name: str) -> None:

@@ -6,7 +6,7 @@ adapter can encode and another process can continue.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, get_args
 
@@ -112,6 +112,15 @@ class Message:
         if self.role not in _ROLES:
             raise ValueError(f"Message role must be one of {', '.join(get_args(Role))}, got {self.role!r}")
 
+    def with_text(self, text: str) -> Message:
+        """The message with other words, and the media that it has."""
+        if text == self.text:
+            return self
+        if not self.parts:
+            return replace(self, text=text)
+        parts = (Text(text), *(part for part in self.parts if not isinstance(part, Text)))
+        return replace(self, text=text_of(parts), parts=parts)
+
     @property
     def by_user(self) -> bool:
         """True for a message that the user sent."""
@@ -196,7 +205,15 @@ class LoadSections:
     paths: tuple[SectionPath, ...]
 
 
-Effect = CallModel | RunTools | LoadSections
+@dataclass(frozen=True, slots=True)
+class AskGuards:
+    """An effect: take these steps, in which the guards of a hook decide; the driver answers with their `Verdict`."""
+
+    hook: str
+    steps: Callable[[], Generator[Any, Any, Any]]
+
+
+Effect = CallModel | RunTools | LoadSections | AskGuards
 
 
 # No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.

@@ -120,7 +120,9 @@ class RunScope:
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
     `presentation` is the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that
     wait are there until they have acted. `tools` are offered besides those of the prompt. `depth` is the number of runs
-    that this one is inside of, and `children` are those that run inside it.
+    that this one is inside of, and `children` are those that run inside it. `passed` maps the user's words to those
+    that the guards let pass. `outer` is the context of the run that this one is inside of, whose guards hold for its
+    tools too.
     """
 
     meter: Meter
@@ -138,6 +140,8 @@ class RunScope:
     tags: Mapping[str, str] = field(default_factory=dict)
     decisions: dict[str, Any] | None = None
     tools: Sequence[Tool[Any, Any]] = ()
+    passed: dict[str, str] = field(default_factory=dict)
+    outer: Any = None
     depth: int = 0
     children: list[RunScope] = field(default_factory=list)
 

@@ -15,11 +15,12 @@ from weakincentives.runtime.approval import (
     rule_of,
     waiting_calls,
 )
-from weakincentives.runtime.bridge import Cursor, Workers, finish
+from weakincentives.runtime.bridge import Cursor, Workers, call_async, call_sync, finish
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.drivers import ModelDelta, load_sections
 from weakincentives.runtime.events import RUN_EVENTS, SectionState
 from weakincentives.runtime.executor import CallSuspended
+from weakincentives.runtime.guards import Verdict
 from weakincentives.runtime.history import SHOWS, HistoryBuilder, RunState, Step, ToolUse, TurnSection, related
 from weakincentives.runtime.ledger import RequestTokens, request_tokens
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES
@@ -27,6 +28,7 @@ from weakincentives.runtime.messages import (
     CORRECTION,
     INSTRUCTIONS,
     PROMPT_TEXT,
+    AskGuards,
     CallModel,
     Effect,
     LoadSections,
@@ -52,6 +54,7 @@ __all__ = [
     "RUN_EVENTS",
     "SHOWS",
     "TEXT_TYPES",
+    "AskGuards",
     "CallModel",
     "CallSuspended",
     "Cursor",
@@ -74,10 +77,13 @@ __all__ = [
     "ToolUse",
     "TurnSection",
     "Undecided",
+    "Verdict",
     "Workers",
     "adapter_spec",
     "adapter_specs",
     "cache_safe_routes",
+    "call_async",
+    "call_sync",
     "closing_resources",
     "closing_resources_async",
     "edited_arguments",

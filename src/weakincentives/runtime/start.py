@@ -10,6 +10,7 @@ from weakincentives.prompt import SectionPath
 from weakincentives.runtime import events
 from weakincentives.runtime.approval import is_waiting, waiting_calls
 from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.guards import pass_words
 from weakincentives.runtime.messages import (
     INSTRUCTIONS,
     PROMPT_TEXT,
@@ -60,6 +61,7 @@ class RunStart:
     beginning: Beginning
     removed: Sequence[str] | None = None
     _unloadable: dict[SectionPath, Exception] = field(default_factory=dict)
+    _guarded: bool = True
 
     def begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Begin, and return the calls that are still to be made."""
@@ -101,8 +103,18 @@ class RunStart:
             presentation.keep_loaded(self.context.resources)
 
     def skip_loading(self) -> None:
-        """Leave sections that are not loaded yet as they are."""
+        """Leave sections that are not loaded yet as they are, and ask no guard."""
+        self._guarded = False
         self._unloadable = {node.path: LookupError() for node in self.context.presentation.outline.late}
+
+    def pass_message(self) -> Generator[Effect, Any, None]:
+        """Have the guards pass the next message of a conversation, before anything else happens."""
+        context, run = self.context, self.context.session[Run].latest()
+        if run is None or not self._guarded or not context.has_guards:
+            return
+        context.scope.conversation_id = run.conversation_id
+        self._resume_presentation(run.as_new(context.scope.run_id))
+        (context.message,) = yield from pass_words(context, [context.message], always=True)
 
     def load_sections(self) -> Generator[Effect, Any, None]:
         """Load open sections whose tools are not known yet; what they add may include more such sections."""
@@ -166,8 +178,13 @@ class RunStart:
         view = context.view
         rendered = context.prompt.template.rendered(view)
         self.tools.check_hosted(view)
-        others = [m for m in spoken if (m.role, m.kind) != ("user", PROMPT_TEXT)]
-        context.adapter.check_parts(rendered.user_parts, others)
+        said = [m for m in spoken if (m.role, m.kind) != ("user", PROMPT_TEXT)]
+        context.adapter.check_parts(rendered.user_parts, said)
+        turn = user_message(rendered.user_parts, kind=PROMPT_TEXT) if rendered.user_text else None
+        if self._guarded and context.has_guards:
+            given = [turn, context.message, *([] if goes_on else kept)]
+            turn, context.message, *others = yield from pass_words(context, given, always=not same_run)
+            kept = kept if goes_on else [message for message in others if message is not None]
         context.run = self._run_after(before, kept, same_run=same_run)
         self.tools.begin(view)
         # Messages that were added since are put after those of the loop.
@@ -178,7 +195,6 @@ class RunStart:
         if before is None:
             self.notices.record_first_opened(view)
         self._add_prompt(rendered.system_text)
-        turn = user_message(rendered.user_parts, kind=PROMPT_TEXT) if rendered.user_text else None
         if turn is not None:
             context.scope.given[turn.kind] = turn
         context.transcript.say(*with_prompt_message(kept, turn, restarts=before is not None))
@@ -228,6 +244,7 @@ class RunStart:
     def _next_message(self, run: Run) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Continue the conversation of an earlier run, under a new run id."""
         context = self.context
+        yield from self.pass_message()
         answers = self._answers_before(context.session[Message].view())
         yield from self._continue(run.as_new(context.scope.run_id, answers), continues=run)
         context.add_message()

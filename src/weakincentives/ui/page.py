@@ -1,7 +1,8 @@
 """The part of a run that a page may see: the events of a stream, or of stored messages, without anything internal.
 
 The encoders of the protocols get these events alone. Texts of sections and results, errors, and the reasons of restarts
-never reach them; of a result, and of the effects of a call that waits, they get what `show` lets through.
+never reach them; of a result, and of the effects of a call that waits, they get what `show` lets through, and of
+errors the messages of guards.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from weakincentives.content import Part, Text
-from weakincentives.errors import OutputParseError, SerdeError
+from weakincentives.errors import GuardRefusedError, OutputParseError, SerdeError
 from weakincentives.prompt import StructuredOutputConfig, parse_structured_output
 from weakincentives.runtime import (
     ApprovalNeeded,
@@ -71,6 +72,11 @@ class Failed:
     """The exchange failed; the sentence is for anyone to read."""
 
     sentence: str = FAILED
+
+
+def failure(error: BaseException) -> Failed:
+    """The end of an exchange that failed: a guard's own message is for the user, no other error is."""
+    return Failed(error.message or FAILED) if isinstance(error, GuardRefusedError) else Failed()
 
 
 PageEvent = (

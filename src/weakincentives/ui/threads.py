@@ -20,7 +20,7 @@ from weakincentives.prompt import Tool
 from weakincentives.runtime import Completed, Conversation, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish
 from weakincentives.session import Snapshot
-from weakincentives.ui.page import FAILED, Failed
+from weakincentives.ui.page import Failed, failure
 from weakincentives.ui.questions import Show, check_show, known_id
 from weakincentives.ui.requests import (
     BEHIND,
@@ -381,7 +381,7 @@ class Threads:
                         exchange.put(event)
         except (Exception, SystemExit) as error:
             logger.warning("An exchange of thread %r failed", thread.key, exc_info=error)
-            last = Failed(FAILED)
+            last = failure(error)
         finally:
             last = await self._stored(thread, chat) or last
             if last is not None:

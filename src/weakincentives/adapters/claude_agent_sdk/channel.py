@@ -245,6 +245,7 @@ class Conversation:
         self._begun_with: ModelRequest | None = None
         self._known_tools: dict[str, str] = {}
         self._known: Sequence[Message] = ()
+        self._answered = ""
         self._dropped = False
         self._spent = TokenUsage()
         self._retries = 0
@@ -264,8 +265,8 @@ class Conversation:
             and (first.output, first.settings) == (request.output, request.settings)
             and first.tools == request.tools[: len(first.tools)]
             and len(known) < len(request.messages)
-            # An answer that was taken back is still in the CLI.
-            and request.messages[len(known)].role == "assistant"
+            # An answer that was taken back or replaced is still in the CLI.
+            and (request.messages[len(known)].role, request.messages[len(known)].text) == ("assistant", self._answered)
             and extends(request.messages, known)
         )
 
@@ -277,7 +278,9 @@ class Conversation:
                 await self._start(request)
             else:
                 await self._continue(request)
-            return await self._reply(request, on_delta)
+            reply = await self._reply(request, on_delta)
+            self._answered = reply.text
+            return reply
         except sdk.ClaudeSDKError as error:
             # Not from the SDK's error, whose text may contain a key.
             raise self._failure(request, str(error)) from None

@@ -1,0 +1,273 @@
+"""Guards at work: which of them hold now, what they are asked, and what follows from their outcomes together."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import lru_cache, partial
+from typing import Any, Literal
+
+from weakincentives._display import shortened
+from weakincentives._frozen import quick_init
+from weakincentives.errors import DeadlineExceededError, GuardRefusedError, callers_traceback
+from weakincentives.prompt import Guard, SectionVisibility, ToolContext
+from weakincentives.prompt.guards import OUTCOMES, Hook, Replace
+from weakincentives.runtime.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
+from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.events import GuardDecided
+from weakincentives.runtime.history import RunHistory, run_history
+from weakincentives.runtime.messages import AskGuards, Effect, Message
+from weakincentives.runtime.runs import Toolbox
+
+logger = logging.getLogger("weakincentives.runtime")
+
+Strength = Literal["allow", "ask", "retry", "refuse", "stop"]
+_ORDER: tuple[Strength, ...] = ("stop", "refuse", "retry", "ask")
+_ABOUT = {"before_run": "the user's words", "before_answer": "the answer"}
+
+
+@quick_init
+@dataclass(frozen=True, slots=True)
+class GuardContext(ToolContext):
+    """The context of a guard's hook: session, files, params and limits of the run, as tools have them.
+
+    `output` is the typed answer in `before_answer`.
+    """
+
+    _: KW_ONLY
+    run_id: str = ""
+    output: Any = None
+
+    @property
+    def history(self) -> RunHistory:
+        """The run so far: its turns, the sections that were open, and the tools that were called."""
+        return run_history(self.session, self.run_id)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardOutcome:
+    """The outcome of one guard that did not simply allow; `failed` says that the guard itself failed."""
+
+    guard: str
+    outcome: str
+    message: str = ""
+    failed: bool = False
+
+
+@quick_init
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The outcomes of all guards of a hook; `value` is what it is about, after their replacements."""
+
+    value: Any
+    outcomes: tuple[GuardOutcome, ...] = ()
+
+    @property
+    def strongest(self) -> Strength:
+        """The outcome that counts: stop, then refuse, retry, ask, allow."""
+        if not self.outcomes:
+            return "allow"
+        found = {each.outcome for each in self.outcomes}
+        return next((strength for strength in _ORDER if strength in found), "allow")
+
+    @property
+    def refuses(self) -> bool:
+        return self.strongest in ("stop", "refuse")
+
+    @property
+    def replaced(self) -> bool:
+        return any(each.outcome == "replace" for each in self.outcomes)
+
+    @property
+    def message(self) -> str:
+        """The texts of the guards whose outcome counts."""
+        return "\n".join(each.message for each in self._counting)
+
+    @property
+    def guards(self) -> str:
+        """The names of the guards whose outcome counts."""
+        return ", ".join(dict.fromkeys(each.guard for each in self._counting))
+
+    @property
+    def _counting(self) -> list[GuardOutcome]:
+        strongest = self.strongest
+        return [each for each in self.outcomes if each.outcome == strongest]
+
+    def error(self, hook: Hook, prompt_name: str) -> GuardRefusedError:
+        """The error that ends the run; it has the guards' own texts, unless a guard failed."""
+        did = "stopped" if self.strongest == "stop" else f"refused {_ABOUT.get(hook, 'a call')} of"
+        texts = [each.message for each in self._counting if not each.failed]
+        return GuardRefusedError(
+            f"{self.guards} {did} '{prompt_name}': {self.message}",
+            message="\n".join(texts),
+            guard=self.guards,
+            hook=hook,
+            prompt_name=prompt_name,
+        )
+
+
+def held_guards(context: RunContext, hook: Hook, tool_name: str = "") -> Sequence[Guard]:
+    """The guards with this hook that hold now: the template's, those of open sections, and those of runs around it."""
+    guards: Sequence[Guard] = context.prompt.template.guards_by_hook[hook]
+    if nodes := context.presentation.outline.guarded:
+        view = context.view
+        opened = [node for node in nodes if view.visibility_of(node) is SectionVisibility.FULL]
+        guards = [*guards, *(guard for node in opened for guard in node.section.guards if guard.has(hook))]
+    if tool_name and context.scope.outer is not None:
+        guards = [*held_guards(context.scope.outer, hook, tool_name), *guards]
+    if not guards or not tool_name:
+        return guards
+    return [guard for guard in guards if not guard.tools or tool_name in guard.tools]
+
+
+class Inquiry:
+    """One hook that is asked of each guard in turn, each with the value that the one before has left.
+
+    `arguments` gives the hook's arguments for a value, and the typed output. `accept` gives the value after a
+    replacement, and raises if that does not fit.
+    """
+
+    def __init__(
+        self,
+        context: RunContext,
+        hook: Hook,
+        value: Any,
+        *,
+        arguments: Callable[[Any], tuple[tuple[Any, ...], Any]] = lambda value: ((value,), None),
+        accept: Callable[[Any], Any],
+        call_id: str = "",
+    ) -> None:
+        self.context = context
+        self.hook: Hook = hook
+        self.value = value
+        self.call_id = call_id
+        self._arguments = arguments
+        self._accept = accept
+        self._outcomes: list[GuardOutcome] = []
+        self._late = False
+        self._known: GuardContext | None = None
+
+    def steps(self, guards: Sequence[Guard]) -> Generator[Step, Any, Verdict]:
+        """Ask the guards; raises if the run's deadline has passed meanwhile."""
+        deadline = self.context.scope.meter.deadline
+        left = None if deadline is None else max(0.0, deadline.remaining().total_seconds())
+        yield TimedCalls([self._call(guard, left) for guard in guards])
+        if self._late and deadline is not None and deadline.expired:
+            name = self.context.prompt.name
+            problem = f"The deadline of prompt '{name}' passed while its guards were asked."
+            raise DeadlineExceededError(problem, prompt_name=name, phase="guard")
+        return Verdict(self.value, tuple(self._outcomes))
+
+    def ask(self, guards: Sequence[Guard]) -> Generator[Effect, Any, Verdict]:
+        """Ask the guards outside of a tool call, as an effect of the loop."""
+        verdict: Verdict = yield AskGuards(self.hook, partial(self.steps, guards))
+        self.record(verdict)
+        return verdict
+
+    def record(self, verdict: Verdict) -> None:
+        """Record the outcomes as events."""
+        for each in verdict.outcomes:
+            self.context.emit(
+                GuardDecided,
+                guard=each.guard,
+                hook=self.hook,
+                outcome=each.outcome,
+                message=each.message,
+                call_id=self.call_id,
+            )
+
+    def _call(self, guard: Guard, left: float | None) -> TimedCall:
+        seconds = guard.timeout if left is None else min(guard.timeout, left)
+        hook = getattr(guard, self.hook)
+        is_async = _is_async(getattr(hook, "__func__", hook))
+        return TimedCall(partial(self._ask, hook), seconds, partial(self._settle, guard), is_async=is_async)
+
+    def _ask(self, hook: Callable[..., Any]) -> Any:
+        given, output = self._arguments(self.value)
+        return hook(*given, context=self._guard_context(output))
+
+    def _guard_context(self, output: Any) -> GuardContext:
+        context, known = self.context, self._known
+        if known is not None and known.output is output:
+            return known
+        self._known = GuardContext(
+            session=context.session,
+            resources=context.resources,
+            prompt=context.prompt,
+            call_id=self.call_id,
+            deadline=context.scope.meter.deadline,
+            budget=context.scope.meter.budget,
+            presentation=context.presentation,
+            run_id=context.scope.run_id,
+            output=output,
+        )
+        return self._known
+
+    def _settle(self, guard: Guard, outcome: Any, error: BaseException | None) -> None:
+        if error is not None:
+            self._late = self._late or isinstance(error, HandlerTimeout)
+            self._fail(guard, error)
+        elif outcome is None:
+            pass
+        elif not isinstance(outcome, OUTCOMES[self.hook]):
+            names = ", ".join(each.__name__ for each in OUTCOMES[self.hook])
+            given = shortened(repr(outcome), 100)
+            self._fail(guard, TypeError(f"{self.hook} must return None or one of {names}, got {given}"))
+        elif not isinstance(outcome, Replace):
+            self._outcomes.append(GuardOutcome(guard.name, outcome.kind, outcome.message))
+        else:
+            try:
+                self.value = self._accept(outcome.value)
+            except Exception as problem:
+                self._fail(guard, problem)
+            else:
+                self._outcomes.append(GuardOutcome(guard.name, "replace"))
+
+    def _fail(self, guard: Guard, error: BaseException) -> None:
+        """A guard that failed has refused."""
+        if isinstance(error, HandlerTimeout):
+            problem = f"Guard '{guard.name}' did not decide within {guard.timeout:g} s."
+            logger.warning("%s", problem)
+        else:
+            problem = f"Guard '{guard.name}' failed: {type(error).__name__}: {error}"
+            logger.warning("%s", problem, exc_info=(type(error), error, callers_traceback(error)))
+        self._outcomes.append(GuardOutcome(guard.name, "refuse", problem, failed=True))
+
+
+_is_async = lru_cache(maxsize=256)(inspect.iscoroutinefunction)
+
+
+def pass_words(
+    context: RunContext, messages: Sequence[Message | None], *, always: bool
+) -> Generator[Effect, Any, list[Message | None]]:
+    """The user's messages as the guards let them pass, each asked about once; `always` asks even without words."""
+    guards, passed = held_guards(context, "before_run"), context.scope.passed
+    words = [message.text for message in messages if message is not None] or ([""] if always else [])
+    for text in words if guards else ():
+        if text in passed:
+            continue
+
+        def accept(given: Any, text: str = text) -> str:
+            if not isinstance(given, str) or not given or not text:
+                raise TypeError(f"Replace takes the user's words as text, got {shortened(repr(given), 100)}")
+            return given
+
+        verdict = yield from Inquiry(context, "before_run", text, accept=accept).ask(guards)
+        if verdict.refuses:
+            context.message = None
+            raise verdict.error("before_run", context.name)
+        passed.update({text: verdict.value, verdict.value: verdict.value})
+    return [each and each.with_text(passed.get(each.text, each.text)) for each in messages]
+
+
+def warn_of_unmatched(context: RunContext, toolbox: Toolbox) -> None:
+    """Warn of guards that name a tool which the prompt does not have, and which was never offered."""
+    outline = context.presentation.outline
+    guards = (*context.prompt.template.guards, *(guard for node in outline.guarded for guard in node.section.guards))
+    for guard in guards:
+        for name in guard.tools:
+            if toolbox.get(name) is None and all(tool.name != name for node in outline.nodes for tool in node.tools):
+                message = "Guard '%s' of '%s' names the tool '%s', which no section has offered in this run."
+                logger.warning(message, guard.name, context.name, name)
