@@ -16,7 +16,8 @@ INTRODUCTION = """\
 
 `wink COMMAND --help` prints the same in the terminal. Prompts and agents are given as `module:variable`; the working
 directory is searched first. Data goes to stdout, progress to stderr. Exit codes: 0 done, 1 the run failed or something
-was found, 2 wrong usage, 130 interrupted. Colour is used on terminals only, never with `NO_COLOR`.
+was found, 2 wrong usage, 3 calls wait for a person's decision, 130 interrupted. Colour is used on terminals only, never
+with `NO_COLOR`.
 
 Where an option names a variable such as `[WINK_STORE]`, its default comes from that environment variable, then from
 `[tool.wink]` in `pyproject.toml`, then from `~/.config/wink/config.toml`. For completion of commands, options,

@@ -172,6 +172,19 @@ def test_a_base_that_changed_makes_the_handler_run_again_and_the_person_is_asked
     assert OUTSIDE == ["pay 5", "undone", "pay 5"]
 
 
+@pytest.mark.parametrize("decision", [Deny("no"), Answer("later")], ids=["deny", "answer"])
+def test_an_edited_call_that_does_not_happen_says_nothing_of_its_arguments(decision: Any) -> None:
+    prompt, session = prompt_with("effects"), Session()
+    model = ScriptedAdapter([call("pay", amount=5), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    (again,) = run(prompt, model, session=session, decisions={pending.call_id: Edit({"amount": 7})}).pending
+    assert again.edited
+    run(prompt, model, session=session, decisions={pending.call_id: decision})
+    told = {Deny: "A person denied this call: no", Answer: "later"}[type(decision)]
+    assert model.requests[-1].messages[-1].text == told
+    assert state(session) == BEFORE
+
+
 def test_a_pending_call_survives_its_process() -> None:
     prompt, session = prompt_with("effects"), Session()
     (pending,) = run(prompt, ScriptedAdapter([call("pay", amount=5)]), session=session).pending

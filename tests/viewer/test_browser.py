@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.durable.fleet import PATIENCE, until
+from tests.durable.payer import Bill, Payer
 from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
@@ -386,6 +388,35 @@ def test_a_durable_run_can_be_opened_from_the_list(tmp_path: Path, open_page: Op
         page.locator(".run-row:not(.head) a").click()
         expect(page.locator(".answer")).to_have_text("Three.")
         expect(page).to_have_url(re.compile("#/run/desk%2Forder%201%2F2/turn/1"))
+        page.close()
+
+
+def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_command(
+    tmp_path: Path, open_page: Open
+) -> None:
+    payer = Payer(tmp_path)
+    with record(tmp_path / "runs.db"), payer.loop() as loop:
+        loop.start()
+        loop.submit(Bill("effects", (5,)), key="bill")
+        until(lambda: loop.questions("bill"), "the question")
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        page.get_by_role("button", name="Waiting").click()
+        page.locator(".run-row:not(.head) a").click()
+        expect(page.locator(".answer")).to_have_text("waits for a decision")
+        expect(page.locator(".call.waiting header")).to_have_text("paywaits for a person")
+        expect(page.locator(".call.waiting .line").first).to_have_text('pay({"amount": 5})')
+        expect(page.locator(".call.waiting .line.new").first).to_have_text("+paid 5")
+        expect(page.locator(".ended")).to_contain_text("wink work questions payer/bill")
+        with payer.loop() as loop:
+            loop.approve("bill", "c1")
+            with record(tmp_path / "runs.db"):
+                loop.start()
+                loop.result("bill", timeout=PATIENCE)
+        page.reload()
+        expect(page.locator(".answer")).to_contain_text("paid 5")
+        page.goto(f"{viewer.url}#/run/payer%2Fbill/turn/1")
+        expect(page.locator(".ended")).to_have_text("Waited for a decisionpay")
         page.close()
 
 

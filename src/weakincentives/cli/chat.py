@@ -1,8 +1,10 @@
 """Talk to a prompt in the terminal; answers appear as they are written.
 
 Every conversation is recorded. Lines that begin with / are commands, which /help lists. Ctrl-C stops an answer, Ctrl-D
-leaves. On a wide terminal the margin has one mark for each section: closed, read, or open. In a pipe each line of stdin
-is a message, answers go to stdout, and everything else goes to stderr.
+leaves. On a wide terminal the margin has one mark for each section: closed, read, or open. If a call needs approval,
+you are asked about it; Ctrl-C leaves that for later. In a pipe each line of stdin is a message, answers go to stdout,
+and everything else goes to stderr; calls that need approval are named there, and wait. If calls still wait at the end,
+the exit code is 3.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from typing import Any
 
 from weakincentives._display import Table, cell_width, shortened
 from weakincentives.cli import selection
+from weakincentives.cli.approval import Asker, Continuation, resumed
 from weakincentives.cli.output import (
     UsageError,
     did_you_mean,
@@ -38,6 +41,7 @@ from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverri
 from weakincentives.runtime import (
     Completed,
     Conversation,
+    Decisions,
     Exposure,
     ModelCalled,
     PromptRendered,
@@ -46,14 +50,15 @@ from weakincentives.runtime import (
     ToolInvoked,
     run_history,
 )
-from weakincentives.runtime.spi import Run
-from weakincentives.session import Session, Snapshot
+from weakincentives.runtime.spi import DecisionError
+from weakincentives.session import Session
 
 MIN_TEXT = 60
 MAX_MARGIN = 40
 COMMANDS = {
     "/open KEY": "show a section in full from the next message on",
     "/why [KEY]": "what the model has of each section, and why",
+    "/decide": "ask again about the calls that wait for your decision",
     "/new": "start a new conversation with the same prompt",
     "/view": "open this conversation in the browser",
     "/save FILE": "write the conversation as Markdown (.md), or as JSON for --resume",
@@ -71,17 +76,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     prompt = selection.selected_prompt(arguments)
-    session = Session()
     opened = selection.opened(arguments, prompt)
-    if arguments.resume:
-        saved = Snapshot.from_json(Path(arguments.resume).read_bytes(), types=[object], lenient=True)
-        session.restore(saved)
-        for problem in saved.problems:
-            progress(f"left out of {arguments.resume}: {problem}")
-        last = session[Run].latest()
-        if last is not None and (last.prompt_ns, last.prompt_key) != (prompt.ns, prompt.key):
-            other = f"{last.prompt_ns}/{last.prompt_key}"
-            progress(f"{arguments.resume} is a conversation with {other}, not {prompt.ns}/{prompt.key}")
+    session = resumed(arguments.resume, prompt) if arguments.resume else Session()
     recording = recorder(arguments.record)
     adapter = make_adapter(arguments)
 
@@ -91,17 +87,26 @@ def run(arguments: argparse.Namespace) -> int:
         return Conversation(prompt, adapter=adapter, session=session)
 
     with recording or nullcontext(), ExitStack() as stack:
-        return Chat(begin, "" if recording is None else runs_file(arguments.record), stack).talk(session)
+        file = "" if recording is None else runs_file(arguments.record)
+        return Chat(begin, file, stack, Continuation(file, arguments)).talk(session)
 
 
 class Chat:
     """A conversation between a person at a terminal, or lines from a pipe, and a model."""
 
-    def __init__(self, begin: Callable[[Session], Conversation[Any]], file: str, stack: ExitStack) -> None:
+    def __init__(
+        self,
+        begin: Callable[[Session], Conversation[Any]],
+        file: str,
+        stack: ExitStack,
+        continuation: Continuation,
+    ) -> None:
         self._conversations = stack.enter_context(ExitStack())
         self._begin = begin
         self._file = file
         self._stack = stack
+        self._continuation = continuation
+        self._asker = Asker(sys.stdout)
         self._viewer = ""
         self._failed = False
 
@@ -113,7 +118,8 @@ class Chat:
     def talk(self, session: Session) -> int:
         self._start(session)
         self._greet()
-        while (line := self._read()) is not None:
+        line: str | None = "/decide" if self._chat.pending else self._read()
+        while line is not None:
             try:
                 if line.startswith("/"):
                     if line.split()[0] in ("/quit", "/exit"):
@@ -121,11 +127,15 @@ class Chat:
                     self._command(*line.split(maxsplit=1))
                 elif line.strip():
                     self._ask(line)
+                    self._ask_person()
             except (WinkError, ImportError) as error:
                 self._screen.end()
                 self._failed = True
                 new = " /new starts a new conversation." if isinstance(error, ContextOverflowError) else ""
                 print_error(f"wink: {'' if isinstance(error, UsageError) else f'{type(error).__name__}: '}{error}{new}")
+            line = self._read()
+        if self._chat.pending:
+            return self._continuation.report(self._chat.pending)
         return int(self._failed and not self._screen.interactive)
 
     def _greet(self) -> None:
@@ -155,13 +165,35 @@ class Chat:
             print_line("\n(Ctrl-D or /quit leaves)", style="2")
             return ""
 
-    def _ask(self, message: str) -> None:
+    def _decide(self, _: str) -> None:
+        if not self._chat.pending:
+            raise UsageError("no call waits for a decision")
+        self._ask_person()
+
+    def _ask_person(self) -> None:
+        """Ask about the calls that wait, one after the other, and go on with each decision."""
+        while pending := self._chat.pending:
+            self._continuation.update(self._chat.session)
+            if not self._asker.attended:
+                self._continuation.report(pending, Asker(sys.stderr))
+                return
+            decision = self._asker.ask(pending[0], len(pending) - 1)
+            if decision is None:
+                calls = plural(len(pending), "call")
+                self._screen.line(f"waits   {calls}; /decide asks again, and a message goes on without", "33")
+                return
+            try:
+                self._ask(None, {pending[0].call_id: decision})
+            except DecisionError as error:
+                print_error(f"wink: {error}")
+
+    def _ask(self, message: str | None, decisions: Decisions | None = None) -> None:
         started, screen = time.monotonic(), self._screen
         # A typed answer may be rejected and written again, so only the final one is shown.
         typed = self._chat.prompt.template.structured_output is not None
         unsubscribe = self._chat.session.observe(screen.event)
         try:
-            with self._chat.stream(message) as events:
+            with self._chat.stream(message, decisions=decisions) as events:
                 for event in events:
                     if isinstance(event, TextDelta) and not typed:
                         screen.write(event.text)
@@ -170,7 +202,8 @@ class Chat:
                             screen.write(event.response.text)
                         turns, tokens = plural(event.response.turns, "turn"), event.response.usage.total_tokens
                         screen.end()
-                        screen.line(f"done    {turns}, {tokens:,} tokens, {time.monotonic() - started:.1f} s", "2")
+                        if not event.response.pending:
+                            screen.line(f"done    {turns}, {tokens:,} tokens, {time.monotonic() - started:.1f} s", "2")
         except KeyboardInterrupt:
             screen.end()
             screen.line("stopped; what was said so far stays in the conversation", "33")
@@ -178,11 +211,13 @@ class Chat:
                 raise
         finally:
             unsubscribe()
+            self._continuation.update(self._chat.session)
 
     def _command(self, name: str, argument: str = "") -> None:
         commands = {
             "/open": self._open,
             "/why": self._why,
+            "/decide": self._decide,
             "/new": self._new,
             "/view": self._view,
             "/save": self._save,
@@ -216,6 +251,9 @@ class Chat:
             print_line("all others are summaries, as declared", style="2")
 
     def _new(self, _: str) -> None:
+        if self._chat.pending:
+            self._continuation.report(self._chat.pending)
+            self._continuation.leave()
         self._start(Session())
         self._screen.line("new     conversation", "2")
 

@@ -4,8 +4,8 @@ A command's module has `configure(parser)`, which adds its arguments, and `run(a
 its docstring is the command's description. In a module with several commands, they are `configure_NAME` and `run_NAME`,
 and the description is the constant `NAME`.
 
-Exit codes: 0 success; 1 the run failed or a check found problems; 2 usage error; 130 interrupted. Data goes to stdout,
-progress and errors to stderr.
+Exit codes: 0 success; 1 the run failed or a check found problems; 2 usage error; 3 calls wait for a person's decision;
+130 interrupted. Data goes to stdout, progress and errors to stderr.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def dispatch(words: Sequence[str]) -> int:
 
 def run(name: str, words: Sequence[str]) -> int:
     try:
-        return load(name).run(parsed(parser(name), words))
+        arguments = parsed(parser(name), words)
+        arguments.words = [name, *words]
+        return load(name).run(arguments)
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:

@@ -43,9 +43,10 @@ def stdin() -> TextIO:
     return sys.stdin
 
 
-def print_line(text: str = "", *, end: str = "\n", style: str = "") -> None:
-    """Print untrusted text to stdout, made printable; `style` is an escape sequence code, such as "1" for bold."""
-    print(_styled(printable(text), style, sys.stdout), end=end, flush=True)
+def print_line(text: str = "", *, end: str = "\n", style: str = "", stream: TextIO | None = None) -> None:
+    """Print untrusted text, to stdout by default, made printable; `style` is an escape code, such as "1" for bold."""
+    target = stream or sys.stdout
+    print(_styled(printable(text, stream=target), style, target), end=end, file=target, flush=True)
 
 
 def print_error(message: str) -> None:
@@ -115,6 +116,24 @@ def print_table(table: Table, *, styles: Mapping[str, str] | None = None) -> Non
 def terminal_width() -> int | None:
     """The width of the terminal in columns; None if stdout is a file or pipe."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def in_editor(text: str, name: str, otherwise: str) -> str:
+    """The text after the user has changed it in the editor of `VISUAL` or `EDITOR`, in a private file of this name."""
+    import subprocess
+    import tempfile
+    from pathlib import Path
+    from shlex import split
+
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    with tempfile.TemporaryDirectory() as folder:
+        draft = Path(folder) / name
+        draft.write_text(text + "\n", encoding="utf-8")
+        try:
+            subprocess.run([*split(editor), str(draft)], check=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            raise UsageError(f"the editor {editor!r} failed ({error}); set EDITOR, or {otherwise}") from None
+        return draft.read_text(encoding="utf-8").strip("\n")
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

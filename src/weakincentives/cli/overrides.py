@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
-import subprocess
-import tempfile
 from pathlib import Path
 from typing import Any
 
-from weakincentives.cli.output import UsageError, print_json, print_line, progress, stdin
+from weakincentives.cli.output import UsageError, in_editor, print_json, print_line, progress, stdin
 from weakincentives.cli.selection import add_store_option, named_prompt, open_store
 from weakincentives.prompt import SectionVisibility
 from weakincentives.prompt.overrides import (
@@ -241,15 +238,6 @@ def _new_text(before: str, source: str | None) -> str:
             return Path(source).read_text(encoding="utf-8").strip("\n")
         except (OSError, UnicodeDecodeError) as error:
             raise UsageError(f"--from {source}: {error}") from None
-    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
-    if not editor and not stdin().isatty():
+    if not (os.environ.get("VISUAL") or os.environ.get("EDITOR") or stdin().isatty()):
         raise UsageError("there is no terminal to edit in; pass --from FILE, or --from - for stdin")
-    editor = editor or "vi"
-    with tempfile.TemporaryDirectory() as folder:
-        draft = Path(folder) / "override.md"
-        draft.write_text(before + "\n", encoding="utf-8")
-        try:
-            subprocess.run([*shlex.split(editor), str(draft)], check=True)
-        except (OSError, subprocess.CalledProcessError) as error:
-            raise UsageError(f"the editor {editor!r} failed ({error}); set EDITOR, or use --from FILE") from None
-        return draft.read_text(encoding="utf-8").strip("\n")
+    return in_editor(before, "override.md", "use --from FILE")

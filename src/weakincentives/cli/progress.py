@@ -13,9 +13,11 @@ from typing import Any
 from weakincentives._display import shortened
 from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
 from weakincentives.runtime import (
+    CallDecided,
     HostedToolInvoked,
     Message,
     ModelCalled,
+    PendingCall,
     PromptChanged,
     PromptRendered,
     RunEnded,
@@ -69,21 +71,29 @@ def print_story(event: Any, *, asked: str = "") -> None:
     if text and not (asked and question_in(event) == asked):
         failed = text.startswith("failed") or (isinstance(event, ToolInvoked) and not event.success)
         style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
-        told = text[LABEL:] if isinstance(event, Message) else shortened(text[LABEL:], MAX_RESULT)
-        print_labelled(text[:LABEL], told, style)
+        whole = isinstance(event, Message | PendingCall)
+        told = text[LABEL:] if whole else shortened(text[LABEL:], MAX_RESULT)
+        print_labelled(text[:LABEL], told, diff_style if isinstance(event, PendingCall) else style)
     if isinstance(event, Message) and (source := _quoted(event)):
         print_labelled(source[:LABEL], source[LABEL:], STYLES["quoted"])
 
 
-def print_labelled(label: str, text: str, style: str = "") -> None:
-    """Print text beside its label, wrapped on a terminal."""
+def print_labelled(label: str, text: str, style: str | Callable[[str], str] = "") -> None:
+    """Print text beside its label, wrapped on a terminal, unless the style depends on the line, as that of a diff."""
     width = terminal_width()
     lines = printable(text).split("\n")
-    if width is not None:
+    if width is not None and isinstance(style, str):
         room = max(min(width, 120) - LABEL, 20)
         lines = [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
     for index, line in enumerate(lines):
-        print_line(f"{label if index == 0 else '':{LABEL}}{line}".rstrip(), style=style)
+        shown = f"{label if index == 0 else '':{LABEL}}{line}".rstrip()
+        print_line(shown, style=style if isinstance(style, str) else style(line))
+
+
+def diff_style(line: str) -> str:
+    """The style of a line of a question: green and red for what is added and removed."""
+    marks = {"+": "32", "-": "31", "@": "36"}
+    return "1" if line.startswith(("+++ ", "--- ")) else marks.get(line[:1], "")
 
 
 def print_spent(
@@ -144,6 +154,11 @@ def _changed(did: str, event: ToolsInjected | ToolsWithdrawn) -> str:
     return f"tools   {did} {', '.join(event.tool_names)}{section}"
 
 
+def _decided(event: CallDecided) -> str:
+    by = f" by {event.by}" if event.by else ""
+    return f"decided {_DECISIONS.get(event.decision, event.decision)}{by}{f': {event.reason}' if event.reason else ''}"
+
+
 def _ended(event: RunEnded) -> str:
     """How an attempt ended; an answer and a halt are shown by their own messages."""
     match event.status:
@@ -153,18 +168,28 @@ def _ended(event: RunEnded) -> str:
             return f"failed  {event.error}: {event.reason}"
         case "stopped":
             return "stopped by the caller"
+        case "waiting":
+            return f"waits   for a decision about {event.reason}"
         case "suspended":
             return f"left    {event.reason}"
         case _:
             return ""
 
 
+_DECISIONS = {
+    "approve": "approved",
+    "deny": "denied",
+    "edit": "edited the arguments",
+    "answer": "answered in place of the call",
+    "undecided": "not at all: the user went on",
+}
 FORMATTERS: Mapping[type, Callable[[Any], str]] = {
     PromptRendered: _rendered,
     ModelCalled: _called,
     ToolInvoked: _invoked,
     ToolsInjected: lambda event: _changed("added", event),
     ToolsWithdrawn: lambda event: _changed("withdrew", event),
+    CallDecided: _decided,
     RunEnded: lambda event: _ended(event) if event.status == "restarted" else "",
     Message: lambda event: _quoted(event),
 }
@@ -209,6 +234,7 @@ def _item(event: Message, kind: str) -> Mapping[str, Any]:
 STORY: Mapping[type, Callable[[Any], str]] = {
     **FORMATTERS,
     Message: _said,
+    PendingCall: lambda event: f"asks    {event.text}",
     HostedToolInvoked: lambda event: f"tool    {event.name} was run by the provider",
     PromptChanged: lambda event: (
         f"prompt  changed: {', '.join(event.changed_sections + event.removed_sections + event.removed_tools)}"
@@ -217,4 +243,5 @@ STORY: Mapping[type, Callable[[Any], str]] = {
 }
 _BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
 STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}
-STYLES |= {"stopped": _YELLOW, "prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM}
+STYLES |= dict.fromkeys(("stopped", "decided", "waits", "asks"), _YELLOW)
+STYLES |= {"prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM}

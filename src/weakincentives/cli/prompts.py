@@ -6,26 +6,39 @@
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from weakincentives.cli import selection
 from weakincentives.cli.commands import number, tag
-from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_text, progress, terminal_width
+from weakincentives.cli.output import (
+    UsageError,
+    plural,
+    print_error,
+    print_json,
+    print_line,
+    print_text,
+    progress,
+    terminal_width,
+)
 from weakincentives.cli.recordings import add_record_option, recorder
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import AnyTool, SetVisibilityOverride
 from weakincentives.serde import dump, encode
 
 if TYPE_CHECKING:
-    from weakincentives.runtime import PromptResponse
+    from weakincentives.cli.approval import Asker, Continuation
+    from weakincentives.runtime import Conversation, PromptResponse
     from weakincentives.session import Session
 
 RUN = """\
 Run a prompt on a model and print its answer.
 
-Structured output is printed as JSON; progress goes to stderr.
+Structured output is printed as JSON; progress goes to stderr. If a call needs approval, you are asked on the terminal,
+with what the call would change. Without a terminal the call is named on stderr with the command that continues the run,
+and the exit code is 3.
 """
 RENDER = "Print a prompt exactly as a model would first see it."
 EXPLAIN = "Show what a run would show, hide and cost before you run it."
@@ -52,6 +65,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a tag of the run, for `wink runs list --where`; may be repeated",
     )
+    parser.add_argument("--resume", metavar="FILE", help="go on with a run that waits for a decision")
     add_record_option(parser)
     parser.add_argument("--no-record", action="store_true", help="record nothing")
     parser.add_argument("--quiet", "-q", action="store_true", help="print no progress")
@@ -59,6 +73,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run_run(arguments: argparse.Namespace) -> int:
+    from weakincentives.cli.approval import Asker, Continuation, resumed
     from weakincentives.cli.progress import reporting
     from weakincentives.runtime import Conversation
     from weakincentives.session import Session
@@ -70,17 +85,24 @@ def run_run(arguments: argparse.Namespace) -> int:
         session = Session(tags=dict(arguments.run_tag))
     except ValueError as error:
         raise UsageError(f"--run-tag: {error}") from None
+    if arguments.resume:
+        session.restore(resumed(arguments.resume, prompt).snapshot())
     for path, visibility in selection.opened(arguments, prompt).items():
         session.dispatch(SetVisibilityOverride(path, visibility))
-    deadline = None if arguments.deadline is None else Deadline.after(arguments.deadline)
     budget = Budget(max_total_tokens=arguments.max_tokens, max_turns=arguments.max_turns)
     chat = Conversation(prompt, adapter=selection.make_adapter(arguments), session=session, budget=budget)
     recording = None if arguments.no_record else recorder(arguments.record)
     started = time.monotonic()
+    continuation = Continuation("" if recording is None else str(recording.path), arguments)
+    asker = Asker(sys.stderr)
     with recording or nullcontext(), reporting(session, quiet=arguments.quiet):
-        response = chat.send(arguments.message or None, deadline=deadline)
+        response = _decided(chat, asker, continuation, arguments)
     seconds = time.monotonic() - started
 
+    if response.pending:
+        if arguments.json:
+            print_json(_described(response, session, seconds))
+        return continuation.report(response.pending, None if asker.attended else asker)
     if arguments.json:
         print_json(_described(response, session, seconds))
     elif response.output is None:
@@ -91,6 +113,36 @@ def run_run(arguments: argparse.Namespace) -> int:
         usage = response.usage
         progress(f"done    {plural(response.turns, 'turn')}, {usage.total_tokens:,} tokens, {seconds:.1f} s")
     return 0
+
+
+def _decided(
+    chat: Conversation[Any], asker: Asker, continuation: Continuation, arguments: argparse.Namespace
+) -> PromptResponse[Any]:
+    """The response to the message, with the decisions of the person at the terminal; some calls may still wait."""
+    from weakincentives.runtime.spi import DecisionError
+
+    def deadline() -> Deadline | None:
+        return None if arguments.deadline is None else Deadline.after(arguments.deadline)
+
+    try:
+        if chat.pending and not arguments.message:
+            response = chat.decide({}, deadline=deadline())
+        else:
+            response = chat.send(arguments.message or None, deadline=deadline())
+        continuation.update(chat.session)
+        while response.pending and asker.attended:
+            call = response.pending[0]
+            decision = asker.ask(call, len(response.pending) - 1)
+            if decision is None:
+                break
+            try:
+                response = chat.decide({call.call_id: decision}, deadline=deadline())
+            except DecisionError as error:
+                print_error(f"wink: {error}")
+            continuation.update(chat.session)
+        return response
+    finally:
+        continuation.update(chat.session)
 
 
 def configure_render(parser: argparse.ArgumentParser) -> None:
@@ -156,5 +208,9 @@ def _described(response: PromptResponse[Any], session: Session, seconds: float) 
         "seconds": round(seconds, 3),
         "usage": dump(response.usage),
         "opened": [key for step in opened for key in step.sections],
+        "pending": [
+            {"call_id": call.call_id, "tool": call.tool, "arguments": call.arguments, "text": call.text}
+            for call in response.pending
+        ],
         "tools": [{"name": event.name, "arguments": event.arguments, "success": event.success} for event in invoked],
     }

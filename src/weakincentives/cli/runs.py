@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from weakincentives.telemetry import RunStore, RunSummary, Turn
 
 MAX_QUESTION = 2000
-STATUS_STYLES = {"running": "36", "ok": "32", "failed": "31", "halted": "33", "interrupted": "33"}
+STATUS_STYLES = {"running": "36", "ok": "32", "waiting": "33", "failed": "31", "halted": "33", "interrupted": "33"}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -128,7 +128,8 @@ def show_run(store: RunStore, names: list[str], arguments: argparse.Namespace) -
         return
     history = store.history(run.run_id)
     if arguments.json:
-        print_json(facts(run) | history_facts(history, failures(store, history)))
+        waiting = {"pending": store.open_calls(run.run_id), "continue": store.continuation(run.run_id)}
+        print_json(facts(run) | history_facts(history, failures(store, history)) | waiting)
     else:
         print_run(store, run, history)
 
@@ -198,6 +199,8 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
             model, failed = event.model, False
         failed = failed or (isinstance(event, RunEnded) and bool(event.error))
         print_story(event, asked=asked)
+    if how := store.continuation(run.run_id):
+        print_labelled("go on", how, "2")
     cut_off = run.status == "interrupted" and store.pending_turn(run.run_id) is not None
     loaded = {section.path for section in history.now.sections if section.visibility.value == "full"}
     states = history.renders[-1].sections if history.renders else ()

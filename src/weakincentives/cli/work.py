@@ -21,11 +21,12 @@ from weakincentives._display import Table, shortened
 from weakincentives._imports import require_extra
 from weakincentives.cli.commands import SECONDS, default, duration, number
 from weakincentives.cli.output import UsageError, plural, print_error, print_json, print_line, print_table, progress
+from weakincentives.cli.progress import diff_style
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.runs import moment
 
 if TYPE_CHECKING:
-    from weakincentives.durable import Approval, Work, WorkerHealth, WorkStatus, WorkStore
+    from weakincentives.durable import Question, Reply, Work, WorkerHealth, WorkStatus, WorkStore
 
 WORKER = """\
 Work on the durable runs of a loop until SIGTERM or Ctrl-C, then hand unfinished runs back at their next step.
@@ -105,11 +106,16 @@ def configure_work(parser: argparse.ArgumentParser) -> None:
         ("cancel", "stop a run at its next step"),
     ):
         verbs.add_parser(verb, help=purpose).add_argument("id", help="loop/key")
-    answer = verbs.add_parser("approve", help="answer the question of a tool call, which `show` lists; the run goes on")
+    asked = verbs.add_parser("questions", help="the tool calls that wait for a person, with what they would change")
+    asked.add_argument("id", nargs="?", help="loop/key (default: all runs)")
+    answer = verbs.add_parser("approve", help="decide about a tool call, which `questions` lists; the run goes on")
     answer.add_argument("id", help="loop/key")
     answer.add_argument("call_id", help="the call that waits")
-    answer.add_argument("--refuse", action="store_true", help="answer no")
-    answer.add_argument("--note", default="", help="a note for the tool and the model")
+    instead = answer.add_mutually_exclusive_group()
+    instead.add_argument("--deny", "--refuse", action="store_true", help="answer no; the call does not happen")
+    instead.add_argument("--edit", type=_object, metavar="JSON", help="let the call happen with these arguments")
+    instead.add_argument("--answer", metavar="TEXT", help="give the model this text in place of the call")
+    answer.add_argument("--note", default="", help="with --deny, the reason; a handler that asked reads any note")
     answer.add_argument("--by", default="", help="who decided")
     prune = verbs.add_parser("prune", help="delete finished runs with their steps; their keys are free again")
     prune.add_argument("--older-than", type=duration, required=True, metavar="TIME", help="such as 30d, 12h, 90m, 45s")
@@ -188,6 +194,16 @@ def _per_second(text: str) -> float:
     return float(found[1]) / SECONDS[found[2]]
 
 
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"arguments must be JSON such as '{{\"amount\": 5}}': {error}") from None
+    if not isinstance(found, dict):
+        raise argparse.ArgumentTypeError(f"arguments must be a JSON object, got {shortened(text, 100)}")
+    return found
+
+
 def _open_store(url: str | None) -> WorkStore:
     require_extra("dbos", "durable", "wink work")
     from weakincentives.durable import NoSuchWorkError, WorkStore
@@ -223,16 +239,7 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     failure, answer = store.failure(arguments.id), store.answer_text(arguments.id)
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
-        asked = [
-            {
-                "call_id": question.call_id,
-                "question": question.text,
-                "asked": _time(question.asked_ms),
-                "expires": _time(question.expires_ms),
-                "answer": question.answer and asdict(question.answer),
-            }
-            for question in questions
-        ]
+        asked = [_question_facts(question) for question in questions]
         outcome = {"error": failure, "answer": answer, "steps": listed, "questions": asked}
         print_json(_facts(work, alive) | outcome)
         return
@@ -246,23 +253,83 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
         print_line(f"answer    {shortened(' '.join(answer.split()), 200)}")
     for question in questions:
         state = _answered(question.answer, work.status)
-        print_line(f"{state:9} {question.call_id}: {question.text}{_details(question.answer)}")
+        first, *others = question.text.splitlines() or [""]
+        print_line(f"{state:9} {question.call_id}: {first}{_details(question.answer)}")
+        for line in others:
+            print_line(f"{'':9} {line}", style=diff_style(line))
     for step in steps:
         error = f"  {step.error}" if step.error else ""
         print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
 
 
-def _answered(answer: Approval | None, status: WorkStatus) -> str:
+def _show_questions(store: WorkStore, arguments: argparse.Namespace) -> None:
+    ids = [arguments.id] if arguments.id else [work.id for work in store.list(status="waiting", limit=_MAX_WAITING)]
+    found = [(store.find(each).id, question) for each in ids for question in store.questions(work_id=each)]
+    found.sort(key=lambda asked: asked[1].asked_ms)
+    if arguments.json:
+        print_json([{"id": work_id} | _question_facts(question) for work_id, question in found])
+        return
+    for work_id, question in found:
+        until = f", until {moment(question.expires_ms / 1000)}" if question.expires_ms else ""
+        print_line(f"{work_id} {question.call_id}  asked {moment(question.asked_ms / 1000)}{until}", style="1")
+        for line in question.text.splitlines():
+            print_line(f"    {line}", style=diff_style(line))
+    if found:
+        progress("decide with `wink work approve RUN CALL`, and --deny, --edit or --answer")
+    else:
+        progress("no call waits for a person")
+
+
+def _question_facts(question: Question) -> dict[str, Any]:
+    from weakincentives.durable import Approval
+    from weakincentives.telemetry import Redactor
+
+    answer = question.answer
+    yes_or_no = asdict(answer) if isinstance(answer, Approval) else {}
+    return {
+        "call_id": question.call_id,
+        "question": question.text,
+        "needs": question.needs,
+        "tool": question.tool,
+        "arguments": Redactor().text(question.arguments),
+        "asked": _time(question.asked_ms),
+        "expires": _time(question.expires_ms),
+        "answer": answer and yes_or_no | {"decision": _answered(answer, ""), "by": answer.by, "note": _note(answer)},
+    }
+
+
+def _answered(answer: Reply | None, status: str) -> str:
+    from weakincentives.durable import Approval
+
+    if isinstance(answer, Approval):
+        return "approved" if answer.approved else "expired" if answer.expired else "denied"
     if answer is None:
         return "asked" if status in ("failed", "cancelled", "dead", "done") else "waits for"
-    return "approved" if answer.approved else "expired" if answer.expired else "refused"
+    return {"Approve": "approved", "Deny": "denied", "Edit": "edited", "Answer": "answered"}[type(answer).__name__]
 
 
-def _details(answer: Approval | None) -> str:
+def _details(answer: Reply | None) -> str:
     """Who answered, and what they added."""
     by = f" by {answer.by}" if answer and answer.by else ""
-    note = f": {answer.note}" if answer and answer.note else ""
+    note = f": {_note(answer)}" if answer and _note(answer) else ""
     return f" ({f'{by}{note}'.lstrip(' :')})" if by or note else ""
+
+
+def _note(answer: Reply) -> str:
+    """What a person added, with secrets replaced."""
+    from weakincentives.runtime import Answer, Approve, Deny, Edit
+    from weakincentives.telemetry import Redactor
+
+    match answer:
+        case Approve():
+            return ""
+        case Deny():
+            return Redactor().text(answer.reason)
+        case Edit():
+            return Redactor().text(json.dumps(dict(answer.arguments), ensure_ascii=False))
+        case Answer():
+            return Redactor().text(answer.text)
+    return Redactor().text(answer.note)
 
 
 def _retry(store: WorkStore, arguments: argparse.Namespace) -> None:
@@ -275,8 +342,15 @@ def _cancel(store: WorkStore, arguments: argparse.Namespace) -> None:
 
 def _approve(store: WorkStore, arguments: argparse.Namespace) -> None:
     from weakincentives.durable import Approval
+    from weakincentives.runtime import Answer, Edit
 
-    store.answer(arguments.id, arguments.call_id, Approval(not arguments.refuse, arguments.note, arguments.by))
+    reply: Reply = Approval(not arguments.deny, arguments.note, arguments.by)
+    if arguments.edit is not None or arguments.answer is not None:
+        if arguments.note:
+            raise UsageError("--note goes with --deny; of --edit and --answer, the model reads what you give there")
+        edited = arguments.answer is None
+        reply = Edit(arguments.edit, arguments.by) if edited else Answer(arguments.answer, arguments.by)
+    store.answer(arguments.id, arguments.call_id, reply)
     _print_status(store, store.find(arguments.id), arguments)
 
 
@@ -291,12 +365,14 @@ def _prune(store: WorkStore, arguments: argparse.Namespace) -> None:
         print_line(f"deleted {plural(deleted, 'run')}")
 
 
+_MAX_WAITING = 1_000_000
 _NAMES = ("id", "status", "version", "queue", "tenant", "worker", "attempts")
 _VERBS = {
     "list": _show_list,
     "show": _show_one,
     "retry": _retry,
     "cancel": _cancel,
+    "questions": _show_questions,
     "approve": _approve,
     "prune": _prune,
 }

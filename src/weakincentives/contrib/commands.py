@@ -13,14 +13,15 @@ from typing import Annotated, Unpack
 from weakincentives.errors import PromptValidationError, ToolValidationError
 from weakincentives.filesystem import Filesystem, FilesystemError, HostFilesystem
 from weakincentives.prompt import (
+    Approvals,
     LateContent,
     SectionOptions,
     Timeouts,
     ToolContext,
     ToolResult,
     WorkspaceSection,
+    by_tool,
     tool,
-    tool_timeouts,
 )
 from weakincentives.resources import ResourceError, ScopedResourceContext
 
@@ -63,7 +64,8 @@ class CommandSection(WorkspaceSection):
 
     This is no sandbox: a program can do whatever your process can. A command has failed if its exit code is not among
     `success_codes`; the files that it changed in the workspace are then restored. It inherits a few variables, such as
-    `PATH` and `HOME`, and gets those in `env`. Of its output, at most `max_output` bytes are returned.
+    `PATH` and `HOME`, and gets those in `env`. Of its output, at most `max_output` bytes are returned. With
+    `approval="effects"`, a person sees the files that a command has changed before the change counts.
     """
 
     def __init__(
@@ -72,6 +74,7 @@ class CommandSection(WorkspaceSection):
         *,
         programs: Iterable[str],
         timeout: Timeouts = 60.0,
+        approval: Approvals = None,
         env: Mapping[str, str] | None = None,
         success_codes: Collection[int] = (0,),
         max_output: int = 20_000,
@@ -84,7 +87,9 @@ class CommandSection(WorkspaceSection):
             raise PromptValidationError(f"CommandSection '{key}': programs= takes a list of names, got {programs!r}.")
         if max_output <= 0:
             raise PromptValidationError(f"CommandSection '{key}': max_output must be more than 0, got {max_output!r}.")
-        seconds = tool_timeouts(f"CommandSection '{key}'", timeout, ["run_command"], 60.0)["run_command"]
+        whose, own = f"CommandSection '{key}'", ["run_command"]
+        seconds = by_tool(whose, "timeout", timeout, own, 60.0)["run_command"]
+        rule = by_tool(whose, "approval", approval, own, hosted=options.get("hosted_tools", ()))["run_command"]
         if filesystem is not None:
             _check(filesystem, key)
         self._programs = names
@@ -97,7 +102,7 @@ class CommandSection(WorkspaceSection):
             late = "" if seconds is None else f" or takes longer than {seconds:g} seconds"
             template = _TEMPLATE.format(programs=listed, late=late)
         limit = None if seconds is None else seconds + TOOL_SECONDS
-        options["tools"] = (tool(timeout=limit)(self.run_command), *options.get("tools", ()))
+        options["tools"] = (tool(timeout=limit, approval=rule)(self.run_command), *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
     def stored(self) -> LateContent:

@@ -12,13 +12,14 @@ from weakincentives._display import shortened
 from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Entry, Filesystem, FilesystemError, NotFoundError, NotTextError
 from weakincentives.prompt import (
+    Approvals,
     SectionOptions,
     Timeouts,
     ToolContext,
     ToolResult,
     WorkspaceSection,
+    by_tool,
     tool,
-    tool_timeouts,
 )
 
 __all__ = ["VfsLimits", "VfsToolsSection"]
@@ -61,8 +62,8 @@ class VfsToolsSection(WorkspaceSection):
         PromptTemplate(ns="demo", key="coder", sections=[VfsToolsSection(HostFilesystem("work"))])
 
     They work on the prompt's filesystem: the one given here, else the one from another section or from
-    `bind(resources=...)`, else the in-memory files of the session, `session.workspace`. `timeout` is that of each tool,
-    in seconds, or a mapping by name.
+    `bind(resources=...)`, else the in-memory files of the session, `session.workspace`. `timeout` and `approval` are
+    those of each tool, or mappings by name; `approval="effects"` asks with the diff of what a call would write.
     """
 
     def __init__(
@@ -72,6 +73,7 @@ class VfsToolsSection(WorkspaceSection):
         read_only: bool = False,
         limits: VfsLimits = VfsLimits(),
         timeout: Timeouts = None,
+        approval: Approvals = None,
         title: str = "Files",
         key: str = "vfs",
         template: str | None = None,
@@ -80,10 +82,15 @@ class VfsToolsSection(WorkspaceSection):
         if template is None:
             template = _READING + (_READ_ONLY if read_only else _WRITING)
         functions = _FileTools(limits).functions(read_only=read_only)
-        timeouts = tool_timeouts(f"VfsToolsSection '{key}'", timeout, [each.__name__ for each in functions])
+        whose, names = f"VfsToolsSection '{key}'", [each.__name__ for each in functions]
+        timeouts = by_tool(whose, "timeout", timeout, names)
+        approvals = by_tool(whose, "approval", approval, names, hosted=options.get("hosted_tools", ()))
+        if approval == "effects":
+            # Tools that only read have no effects to ask about.
+            approvals |= dict.fromkeys(_READERS)
         made = [
-            tool(read_only=each.__name__ in _READERS, timeout=timeouts[each.__name__])(_reporting(each))
-            for each in functions
+            tool(read_only=name in _READERS, timeout=timeouts[name], approval=approvals[name])(_reporting(each))
+            for name, each in zip(names, functions, strict=True)
         ]
         options["tools"] = (*made, *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)

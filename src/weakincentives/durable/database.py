@@ -56,6 +56,8 @@ question_table = sa.Table(
     sa.Column("asked_ms", sa.BigInteger, nullable=False),
     sa.Column("expires_ms", sa.BigInteger),
     sa.Column("answer", sa.Text),
+    # Of a call whose tool declares approval=, as JSON: its tool, its arguments, their schema and what it needs.
+    sa.Column("call", sa.Text),
 )
 
 

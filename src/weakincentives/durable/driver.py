@@ -10,24 +10,28 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from math import ceil
 from typing import Any, TypeVar
 
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
 from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, Released, give_answers
-from weakincentives.errors import callers_traceback
+from weakincentives.errors import DeadlineExceededError, PromptEvaluationError, callers_traceback
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import (
+    CallDecided,
     Channel,
+    Edit,
     InnerLoop,
     ModelReply,
     ModelRequest,
+    PendingCall,
     PromptResponse,
     ProviderAdapter,
     RunEnded,
@@ -36,16 +40,19 @@ from weakincentives.runtime import (
 from weakincentives.runtime.spi import (
     CallModel,
     Cursor,
+    Decision,
     Effect,
     LoadSections,
     RunOptions,
     RunScope,
     RunTools,
     closing_resources,
+    edited_arguments,
     load_sections,
 )
 from weakincentives.serde import register_type
 from weakincentives.session import Session
+from weakincentives.telemetry import Redactor
 
 _log = logging.getLogger(__name__)
 
@@ -81,7 +88,7 @@ class ToolsRan:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalNeeded:
-    """A tool call cannot continue until a person has answered."""
+    """A handler cannot continue until a person has answered."""
 
     question: Question
     at: datetime
@@ -171,6 +178,10 @@ class _Execution:
         # Observers see each event once, in the process where it happened, so not before the first step that runs here.
         self._live = False
         self._replayed = False
+        # Of this turn only, since a later call may have the same id: the step in which each call was first made, and
+        # what has been asked and answered, by question id.
+        self._first_steps: dict[str, int] = {}
+        self._answers: dict[str, tuple[str, Approval] | None] = {}
 
     def run(self, request: Any) -> PromptResponse[Any]:
         """Like `MainLoop.execute`, with recorded effects."""
@@ -190,7 +201,12 @@ class _Execution:
         scope = RunScope(Meter(workflow.budget, deadline), work_id, max_expansions=workflow.max_expansions)
 
         def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
-            return self._drive(adapter, adapter.loop(prompt, session, **options))
+            inner = adapter.loop(prompt, session, **options)
+            while (response := self._drive(adapter, inner)).pending:
+                decided: RunOptions = {**options, "decisions": self._ask(response.pending, inner)}
+                scope.decisions = None
+                inner = adapter.loop(prompt, session, **decided)
+            return response
 
         with scope.meter.on_errors(), closing_resources(prompt, session, work_id):
             return workflow.adapter.attempt(evaluate, session, {"scope": scope})
@@ -225,6 +241,7 @@ class _Execution:
 
     def _call(self, request: ModelRequest, session: Session, channel: Channel) -> ModelReply:
         fingerprint = _fingerprint(request)
+        self._first_steps, self._answers = {}, {}
 
         def call() -> ModelReplied:
             reply, change = record_change(session, None, lambda: channel.call(request))
@@ -242,24 +259,89 @@ class _Execution:
             apply_change(replied.change, session, None)
         return replied.reply
 
-    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:
-        work_id, first = self._engine.work_id, self._engine.next_step
-        inner.executor.idempotency_key = lambda call: f"{work_id}:{first}:{call.id}"
-        names = " ".join(dict.fromkeys(call.name for call in effect.calls))
-        deadline = inner.scope.meter.deadline
-        deadline_ms = None if deadline is None else ceil(deadline.expires_at.timestamp() * 1000)
-        # Of this turn only: a later call may have the same id, and must ask for itself.
-        answers: dict[str, tuple[str, Approval]] = {}
+    def _ask(self, calls: tuple[PendingCall, ...], inner: InnerLoop) -> dict[str, Decision]:
+        """The decisions there are about calls that wait; each acts at once, whether others are still open or not."""
+        problems: dict[str, str] = {}
         while True:
-            give_answers(inner.session, answers)
-            ran = self._run_tools_once(names, effect, inner)
-            if isinstance(ran, ToolsRan):
-                return list(ran.outcomes)
-            question = replace(ran.question, step=first)
-            answers[question.call_id] = question.text, self._engine.ask(question, deadline_ms)
+            asked = {self._question_id(call.call_id): call for call in calls}
+            questions = [self._question(name, call, problems, inner) for name, call in asked.items()]
+            decisions: dict[str, Decision] = {}
+            misfits: dict[str, str] = {}
+            for name, reply in self._engine.ask(questions, _deadline_ms(inner)).items():
+                call_id = asked[name].call_id
+                if isinstance(reply, Approval):
+                    raise self._expired(inner)
+                if problem := _misfit(asked[name], reply, inner):
+                    misfits[call_id], self._answers[name] = problem, None
+                else:
+                    decisions[call_id] = reply
+            if not misfits:
+                return decisions
+            # Their questions are asked again before anything acts.
+            problems |= misfits
 
-    def _run_tools_once(self, names: str, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
+    def _question(self, name: str, call: PendingCall, problems: Mapping[str, str], inner: InnerLoop) -> Question:
+        tool = inner.toolbox.tool(call.tool)
+        text = "\n".join(line for line in (problems.get(call.call_id), call.text) if line)
+        question = Question(
+            name,
+            text,
+            step=self._first_steps[call.call_id],
+            tool=call.tool,
+            arguments=call.arguments,
+            needs=call.needs,
+            schema=None if tool is None else tool.plain_schema,
+        )
+        return _shown(question)
+
+    def _expired(self, inner: InnerLoop) -> DeadlineExceededError:
+        """The error of a run whose deadline has passed while calls waited; with a later one, they can be decided."""
+        name, session = inner.prompt.name, inner.session
+        error = DeadlineExceededError(
+            f"The deadline of prompt '{name}' passed before a person decided about its calls; give the loop more "
+            "deadline_seconds and retry the work.",
+            prompt_name=name,
+            phase="tool",
+        )
+        session.silent = False
+        failed = RunEnded(inner.scope.run_id, name, "failed", reason=str(error), error=type(error).__name__)
+        session.dispatch(replace(failed, phase=error.phase, timestamp=time.time()))
+        return error
+
+    def _question_id(self, call_id: str) -> str:
+        """The id of the next question about a call: that of the call, or `CALL#2`."""
+        names = (call_id if number == 1 else f"{call_id}#{number}" for number in count(1))
+        return next(name for name in names if name not in self._answers)
+
+    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:
+        work_id, first, steps, session = self._engine.work_id, self._engine.next_step, self._first_steps, inner.session
+        for call in effect.calls:
+            steps.setdefault(call.id, first)
+        inner.executor.idempotency_key = lambda call: f"{work_id}:{steps[call.id]}:{call.id}"
+        decided, waiting = len(session[CallDecided]), inner.scope.decisions
+        assert waiting is not None
+        given = waiting.copy()
+        while True:
+            # The questions that these decisions answer are closed for handlers that ask by themselves.
+            give_answers(session, self._answers | {self._question_id(call_id): None for call_id in given})
+            waiting.update(given)
+            ran = self._run_tools_once(effect, inner)
+            if isinstance(ran, ToolsRan):
+                break
+            question = replace(ran.question, step=first)
+            reply = self._engine.ask([_shown(question)], _deadline_ms(inner))[question.call_id]
+            assert isinstance(reply, Approval)
+            self._answers[question.call_id] = question.text, reply
+        for call in effect.calls:
+            waiting.pop(call.id, None)
+        for event in session[CallDecided].view()[decided:]:
+            self._answers[self._question_id(event.call_id)] = None
+        return list(ran.outcomes)
+
+    def _run_tools_once(self, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context
+        names = " ".join(dict.fromkeys(call.name for call in effect.calls))
+        asked_before = {call.call_id for call in session[PendingCall].view()}
 
         def run() -> ToolsRan | ApprovalNeeded:
             before = session.snapshot()
@@ -268,14 +350,15 @@ class _Execution:
             except ApprovalRequired as needed:
                 session.restore(before, preserve_logs=False)
                 return ApprovalNeeded(needed.question, self._clock.now())
-            return ToolsRan(tuple(replace(each, expanded_tools=()) for each in outcomes), change, self._clock.now())
+            return ToolsRan(tuple(map(_recorded, outcomes)), change, self._clock.now())
 
         calls = meter.tool_calls
         ran, live = self._step(names, run)
         if isinstance(ran, ApprovalNeeded):
             meter.spent = replace(meter.spent, tool_calls=calls)
         elif not live:
-            meter.spent = replace(meter.spent, tool_calls=calls + len(ran.outcomes))
+            begun = sum(outcome.tool_call_id not in asked_before for outcome in ran.outcomes)
+            meter.spent = replace(meter.spent, tool_calls=calls + begun)
             apply_change(ran.change, session, resources, self._engine.store.serializer.upgrades)
         return ran
 
@@ -308,6 +391,34 @@ def _run(run: Callable[[], T]) -> T:
     except BaseException as error:
         failure = DurableError(f"{error!r} was raised; in durable work, raise an Exception.")
         raise failure.with_traceback(error.__traceback__) from None
+
+
+def _recorded(outcome: ToolExecutionOutcome) -> ToolExecutionOutcome:
+    """The outcome as it is recorded; what a waiting call would change is in the session."""
+    waits = outcome.pending and replace(outcome.pending, text="", effects=None, result=None)
+    return replace(outcome, expanded_tools=(), pending=waits)
+
+
+def _shown(question: Question) -> Question:
+    """The question as a person reads it."""
+    return replace(question, text=Redactor().text(question.text))
+
+
+def _deadline_ms(inner: InnerLoop) -> int | None:
+    deadline = inner.scope.meter.deadline
+    return None if deadline is None else ceil(deadline.expires_at.timestamp() * 1000)
+
+
+def _misfit(call: PendingCall, decision: Decision, inner: InnerLoop) -> str:
+    """Why a person's arguments cannot be used, or "" if they can."""
+    tool = inner.toolbox.tool(call.tool)
+    if tool is None or not isinstance(decision, Edit):
+        return ""
+    try:
+        edited_arguments(tool, call, decision, inner.prompt.name)
+    except PromptEvaluationError as error:
+        return str(error)
+    return ""
 
 
 def _fingerprint(request: ModelRequest) -> str:

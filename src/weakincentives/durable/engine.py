@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import Context
@@ -22,13 +22,13 @@ from weakincentives.durable.database import APPLICATION, DIRECT, SCHEMA
 from weakincentives.durable.ownership import PostgresLease, SqliteLease
 from weakincentives.durable.store import WorkStore
 from weakincentives.durable.work import (
-    Approval,
     Cancelled,
     DatabaseUnavailableError,
     DurableError,
     Question,
     QueueLimits,
     Released,
+    Reply,
     WorkerHealth,
 )
 
@@ -190,13 +190,13 @@ class Engine:
         with suppress(*_UNAVAILABLE):
             self.store.ownership.reset_attempts(*_execution())
 
-    def ask(self, question: Question, deadline_ms: int | None) -> Approval:
-        """Return a person's answer; without one, the current work leaves this process until it arrives."""
+    def ask(self, questions: Sequence[Question], deadline_ms: int | None) -> dict[str, Reply]:
+        """Return the replies there are; without any, the current work leaves this process until one arrives."""
         work_id, owner = _execution()
-        answer = self._when_available(lambda: self.store.ownership.ask(work_id, owner, question, deadline_ms))
-        if answer is None:
-            raise Released(f"waiting for an answer to {question.call_id}")
-        return answer
+        replies = self._when_available(lambda: self.store.ownership.ask(work_id, owner, questions, deadline_ms))
+        if replies is None:
+            raise Released(f"waiting for an answer to {', '.join(each.call_id for each in questions)}")
+        return replies
 
     @property
     def work_id(self) -> str:

@@ -31,6 +31,7 @@ from weakincentives.durable.work import (
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import PromptResponse, ProviderAdapter
+from weakincentives.runtime.spi import Decision
 from weakincentives.serde import Upgrades, check_upgrades
 from weakincentives.session import Session
 
@@ -138,14 +139,40 @@ class DurableClient(Generic[RequestT, OutputT]):
     async def questions_async(self, key: str | None = None) -> tuple[Question, ...]:
         return await asyncio.to_thread(self.questions, key)
 
-    def approve(self, key: str, call_id: str, *, approved: bool = True, note: str = "", by: str = "") -> None:
-        """Answer a tool call's question; the work then continues."""
-        self.store.answer(self.work_id(key), call_id, Approval(approved=approved, note=note, by=by))
+    def approve(
+        self,
+        key: str,
+        call_id: str,
+        decision: Decision | None = None,
+        *,
+        approved: bool = True,
+        note: str = "",
+        by: str = "",
+    ) -> None:
+        """Answer the question of a tool call; the work then continues.
+
+            client.approve("ticket-7", "c1", by="Ann")
+            client.approve("ticket-7", "c2", Deny("Too much.", by="Ann"))
+
+        A call of a tool that declares `approval=` takes `Approve`, `Deny`, `Edit` or `Answer`. If a handler asked, the
+        answer is yes or no: `Approve` or `Deny`, or `approved=` with a `note`.
+        """
+        short = Approval(approved=approved, note=note, by=by)
+        if decision is not None and short != Approval(approved=True):
+            raise TypeError("approve() takes a decision or approved=, note=, by=, not both; write Deny(note, by=by)")
+        self.store.answer(self.work_id(key), call_id, short if decision is None else decision)
 
     async def approve_async(
-        self, key: str, call_id: str, *, approved: bool = True, note: str = "", by: str = ""
+        self,
+        key: str,
+        call_id: str,
+        decision: Decision | None = None,
+        *,
+        approved: bool = True,
+        note: str = "",
+        by: str = "",
     ) -> None:
-        await asyncio.to_thread(self.approve, key, call_id, approved=approved, note=note, by=by)
+        await asyncio.to_thread(self.approve, key, call_id, decision, approved=approved, note=note, by=by)
 
     def close(self) -> None:
         """Close the database. The next call opens it again."""

@@ -10,11 +10,13 @@ still recorded, and a retry lets that execution continue instead of starting a s
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import secrets
 import socket
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, ClassVar, cast
@@ -32,12 +34,13 @@ from weakincentives.durable.database import (
 )
 from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.durable.work import (
+    CALL_FACTS,
     EXPIRED,
-    Approval,
     DatabaseBusyError,
     DatabaseUnavailableError,
     Question,
     Released,
+    Reply,
 )
 
 _log = logging.getLogger(__name__)
@@ -117,44 +120,56 @@ class Ownership:
         with self.engine.begin() as connection:
             connection.execute(sa.update(status).where(status.c.workflow_uuid.in_(left)).values(owner_xid=None))
 
-    def ask(self, work_id: str, owner: str, question: Question, deadline_ms: int | None) -> Approval | None:
-        """Return the answer, or release the work from its worker until there is one and return None.
+    def ask(
+        self, work_id: str, owner: str, asked: Sequence[Question], deadline_ms: int | None
+    ) -> dict[str, Reply] | None:
+        """Return the replies there are, by call id, or release the work from its worker until there is one.
 
         One transaction, so that an answer cannot arrive between checking for it and going to sleep. An expired question
         is answered here, with no. At the deadline of the run it is no, too, but open again if the run gets more time.
         """
-        now = int(time.time() * 1000)
-        expires_ms = min((each for each in (question.expires_ms, deadline_ms) if each is not None), default=None)
-        this = (
-            questions.c.workflow_uuid == work_id,
-            questions.c.step == question.step,
-            questions.c.call_id == question.call_id,
-        )
+        replies: dict[str, Reply] = {}
+        limits = [each.expires_ms for each in asked] + [deadline_ms]
         with self.engine.begin() as connection:
             if not _lock_owned(connection, work_id, owner):
                 return None
-            row = connection.execute(sa.select(questions).where(*this)).one_or_none()
-            if row is None:
-                connection.execute(
-                    sa.insert(questions).values(
-                        workflow_uuid=work_id,
-                        step=question.step,
-                        call_id=question.call_id,
-                        text=question.text,
-                        asked_ms=now,
-                        expires_ms=expires_ms,
-                    )
-                )
-            elif row.answer is not None:
-                return cast(Approval, self._serializer.deserialize(row.answer))
-            elif expires_ms is not None and expires_ms <= now:
-                if expires_ms == question.expires_ms:
-                    text = self._serializer.serialize(EXPIRED)
-                    connection.execute(sa.update(questions).where(*this).values(answer=text))
-                return EXPIRED
-            else:
-                connection.execute(sa.update(questions).where(*this).values(expires_ms=expires_ms))
-            _release(connection, work_id, until_ms=_FOREVER_MS if expires_ms is None else expires_ms)
+            for question in asked:
+                if (reply := self._reply_to(connection, work_id, question, deadline_ms)) is not None:
+                    replies[question.call_id] = reply
+            if not replies:
+                until_ms = min((each for each in limits if each is not None), default=_FOREVER_MS)
+                _release(connection, work_id, until_ms=until_ms)
+        return replies or None
+
+    def _reply_to(
+        self, connection: sa.Connection, work_id: str, question: Question, deadline_ms: int | None
+    ) -> Reply | None:
+        """The reply to a question, which is stored if it is new."""
+        c, now = questions.c, int(time.time() * 1000)
+        expires_ms = min((each for each in (question.expires_ms, deadline_ms) if each is not None), default=None)
+        this = (c.workflow_uuid == work_id, c.step == question.step, c.call_id == question.call_id)
+        row = connection.execute(sa.select(questions).where(*this)).one_or_none()
+        if row is None:
+            facts = {name: getattr(question, name) for name in CALL_FACTS}
+            new = {
+                "workflow_uuid": work_id,
+                "step": question.step,
+                "call_id": question.call_id,
+                "text": question.text,
+                "asked_ms": now,
+                "expires_ms": expires_ms,
+                "call": None if question.needs is None else json.dumps(facts),
+            }
+            connection.execute(sa.insert(questions).values(new))
+        elif row.answer is not None:
+            return cast(Reply, self._serializer.deserialize(row.answer))
+        elif expires_ms is not None and expires_ms <= now:
+            if expires_ms == question.expires_ms:
+                text = self._serializer.serialize(EXPIRED)
+                connection.execute(sa.update(questions).where(*this).values(answer=text))
+            return EXPIRED
+        else:
+            connection.execute(sa.update(questions).where(*this).values(expires_ms=expires_ms))
         return None
 
     def cancel(self, work_id: str) -> None:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import sqlalchemy as sa
 from dbos import DBOSClient
@@ -45,9 +45,11 @@ from weakincentives.durable.work import (
     NoSuchWorkError,
     Question,
     RemoteError,
+    Reply,
     Step,
     Work,
     WorkStatus,
+    accepted_reply,
 )
 from weakincentives.errors import OutputParseError
 from weakincentives.serde import load_tagged
@@ -200,20 +202,25 @@ class WorkStore:
                     key=row.workflow_uuid.removeprefix(f"{row.name}/"),
                     asked_ms=row.asked_ms,
                     answer=self._answer_in(row, now),
+                    **json.loads(row.call or "{}"),
                 )
                 for row in connection.execute(query)
             )
 
-    def answer(self, work_id: str, call_id: str, approval: Approval) -> None:
-        """Record a person's answer, once and in time, and put the waiting work back into its queue."""
+    def answer(self, work_id: str, call_id: str, reply: Reply) -> None:
+        """Record a person's reply, once and in time, and put the waiting work back into its queue."""
         self.find(work_id)
+        asked = [each for each in self.questions(work_id=work_id, waiting=False) if each.call_id == call_id]
+        if not asked or asked[-1].answer is not None:
+            self._reject_answer(work_id, call_id)
+        text = self.serializer.serialize(accepted_reply(asked[-1], reply))
         q, s = question_table.c, status_table.c
-        this = (q.workflow_uuid == work_id, q.call_id == call_id, _is_open(int(time.time() * 1000)))
+        open_now = (q.step == asked[-1].step, _is_open(int(time.time() * 1000)))
+        this = (q.workflow_uuid == work_id, q.call_id == call_id, *open_now)
         asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")
         with self.engine.begin() as connection:
             # Lock the work before its question, in the same order as `Ownership.ask`.
             connection.execute(sa.select(s.status).where(s.workflow_uuid == work_id).with_for_update())
-            text = self.serializer.serialize(approval)
             answered = connection.execute(sa.update(question_table).where(*this).values(answer=text)).rowcount
             if answered:
                 awake = sa.update(status_table).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None)
@@ -312,16 +319,17 @@ class WorkStore:
         error = self.serializer.deserialize(stored)
         return str(error) if isinstance(error, RemoteError) else f"{type(error).__qualname__}: {error}"
 
-    def _answer_in(self, row: Any, now_ms: int) -> Approval | None:
+    def _answer_in(self, row: Any, now_ms: int) -> Reply | None:
         if row.answer is not None:
-            return cast(Approval, self.serializer.deserialize(row.answer))
+            return cast(Reply, self.serializer.deserialize(row.answer))
         return EXPIRED if row.expires_ms is not None and row.expires_ms <= now_ms else None
 
-    def _reject_answer(self, work_id: str, call_id: str) -> None:
+    def _reject_answer(self, work_id: str, call_id: str) -> NoReturn:
         asked = self.questions(work_id=work_id, waiting=False)
         for question in reversed(asked):
             if question.call_id == call_id and question.answer is not None:
-                late = "expired, so the answer is no" if question.answer.expired else "has already been answered"
+                expired = isinstance(question.answer, Approval) and question.answer.expired
+                late = "expired, so the answer is no" if expired else "has already been answered"
                 raise DurableError(f"Call {call_id!r} of {work_id!r} {late}.")
         waiting = ", ".join(repr(question.call_id) for question in asked if question.answer is None) or "none"
         raise NoSuchWorkError(f"{work_id!r} has no call {call_id!r} that waits for approval; waiting: {waiting}.")
@@ -351,7 +359,7 @@ def _create_tables(url: str) -> None:
     try:
         if engine.dialect.name == "sqlite":
             system.run_migrations()
-            own_tables.create_all(system.engine)
+            _create_own_tables(system.engine)
             return
         with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             # Not pg_advisory_lock(): CREATE INDEX CONCURRENTLY waits for every running statement, including that one.
@@ -359,12 +367,23 @@ def _create_tables(url: str) -> None:
                 time.sleep(0.1)
             try:
                 system.run_migrations()
-                own_tables.create_all(system.engine)
+                _create_own_tables(system.engine)
             finally:
                 with suppress(DatabaseUnavailableError):
                     connection.execute(sa.select(sa.func.pg_advisory_unlock(_SCHEMA_LOCK)))
     finally:
         engine.dispose()
+
+
+def _create_own_tables(engine: sa.Engine) -> None:
+    """Create our tables, and add the column that those of earlier versions lack."""
+    own_tables.create_all(engine)
+    schema = None if engine.dialect.name == "sqlite" else SCHEMA
+    with engine.begin() as connection:
+        found = sa.inspect(connection).get_columns(question_table.name, schema=schema)
+        if all(each["name"] != question_table.c.call.name for each in found):
+            table = question_table.name if schema is None else f"{schema}.{question_table.name}"
+            connection.execute(sa.text(f'ALTER TABLE {table} ADD COLUMN "call" TEXT'))
 
 
 @contextmanager

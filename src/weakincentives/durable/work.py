@@ -14,15 +14,19 @@ WinkError
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
-from weakincentives.errors import WinkError
+from weakincentives._display import shortened
+from weakincentives.errors import SerdeError, WinkError
 from weakincentives.prompt import ToolContext
-from weakincentives.runtime.spi import CallSuspended
+from weakincentives.runtime import Answer, Approve, Deny, Edit
+from weakincentives.runtime.spi import CallSuspended, Decision
+from weakincentives.serde import ForeignSchema
 from weakincentives.session import Session
 
 WorkStatus = Literal["queued", "running", "waiting", "done", "failed", "cancelled", "dead"]
@@ -117,9 +121,13 @@ class QueueLimits:
 class Question:
     """A question that a person must answer before a tool call can continue: `client.approve(question.key, ...)`.
 
-    `key` is the key of the work and `step` the number of the step that asked. The second question of a call has the
-    `call_id` `CALL#2`. Times are milliseconds since 1970. `answer` is None while the question waits;
-    after `expires_ms` it is no, with `expired=True`.
+    `text` is what the person reads, with secrets replaced. `key` is the key of the work and `step` the number of the
+    step that asked. The second question of a call has the `call_id` `CALL#2`. Times are milliseconds since 1970.
+    `answer` is None while the question waits; after `expires_ms` it is no, with `expired=True`.
+
+    If the tool declares `approval=`, `needs` says what was asked for: before the "call", with its "effects", or an
+    "answer" in place of a handler. `arguments` is then the JSON text to be used, which must fit `schema`. If the
+    handler asked by itself, `needs` is None.
     """
 
     call_id: str
@@ -128,12 +136,16 @@ class Question:
     step: int = 0
     key: str = ""
     asked_ms: int = 0
-    answer: Approval | None = None
+    answer: Approval | Decision | None = None
+    tool: str = ""
+    arguments: str = ""
+    needs: Literal["call", "effects", "answer"] | None = None
+    schema: Mapping[str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
-    """A person's answer: yes or no, a note for the model, and who decided."""
+    """A person's answer to a handler: yes or no, a note for the handler, and who decided."""
 
     approved: bool
     note: str = ""
@@ -141,7 +153,55 @@ class Approval:
     expired: bool = False
 
 
+Reply: TypeAlias = Approval | Decision
+CALL_FACTS = ("tool", "arguments", "needs", "schema")
+"""The fields of a question that are stored with it if a tool declares `approval=`."""
 EXPIRED = Approval(approved=False, note="Nobody answered in time.", expired=True)
+
+
+def accepted_reply(question: Question, reply: Reply) -> Reply:
+    """The reply as the question takes it: an `Approval` if a handler asked, else a decision; raises if it cannot."""
+    if not isinstance(reply, Approval | Approve | Deny | Edit | Answer):
+        raise TypeError(
+            f"The decision about {question.call_id!r} must be Approve(), Deny(reason), Edit(arguments) or "
+            f"Answer(text), got {shortened(repr(reply), 100)}"
+        )
+    match reply:
+        case Approve(by) if question.needs is None:
+            return Approval(approved=True, by=by)
+        case Deny(reason, by) if question.needs is None:
+            return Approval(approved=False, note=reason, by=by)
+        case Edit() | Answer() if question.needs is None:
+            raise _rejected(question, "was asked by its handler", "Approve() or Deny(reason)")
+        case Approval(approved=False) if question.needs is not None:
+            return Deny(reply.note, reply.by)
+        case Approval(note=str(note)) if note and question.needs is not None:
+            raise _rejected(question, "is approved without a note", "Approve(), or Answer(text) in place of the call")
+        case Approval() | Approve() | Edit() if question.needs == "answer":
+            raise _rejected(question, f"of '{question.tool}' has no handler", "Answer(text) or Deny(reason)")
+        case Approval() if question.needs is not None:
+            return Approve(reply.by)
+        case Edit():
+            _check_edit(question, reply)
+    return reply
+
+
+def _check_edit(question: Question, edit: Edit) -> None:
+    """Raise unless the arguments fit the schema; the worker that makes the call checks all that a schema cannot say."""
+    where = f"The edit of call {question.call_id!r} does not fit '{question.tool}'"
+    if not isinstance(edit.arguments, Mapping):
+        raise TypeError(f"Edit takes the arguments as a mapping, got {shortened(repr(edit.arguments), 100)}")
+    try:
+        ForeignSchema(question.schema or {"type": "object"}).decode(json.dumps(dict(edit.arguments)))
+    except SerdeError as error:
+        listed = "; ".join(f"{each.path.removeprefix('$.')}: {each.message}" for each in error.problems)
+        raise DurableError(f"{where}: {listed}") from None
+    except (TypeError, ValueError) as error:
+        raise DurableError(f"{where}: it is not JSON: {error}") from None
+
+
+def _rejected(question: Question, why: str, how: str) -> DurableError:
+    return DurableError(f"Call {question.call_id!r} {why}; decide it with {how}.")
 
 
 class ApprovalRequired(CallSuspended):
@@ -182,11 +242,13 @@ def ask_approval(context: ToolContext, question: str, *, within: float | None = 
     raise ApprovalRequired(Question(name, question, expires_ms))
 
 
-# By question id, what was asked and the answer; None once the call has received it.
+Answers: TypeAlias = Mapping[str, tuple[str, Approval] | None]
+"""What was asked and the answer, by question id; None once the call has received it, or if no handler asked."""
+
 _answers: WeakKeyDictionary[Session, dict[str, tuple[str, Approval] | None]] = WeakKeyDictionary()
 
 
-def give_answers(session: Session, answers: Mapping[str, tuple[str, Approval]]) -> None:
+def give_answers(session: Session, answers: Answers) -> None:
     """Answer what the next tool calls ask, and enable `ask_approval` for the session."""
     _answers[session] = dict(answers)
 

@@ -10,9 +10,9 @@ import os
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from weakincentives._imports import require_extra
 from weakincentives.content import Audio, Document, Image, Part
@@ -32,6 +32,7 @@ from weakincentives.mcp.connection import (
     read_lock,
 )
 from weakincentives.prompt import (
+    Approvals,
     Compensation,
     LateContent,
     Section,
@@ -41,7 +42,7 @@ from weakincentives.prompt import (
     Tool,
     ToolContext,
     ToolResult,
-    tool_timeouts,
+    by_tool,
 )
 from weakincentives.resources import Binding, ResourceRegistry, ScopedResourceContext
 
@@ -55,6 +56,7 @@ TIMEOUT = 60.0
 MAX_DEFINITION = 100_000
 """The longest description and schema of a tool, in characters: a model reads them with every request."""
 NOT_UNDONE = "What this call has changed on the server, if anything, is not undone."
+NO_EFFECTS = "what an MCP tool does happens on the server, so its effects cannot be taken back and shown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +78,9 @@ class MCPSection(Section[None]):
     the key of a child section, or None. `include` and `exclude` are names of tools, or patterns such as `list_*`: only
     tools that the first names, if given, and the second does not, are offered. `compensate` maps tool names to
     functions that undo a failed call. `timeout` is that of each tool, in seconds, or a mapping by name; tools that it
-    does not name have a minute. `lock` is a file with the server's listing, so that the tools are known before
-    the server is started. `trusted=True` accepts the server's claims about which tools are read-only.
+    does not name have a minute. `approval` has a person decide before a "call", or is a function of the arguments that
+    returns "call" or None, or a mapping by name. `lock` is a file with the server's listing, so that the tools are
+    known before the server is started. `trusted=True` accepts the server's claims about which tools are read-only.
     """
 
     literal = True
@@ -92,6 +95,7 @@ class MCPSection(Section[None]):
         include: Iterable[str] | None = None,
         exclude: Iterable[str] = (),
         timeout: Timeouts = TIMEOUT,
+        approval: Approvals = None,
         on_elicit: OnElicit | None = None,
         on_progress: OnProgress | None = None,
         compensate: Mapping[str, Compensation[dict[str, Any]]] | None = None,
@@ -109,13 +113,14 @@ class MCPSection(Section[None]):
         self._include = None if include is None else _patterns(key, "include", include)
         self._exclude = _patterns(key, "exclude", exclude)
         self._timeout = timeout
+        self._approval = approval
         self._on_elicit = on_elicit
         self._on_progress = on_progress
         self._compensate = dict(compensate or {})
         self._trusted = trusted
         self._lock = lock
         stored = None if lock is None else read_lock(lock).get(key)
-        self._check_timeout(key, stored)
+        self._check_options(key, stored)
         self._stored = None if stored is None else self._filtered(stored)
         options.setdefault("summary", self._default_summary(title))
         options.setdefault("visibility", SectionVisibility.SUMMARY)
@@ -137,7 +142,7 @@ class MCPSection(Section[None]):
         is_first = connection.listed is None and self._stored is None
         complete = connection.listing()
         if is_first:
-            self._check_timeout(self.key, complete)
+            self._check_options(self.key, complete)
         listing, names = self._filtered(complete), [tool.name for tool in complete.tools]
         for pattern in (*(self._include or ()), *self._exclude):
             if not fnmatch.filter(names, pattern):
@@ -187,14 +192,22 @@ class MCPSection(Section[None]):
             return result
         return replace(result, message=f"{result.message}\n\n{NOT_UNDONE}".strip())
 
-    def _check_timeout(self, key: str, listing: Listing | None) -> None:
-        """Reject a bad timeout, and one for a tool that is not listed, once that is known."""
-        named = self._timeout if isinstance(self._timeout, Mapping) else ()
-        names = named if listing is None else [tool.name for tool in listing.tools]
-        tool_timeouts(f"MCPSection '{key}'", self._timeout, names)
+    def _check_options(self, key: str, listing: Listing | None) -> None:
+        """Reject a bad timeout or approval, and one for a tool that is not listed, once that is known."""
+        whose = f"MCPSection '{key}'"
+        options: dict[Literal["timeout", "approval"], Any] = {"timeout": self._timeout, "approval": self._approval}
+        for option, given in options.items():
+            named = given if isinstance(given, Mapping) else ()
+            by_tool(whose, option, given, named if listing is None else [tool.name for tool in listing.tools])
+        if "effects" in (self._approval.values() if isinstance(self._approval, Mapping) else [self._approval]):
+            raise PromptValidationError(f"{whose}: {NO_EFFECTS}; use approval='call'.")
 
     def _timeout_of(self, name: str) -> float | None:
         return self._timeout.get(name, TIMEOUT) if isinstance(self._timeout, Mapping) else self._timeout
+
+    def _approval_of(self, name: str) -> Any:
+        rule = self._approval.get(name) if isinstance(self._approval, Mapping) else self._approval
+        return _without_effects(rule) if callable(rule) else rule
 
     def _filtered(self, listing: Listing) -> Listing:
         """The listing with those tools alone that are included and not excluded."""
@@ -245,6 +258,7 @@ class MCPSection(Section[None]):
             read_only=self._trusted and listed.read_only and compensate is None,
             compensate=compensate,
             timeout=self._timeout_of(listed.name),
+            approval=self._approval_of(listed.name),
         )
 
     def _default_summary(self, title: str) -> str:
@@ -279,14 +293,31 @@ def by_resource(name: str) -> str | None:
     return "-".join(words[1:]).removesuffix("s") if len(words) > 1 else None
 
 
+def _without_effects(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule; that it returns "effects" is an error."""
+
+    @wraps(rule)
+    def checked(*arguments: Any, **named: Any) -> Any:
+        if (found := rule(*arguments, **named)) == "effects":
+            raise ValueError(f"it returned 'effects', but {NO_EFFECTS}; return 'call'")
+        return found
+
+    return checked
+
+
 def mcp_sections(
-    path: str | os.PathLike[str], *, start_timeout: float = 20.0, timeout: Timeouts = TIMEOUT, **options: Any
+    path: str | os.PathLike[str],
+    *,
+    start_timeout: float = 20.0,
+    timeout: Timeouts = TIMEOUT,
+    approval: Approvals = None,
+    **options: Any,
 ) -> list[MCPSection]:
     """A section for each server in a config file such as `.mcp.json`, using the lock file beside it if there is one.
 
     `${VAR}` and `${VAR:-default}` are replaced by environment variables when the server is started. `options` are
-    passed to every `MCPSection`; a server's own "summary", "include", "exclude" and "timeout" take precedence. A
-    `timeout` by tool name needs the lock file, which says which server has which tool.
+    passed to every `MCPSection`; a server's own "summary", "include", "exclude", "timeout" and "approval" take
+    precedence. A `timeout` or `approval` by tool name needs the lock file, which says which server has which tool.
     """
     file = Path(path)
     try:
@@ -303,7 +334,9 @@ def mcp_sections(
         _configured(name, entry, file, start_timeout)
     found = lock_file(file)
     lock = options.pop("lock", found if found.exists() else None)
-    timeouts = _timeouts(timeout, keys, {} if lock is None else read_lock(lock), file)
+    listings = {} if lock is None else read_lock(lock)
+    timeouts = _by_server("timeout", timeout, keys, listings, file)
+    approvals = _by_server("approval", approval, keys, listings, file)
     return [
         MCPSection(
             **{
@@ -312,6 +345,7 @@ def mcp_sections(
                 "server": partial(_configured, name, servers[name], file, start_timeout, partial(_expanded, name)),
                 "lock": lock,
                 "timeout": timeouts[key],
+                "approval": approvals[key],
                 **options,
                 **{what: servers[name][what] for what in _OPTIONS if servers[name].get(what) is not None},
             }
@@ -320,17 +354,23 @@ def mcp_sections(
     ]
 
 
-def _timeouts(given: Timeouts, keys: Iterable[str], listings: Mapping[str, Listing], file: Path) -> dict[str, Timeouts]:
-    """The timeouts for each section, of one for all or of a mapping by tool name."""
+def _by_server(
+    option: Literal["timeout", "approval"],
+    given: Any,
+    keys: Iterable[str],
+    listings: Mapping[str, Listing],
+    file: Path,
+) -> dict[str, Any]:
+    """The option for each section, of one for all or of a mapping by tool name."""
     if not isinstance(given, Mapping):
         return dict.fromkeys(keys, given)
     if unlisted := [key for key in keys if key not in listings]:
         raise PromptValidationError(
-            f"'{file}': timeout= by tool name needs a lock file with the tools of every server, and '{unlisted[0]}' is "
-            'in none; run `wink mcp lock`, or write "timeout" into the entries of the servers.'
+            f"'{file}': {option}= by tool name needs a lock file with the tools of every server, and '{unlisted[0]}' "
+            f'is in none; run `wink mcp lock`, or write "{option}" into the entries of the servers.'
         )
     names = {key: {tool.name for tool in listings[key].tools} for key in keys}
-    tool_timeouts(f"'{file}'", given, sorted(set().union(*names.values())))
+    by_tool(f"'{file}'", option, given, sorted(set().union(*names.values())))
     return {key: {name: given[name] for name in given if name in names[key]} for key in keys}
 
 
@@ -351,7 +391,7 @@ def _configured(
         if entry.get(key) is not None and not isinstance(entry[key], kind):
             raise PromptValidationError(f"'{file}': \"{key}\" of server '{name}' must be {called}, got {entry[key]!r}.")
     timeout = entry.get("timeout")
-    tool_timeouts(f"'{file}': server '{name}'", timeout, timeout if isinstance(timeout, dict) else ())
+    by_tool(f"'{file}': server '{name}'", "timeout", timeout, timeout if isinstance(timeout, dict) else ())
     values = [*(entry.get("args") or ()), *(entry.get("env") or {}).values(), *(entry.get("headers") or {}).values()]
     for value in values:
         if not isinstance(value, str | int | float):
@@ -382,12 +422,13 @@ def _configured(
     return HttpServer(text("url"), texts("headers"), start_timeout=start_timeout)
 
 
-_OPTIONS = ("summary", "include", "exclude", "timeout")
+_OPTIONS = ("summary", "include", "exclude", "timeout", "approval")
 _FIELDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     **dict.fromkeys(("command", "url", "cwd", "type", "summary"), (str, "text")),
     **dict.fromkeys(("args", "include", "exclude"), (list, "a list of texts")),
     **dict.fromkeys(("env", "headers"), (dict, "an object with texts")),
     "timeout": ((int, float, dict), "a number of seconds, or an object with one for each tool"),
+    "approval": ((str, dict), 'the text "call", or an object with it for some tools'),
 }
 
 

@@ -38,6 +38,7 @@ from weakincentives.prompt.tokens import EstimatedTokens, O200kTokens, Tokenizer
 from weakincentives.prompt.toolkit import (
     AnyTool,
     ApprovalRule,
+    Approvals,
     Compensation,
     FunctionTool,
     HostedTool,
@@ -46,9 +47,9 @@ from weakincentives.prompt.toolkit import (
     Timeouts,
     Tool,
     ToolResult,
+    by_tool,
     portable_name,
     tool,
-    tool_timeouts,
 )
 from weakincentives.prompt.view import Disclosure, Opening, RenderedPrompt, Span, View
 from weakincentives.prompt.visibility import (
@@ -72,6 +73,7 @@ from weakincentives.prompt.visibility import (
 __all__ = [
     "AnyTool",
     "ApprovalRule",
+    "Approvals",
     "ClearAllVisibilityOverrides",
     "ClearVisibilityOverride",
     "CollapseSection",
@@ -133,6 +135,7 @@ __all__ = [
     "VisibilityOverrides",
     "WorkspaceSection",
     "ancestors",
+    "by_tool",
     "default_tokenizer",
     "effective",
     "inside",
@@ -142,6 +145,5 @@ __all__ = [
     "parts_in",
     "portable_name",
     "tool",
-    "tool_timeouts",
     "with_ancestors",
 ]

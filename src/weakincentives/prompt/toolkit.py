@@ -7,7 +7,7 @@ import inspect
 import json
 import re
 import zlib
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property, lru_cache, partial
 from types import MethodType, NoneType, UnionType
@@ -383,6 +383,8 @@ class HostedTool(Generic[ConfigT]):
 AnyTool = Tool[Any, Any] | HostedTool[Any]
 Timeouts = float | Mapping[str, float | None] | None
 """The `timeout=` of a section with several tools: one for all of them, or by the tool's name."""
+Approvals = ApprovalRule | Mapping[str, ApprovalRule | None] | None
+"""The `approval=` of a section with several tools: one for all of them, or by the tool's name."""
 
 
 def check_tool_name(name: str) -> None:
@@ -417,15 +419,19 @@ def check_description(whose: str, description: Any, most: int, *, ascii_only: bo
 
 def check_approval(tool_name: str, approval: Any, *, has_handler: bool = True, read_only: bool = False) -> None:
     """Reject an approval that is neither "call" nor "effects" nor a function, or that cannot be."""
-    problem = ""
     if approval is not None and not has_handler:
-        problem = "it has no handler, so a person always answers; drop approval"
-    elif approval == "effects" and read_only:
-        problem = "it is read_only, so it has no effects; use approval='call'"
-    elif approval not in (None, "call", "effects") and (isinstance(approval, type) or not callable(approval)):
-        problem = f"approval must be 'call', 'effects' or a function of the params, got {approval!r}"
-    if problem:
-        raise PromptValidationError(f"Tool '{tool_name}': {problem}.")
+        raise PromptValidationError(
+            f"Tool '{tool_name}': it has no handler, so a person always answers; drop approval."
+        )
+    if approval == "effects" and read_only:
+        raise PromptValidationError(f"Tool '{tool_name}': it is read_only, so it has no effects; use approval='call'.")
+    check_rule(f"Tool '{tool_name}': approval", approval)
+
+
+def check_rule(what: str, approval: Any) -> None:
+    """Reject an approval that is neither None, "call", "effects" nor a function."""
+    if approval not in (None, "call", "effects") and (isinstance(approval, type) or not callable(approval)):
+        raise PromptValidationError(f"{what} must be 'call', 'effects' or a function of the params, got {approval!r}.")
 
 
 def _no_handler(params: Any, /, *, context: Any) -> ToolResult[Any]:
@@ -441,18 +447,33 @@ def check_timeout(what: str, seconds: Any) -> None:
         )
 
 
-def tool_timeouts(
-    whose: str, given: Timeouts, names: Collection[str], default: float | None = None
-) -> dict[str, float | None]:
-    """The timeout of each tool in `names`; those that a mapping does not name have the default."""
+def by_tool(
+    whose: str,
+    option: Literal["timeout", "approval"],
+    given: Any,
+    names: Collection[str],
+    default: Any = None,
+    *,
+    hosted: Iterable[HostedTool[Any]] = (),
+) -> dict[str, Any]:
+    """The option for each tool in `names`, from one for all or from a mapping; those it does not name have the default.
+
+    `hosted` are hosted tools beside them, for which no option holds.
+    """
+    check = check_timeout if option == "timeout" else check_rule
     if not isinstance(given, Mapping):
-        check_timeout(f"{whose}: timeout", given)
+        check(f"{whose}: {option}", given)
         return dict.fromkeys(names, given)
-    for name, seconds in given.items():
-        check_timeout(f"{whose}: timeout of tool {name!r}", seconds)
+    for name, value in given.items():
+        check(f"{whose}: {option} of tool {name!r}", value)
+        if any(name == each.name for each in hosted):
+            raise PromptValidationError(
+                f"{whose}: {option}= names {name!r}, a hosted tool, which the provider runs by itself; "
+                "leave it out, or do not offer the tool."
+            )
         if name not in names:
             known = ", ".join(names) or "none"
-            raise PromptValidationError(f"{whose}: timeout= names {name!r}, which is none of its tools: {known}.")
+            raise PromptValidationError(f"{whose}: {option}= names {name!r}, which is none of its tools: {known}.")
     return dict.fromkeys(names, default) | dict(given)
 
 

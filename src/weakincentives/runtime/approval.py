@@ -20,6 +20,13 @@ Needs = Literal["call", "effects", "answer"]
 MAX_ARGUMENTS = 2_000
 
 
+class DecisionError(PromptEvaluationError):
+    """A decision cannot be taken; nothing has acted, and the calls still wait."""
+
+    # It is the program's mistake, also if it concerns a run inside a tool.
+    ends_run = True
+
+
 @dataclass(frozen=True, slots=True)
 class PendingCall:
     """A tool call that waits for a person's decision; it is in the session until it has one.
@@ -158,8 +165,5 @@ def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, pr
     return text
 
 
-def _refused(problem: str, prompt_name: str) -> PromptEvaluationError:
-    refused = PromptEvaluationError(problem, prompt_name=prompt_name, phase="tool")
-    # It is the program's mistake, also if it concerns a run inside a tool.
-    refused.ends_run = True
-    return refused
+def _refused(problem: str, prompt_name: str) -> DecisionError:
+    return DecisionError(problem, prompt_name=prompt_name, phase="tool")

@@ -141,13 +141,15 @@ class ToolExecutor:
     """Runs the calls of one attempt, with the tools of its toolbox.
 
     `ended` has the outcomes of the last calls by id, also if running them raised an error. `emitted`, set by a driver
-    that streams, receives the data that a call emits.
+    that streams, receives the data that a call emits. `unattended` says why nobody can be asked: calls that need
+    approval then fail without being run.
     """
 
     context: RunContext
     toolbox: Toolbox = field(default_factory=Toolbox)
     idempotency_key: Callable[[ToolCall], str] | None = None
     emitted: Callable[[ToolCall, Any], None] | None = None
+    unattended: str = ""
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
     _started: list[StartedCall] = field(default_factory=list)
 
@@ -233,6 +235,8 @@ class ToolExecutor:
             logger.warning("The approval rule of tool '%s' failed.", tool.name, exc_info=error)
             problem = f"Tool '{tool.name}' was not run, because its approval rule failed: {error}"
             return self._record(attempt.failed(problem))
+        if needs is not None and self.unattended:
+            return self._record(attempt.failed(f"Tool '{tool.name}' was not run: {self.unattended}"))
         if needs in ("call", "answer"):
             return self._ask(self._question(tool, attempt, call.arguments, needs))
         return (yield from self._begin(tool, attempt, captures=needs == "effects"))
@@ -286,7 +290,7 @@ class ToolExecutor:
         attempt.rolled_back = ran
         if tool is None:
             return self._record(attempt.failed(refusal))
-        if waiting.edited:
+        if waiting.edited and isinstance(decision, Approve):
             attempt.notice = _EDITED.format(arguments)
         if isinstance(decision, Approve) and waiting.effects is not None:
             applies = not waiting.effects.reruns

@@ -26,7 +26,14 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime import events
-from weakincentives.runtime.approval import Edit, Undecided, edited_arguments, is_waiting, waiting_calls
+from weakincentives.runtime.approval import (
+    DecisionError,
+    Edit,
+    Undecided,
+    edited_arguments,
+    is_waiting,
+    waiting_calls,
+)
 from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
@@ -134,6 +141,9 @@ class InnerLoop:
             raise
         except AbandonedCallError:
             raise
+        except DecisionError:
+            self._end_waiting()
+            raise
         except Exception as error:
             self._save_rest(stopped=False)
             recovered = self.scope.recovers is not None and self.scope.recovers(error)
@@ -146,7 +156,7 @@ class InnerLoop:
         finally:
             self.scope.abandon = self.scope.recovers = None
         if response.pending and response.halt is None:
-            self._end("waiting", reason=", ".join(call.tool for call in response.pending))
+            self._end_waiting()
             return response
         if response.halt is not None:
             keys = tuple(map(".".join, response.halt.requested_overrides))
@@ -178,6 +188,9 @@ class InnerLoop:
         """Leave a conversation that can be continued: the text so far stays, and every open call gets a result."""
         self._save_rest(stopped=True)
         self._end("stopped")
+
+    def _end_waiting(self) -> None:
+        self._end("waiting", reason=", ".join(call.tool for call in waiting_calls(self.session).values()))
 
     def _end(self, status: events.RunStatus, **facts: Any) -> None:
         """Record how this attempt ended."""
@@ -293,6 +306,7 @@ class InnerLoop:
             waiting = waiting_calls(self.session)
             pending = tuple(call for call in pending if is_waiting(call.id, waiting))
         self.context.transcript.put_in_order()
+        self._end("stopped")
         scope.run_id, scope.meter.spent = own
         self._prepare(again, "exchange")
 

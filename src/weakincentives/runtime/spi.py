@@ -6,6 +6,7 @@ Programs import from `weakincentives.runtime`; nothing here is part of what its 
 from __future__ import annotations
 
 from weakincentives.runtime.adapter import RunOptions, closing_resources, closing_resources_async
+from weakincentives.runtime.approval import Decision, DecisionError, Undecided, edited_arguments
 from weakincentives.runtime.bridge import Cursor, Workers, finish
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.drivers import ModelDelta, load_sections
@@ -46,6 +47,8 @@ __all__ = [
     "CallModel",
     "CallSuspended",
     "Cursor",
+    "Decision",
+    "DecisionError",
     "Effect",
     "HistoryBuilder",
     "LoadSections",
@@ -61,12 +64,14 @@ __all__ = [
     "Step",
     "ToolUse",
     "TurnSection",
+    "Undecided",
     "Workers",
     "adapter_spec",
     "adapter_specs",
     "cache_safe_routes",
     "closing_resources",
     "closing_resources_async",
+    "edited_arguments",
     "finish",
     "first_difference",
     "known_prices",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.runtime.spi import AS_OF, prices_for
-from weakincentives.telemetry.reader import RunFileError
+from weakincentives.telemetry.reader import RunFileError, continuation_file
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import prune, question_in
@@ -41,6 +41,7 @@ __all__ = [
     "Unreadable",
     "Unserialisable",
     "advise",
+    "continuation_file",
     "instrument",
     "like_pattern",
     "plain",

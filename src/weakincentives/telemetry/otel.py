@@ -265,7 +265,7 @@ class Instrumentation:
                 self._close(session, run, {"error.type": "cancelled"})
             case "restarted":
                 self._restart(run, event)
-            case "suspended":
+            case "suspended" | "waiting":
                 self._suspend(session, run, event)
             case "failed" | "recovered":
                 self._fail(session, run, event)
@@ -301,7 +301,7 @@ class Instrumentation:
             self._left[run.run_id] = run.span.get_span_context()
             if len(self._left) > _MAX_LEFT:
                 del self._left[next(iter(self._left))]
-        run.span.add_event("wink.run.suspended", {"wink.reason": event.reason}, _nanoseconds(event.timestamp))
+        run.span.add_event(f"wink.run.{event.status}", {"wink.reason": event.reason}, _nanoseconds(event.timestamp))
         _end(run, event.timestamp)
 
     def _close(self, session: Session, run: _Run, extra: dict[str, str]) -> None:

@@ -372,6 +372,8 @@ def _known_types(data: Any, unknown: set[str], blobs: dict[str, Blob]) -> Any:
         return data
     inner = {key: _known_types(item, unknown, blobs) if key != "$" else item for key, item in data.items()}
     tag = data.get("$")
+    if tag == "type" and not _is_readable(inner, blobs):
+        return {"$": _UNKNOWN, "v": {"type": str(data.get("v")), "value": None}}
     if not isinstance(tag, str) or ":" not in tag or "v" not in data:
         return inner
     if tag in unknown or not _is_known(tag):

@@ -7,6 +7,7 @@ characters or more are in `texts`, keyed by the hash that replaces them; the byt
 from __future__ import annotations
 
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +24,7 @@ from weakincentives.serde import Upgrades, check_upgrades
 from weakincentives.telemetry.payload import blob_digests, checked, is_packed, load, references, unpack
 from weakincentives.telemetry.values import Unreadable
 
-VERSION = 5
+VERSION = 6
 APPLICATION_ID = 0x57494E4B
 BUSY_SECONDS = 5.0
 # How often a recorder writes a heartbeat, and how long it may be silent before it counts as gone.
@@ -46,7 +47,8 @@ CREATE TABLE runs (
     run_id TEXT PRIMARY KEY, session_id TEXT NOT NULL DEFAULT '', recorder_id TEXT NOT NULL,
     prompt TEXT NOT NULL DEFAULT '', prompt_name TEXT NOT NULL DEFAULT '',
     adapter TEXT NOT NULL DEFAULT '', model TEXT NOT NULL DEFAULT '',
-    status TEXT NOT NULL DEFAULT 'running' CHECK (status IN ('running', 'ok', 'failed', 'halted', 'interrupted')),
+    status TEXT NOT NULL DEFAULT 'running'
+        CHECK (status IN ('running', 'ok', 'waiting', 'failed', 'halted', 'interrupted')),
     started REAL NOT NULL, updated REAL NOT NULL, ended REAL,
     events INTEGER NOT NULL DEFAULT 0, turns INTEGER NOT NULL DEFAULT 0, tool_calls INTEGER NOT NULL DEFAULT 0,
     tool_failures INTEGER NOT NULL DEFAULT 0, disclosures INTEGER NOT NULL DEFAULT 0,
@@ -187,6 +189,13 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             f"'{path}' was recorded in format {version} and this release reads {VERSION}; "
             "record to a new file, or use the release that wrote it."
         )
+
+
+def continuation_file(path: str | os.PathLike[str], run_id: str) -> Path:
+    """The file beside a run file that keeps the session of a run while it waits; the command to continue it is in one
+    that ends in `.command`.
+    """
+    return Path(f"{os.fspath(path)}.waiting") / f"{re.sub(r'[^a-zA-Z0-9_-]', '_', run_id)}.json"
 
 
 @dataclass(frozen=True, slots=True)

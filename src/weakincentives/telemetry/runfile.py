@@ -19,6 +19,7 @@ from typing import Any
 from weakincentives._display import shortened
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
+    CallDecided,
     Message,
     ModelCalled,
     PromptRendered,
@@ -29,7 +30,13 @@ from weakincentives.runtime import (
 )
 from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT, HistoryBuilder, prices_for
 from weakincentives.telemetry.payload import storable
-from weakincentives.telemetry.reader import SILENT_SECONDS, EventReader, RunFileError, open_for_writing
+from weakincentives.telemetry.reader import (
+    SILENT_SECONDS,
+    EventReader,
+    RunFileError,
+    continuation_file,
+    open_for_writing,
+)
 from weakincentives.telemetry.turns import read_history
 
 logger = logging.getLogger("weakincentives.telemetry")
@@ -56,6 +63,7 @@ class Packed:
 # The status of a run in the file, by that of its last end.
 _STATUSES: Mapping[RunStatus, str] = {
     "completed": "ok",
+    "waiting": "waiting",
     "halted": "halted",
     "restarted": "running",
     "failed": "failed",
@@ -101,6 +109,8 @@ class Tally:
                 self.turns += 1
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
                 self._spend(event.usage, prices_for(event.model, prices))
+                self._mark_running(at, open_runs)
+            case CallDecided():
                 self._mark_running(at, open_runs)
             case ToolInvoked():
                 self._add(tool_calls=1, tool_failures=not event.success, disclosures=event.disclosure is not None)
@@ -396,4 +406,7 @@ def prune(
         raise RunFileError(f"'{file}' cannot be pruned: {error}.") from error
     finally:
         connection.close()
+    for run_id in gone:
+        for ending in (".json", ".command"):
+            continuation_file(file, run_id).with_suffix(ending).unlink(missing_ok=True)
     return gone

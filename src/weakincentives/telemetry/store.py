@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from shlex import quote
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -17,8 +18,17 @@ from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import Ledger, RunHistory, ledger_of
 from weakincentives.serde import Upgrades
-from weakincentives.telemetry.reader import SILENT_SECONDS, EventReader, RecordedEvent, RunFileError, marks
+from weakincentives.telemetry.reader import (
+    SILENT_SECONDS,
+    EventReader,
+    RecordedEvent,
+    RunFileError,
+    continuation_file,
+    marks,
+)
+from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
+from weakincentives.telemetry.values import plain
 
 PAGE = 500
 
@@ -216,7 +226,30 @@ class RunStore(EventReader):
     def pending_turn(self, run_id: str) -> tuple[Turn, list[int]] | None:
         """The unanswered request after the last turn, if there is one, and the ids of its messages."""
         run = self.run(run_id)
-        return None if run.status in ("ok", "halted") else pending_turn(self, run.run_id, run.turns + 1)
+        return None if run.status in ("ok", "waiting", "halted") else pending_turn(self, run.run_id, run.turns + 1)
+
+    def open_calls(self, run_id: str) -> list[dict[str, Any]]:
+        """The calls for which the run waits, as plain data: `call_id`, `tool`, `arguments`, `text`, `needs`."""
+        found: dict[str, dict[str, Any]] = {}
+        if self.run(run_id).status == "waiting":
+            for recorded in self.of_kinds(run_id, ["PendingCall", "CallDecided"]):
+                if isinstance(fields := plain(recorded.event), dict) and "call_id" in fields:
+                    found.pop(fields["call_id"], None)
+                    if recorded.kind == "PendingCall":
+                        found[fields["call_id"]] = fields
+        return list(found.values())
+
+    def continuation(self, run_id: str) -> str:
+        """How to continue a run that waits, as a command, or as Python if a program has its session."""
+        calls = self.open_calls(run_id)
+        if not calls:
+            return ""
+        if "/" in run_id:
+            return f"wink work questions {quote(run_id)}"
+        try:
+            return Redactor().text(continuation_file(self.path, run_id).with_suffix(".command").read_text("utf-8"))
+        except OSError:
+            return f"run(prompt, adapter, session=session, decisions={{{calls[0]['call_id']!r}: Approve()}})"
 
     def requests(self, run_id: str, stop: float = float("inf")) -> Iterator[tuple[int, int, list[int]]]:
         """Each model call: its event number, how many messages of the previous request it keeps, and which it adds."""

@@ -274,6 +274,8 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "story": story(history, ledger),
         "outcome": plain(history.outcome),
         "pending": store.pending_turn(run.run_id) is not None,
+        "waiting": [{key: call.get(key) for key in ("call_id", "text")} for call in store.open_calls(run.run_id)],
+        "continuation": store.continuation(run.run_id),
     }
 
 

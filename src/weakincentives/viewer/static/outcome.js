@@ -25,11 +25,22 @@ export function Outcome({ whole, turn, selected, onSelect }) {
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
       <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`} />
-      ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} /></article>`)}
+      ${unanswered(reply, calls).map((call) => html`<${Unanswered} call=${call} asked=${whole.waiting.find((asked) => asked.call_id === call.id)} running=${whole.run.status === "running"} />`)}
       ${hosted.map((used) => html`<${Hosted} key=${used.seq} used=${used} section=${turn.tools.find((tool) => tool.name === used.name)?.section} selected=${selected} onSelect=${onSelect} />`)}
-      ${ended.map((event) => html`<${Ended} event=${event} said=${reply?.text} run=${whole.run} />`)}
+      ${ended.map((event, index) => html`<${Ended} event=${event} said=${reply?.text} run=${whole.run} continuation=${index === ended.length - 1 ? whole.continuation : ""} />`)}
     </div>
   </section>`;
+}
+
+// A call without a result: one that a person was asked about comes with what it would change.
+function Unanswered({ call, asked, running }) {
+  return html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class=${classes("pill", asked && "warn")}>${asked ? "waits for a person" : running ? "running" : "not run"}</span></header>
+    ${asked ? html`<div class="diff"><${Some} of=${asked.text.split("\n")} first=${200} each=${asAsked} /></div>` : html`<${Json} text=${call.arguments} />`}</article>`;
+}
+
+function asAsked(line) {
+  const kind = /^(\+\+\+|---) /.test(line) ? "same" : { "+": "new", "-": "gone" }[line[0]] ?? "same";
+  return html`<div class=${`line ${kind}`}><${Text} value=${line} first=${4000} /></div>`;
 }
 
 // What the embedded model's answer is a quotation of: tools or sections.
@@ -105,13 +116,17 @@ function cited(value, found = new Map()) {
   return [...found].slice(0, 60);
 }
 
-function Ended({ event, said, run }) {
+function Ended({ event, said, run, continuation }) {
   if (event.status === "restarted") {
     return html`<article class="ended warn"><header><${Icon} name="restart" /><strong>Restarts with more open</strong></header>
       <p>${event.section_keys.map((key) => html`<code>${visible(key)}</code> `)}${event.reason && html`<span class="quiet">“${visible(event.reason.slice(0, 600))}”</span>`}</p></article>`;
   }
   if (event.status === "stopped") {
     return html`<article class="ended warn"><header><${Icon} name="cross" /><strong>Stopped by its caller</strong></header></article>`;
+  }
+  if (event.status === "waiting") {
+    return html`<article class="ended warn"><header><${Icon} name="alert" /><strong>${continuation ? "Waits for a decision" : "Waited for a decision"}</strong><span class="quiet">${visible(event.reason)}</span></header>
+      ${continuation && html`<div class="code"><${Text} value=${continuation} /></div>`}</article>`;
   }
   if (event.status === "suspended") {
     return html`<article class="ended warn"><header><${Icon} name="cross" /><strong>Left this process</strong><span class="quiet">${visible(event.reason)}</span></header></article>`;

@@ -97,7 +97,7 @@ function Head({ whole, tab, at }) {
   const { usage } = run;
   const running = run.status === "running";
   const cut = whole.pending && run.status === "interrupted";
-  const answer = run.answer || (running ? "" : run.error ? "" : "no answer");
+  const answer = run.answer || (running ? "" : run.error ? "" : run.status === "waiting" ? "waits for a decision" : "no answer");
   return html`<div class="run-head">
     <div class="title">
       ${!exported && html`<a class="up" href="#/" title="All runs (u)" aria-label="All runs"><${Icon} name="back" /></a>`}

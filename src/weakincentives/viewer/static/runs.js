@@ -9,8 +9,8 @@ import { runName, visible } from "wink/text.js";
 import { Empty, Share, Shown, Status, html, useDocument, useNarrow, useTaken } from "wink/view.js";
 import { Rows } from "wink/rows.js";
 
-const STATUSES = ["", "running", "ok", "failed", "halted", "interrupted"];
-const NAMES = { "": "All", ok: "Answered", running: "Running", failed: "Failed", halted: "Halted", interrupted: "Interrupted" };
+const STATUSES = ["", "running", "waiting", "ok", "failed", "halted", "interrupted"];
+const NAMES = { "": "All", ok: "Answered", running: "Running", waiting: "Waiting", failed: "Failed", halted: "Halted", interrupted: "Interrupted" };
 const GROUPS = { "": "Runs", prompt: "By prompt", conversation: "By conversation" };
 const PAGE = 100;
 // The columns, with what they are sorted by.

@@ -150,7 +150,7 @@ export function Pill({ kind, children }) {
   return html`<span class=${`pill ${kind}`}>${children}</span>`;
 }
 
-const STATUSES = { ok: "answered", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
+const STATUSES = { ok: "answered", failed: "failed", running: "running", waiting: "waiting", halted: "halted", interrupted: "interrupted" };
 
 export function Status({ status }) {
   return html`<span class=${`pill status ${status}`}>${STATUSES[status] ?? status}</span>`;
