@@ -16,7 +16,7 @@ import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, redirect_stdout
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -25,14 +25,19 @@ from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
+from weakincentives._display import shortened
 from weakincentives.content import Part
 from weakincentives.limits import Budget, Meter
 from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
 from weakincentives.runtime import (
+    Answer,
+    Approve,
+    Deny,
     InnerLoop,
     Message,
     ModelReply,
+    PendingCall,
     PromptResponse,
     ToolCall,
     ToolExecutionOutcome,
@@ -45,10 +50,13 @@ from weakincentives.runtime.spi import (
     LoopAdapter,
     RunScope,
     RunTools,
+    Settled,
+    Undecided,
     closing_resources_async,
     load_sections,
 )
 from weakincentives.session import Session
+from weakincentives.telemetry import Redactor
 
 logger = logging.getLogger("weakincentives.mcp")
 # Over HTTP nothing signals that a host has left. Beyond this many, the one idle longest is dropped, if it has been idle
@@ -58,6 +66,12 @@ IDLE_SECONDS = 600.0
 DROPPED = "This host was idle, and its session was dropped to make room: its sections are closed. Try again."
 # How long a host gets to process a list it has requested.
 SETTLE_SECONDS = 0.1
+APPROVAL = "approval"
+# If a host has more open questions, the oldest counts as undecided.
+MAX_QUESTIONS = 100
+MAX_QUESTION = 50_000
+UNATTENDED = "{name}({arguments}) needs a person's decision, and this client cannot ask for one: it has no elicitation."
+NOT_OPEN = "This question is not open, or was about another call; call the tool again."
 HostKey = tuple[str, str, str]
 """The path, authorization and session id that tell hosts apart."""
 
@@ -162,13 +176,37 @@ class TemplateServer:
         host.listener.listed(context)
         return types.ListToolsResult(tools=[_declared(tool) for tool in host.list_tools()])
 
-    async def _call_tool(self, context: Context, params: types.CallToolRequestParams) -> types.CallToolResult:
-        host = await self._host(context)
-        call_id = str((params.meta or {}).get(CALL_ID) or secrets.token_hex(8))
-        outcome = await host.call(ToolCall(call_id, params.name, json.dumps(params.arguments or {})))
+    async def _call_tool(
+        self, context: Context, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        host, older = await self._host(context), is_older(context)
+        arguments = json.dumps(params.arguments or {})
+        if params.request_state is None:
+            call_id = str((params.meta or {}).get(CALL_ID) or secrets.token_hex(8))
+            call = ToolCall(call_id, params.name, arguments)
+            outcome = await host.call(call, attended=_can_ask(context))
+        else:
+            question = host.question(params.request_state, params.name, arguments)
+            outcome = await host.decide(question, (params.input_responses or {}).get(APPROVAL))
+        while isinstance(outcome, Question):
+            if not older:
+                return outcome.input_required()
+            outcome = await host.decide(outcome, await self._elicited(context, host, outcome))
         content: list[Any] = [types.TextContent(type="text", text=outcome.message)]
         content += (content_block(part) for part in outcome.attachments)
         return types.CallToolResult(content=content, is_error=not outcome.success)
+
+    async def _elicited(self, context: Context, host: _Host, question: Question) -> types.ElicitResult:
+        """The answer to a question in the older protocol, in which the server sends a request of its own."""
+        form = question.form()
+        try:
+            return await context.session.elicit_form(form.message, form.requested_schema, context.request_id)
+        except Exception as error:
+            logger.warning("The MCP host could not ask about '%s': %s", question.call.name, error)
+            return types.ElicitResult(action="cancel")
+        except BaseException:
+            host.withdraw(question)
+            raise
 
     async def _listen(self, context: Context, params: Any) -> Any:
         return await (await self._host(context)).listener.listen(context, params)
@@ -215,6 +253,45 @@ class _HostAdapter(LoopAdapter):
         """Accept all media: the host knows what its model accepts."""
 
 
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A call that waits for a person at the host; `turn` is the one in which it was made.
+
+    The token is another one each time: an answer that comes twice, or after the call was asked about again, is void.
+    """
+
+    token: str
+    call: ToolCall
+    pending: PendingCall
+    turn: int
+
+    def form(self) -> types.ElicitRequestFormParams:
+        """The question as a form; for a tool without a handler it has a field for the answer."""
+        answer = {"answer": {"type": "string", "title": "Answer"}} if self.pending.needs == "answer" else {}
+        schema = {"type": "object", "properties": answer, "required": list(answer)}
+        words = "This needs your answer." if answer else "Allow this call?"
+        text = shortened(Redactor().text(self.pending.text), MAX_QUESTION)
+        return types.ElicitRequestFormParams(message=f"{words}\n\n{text}", requested_schema=schema)
+
+    def input_required(self) -> types.InputRequiredResult:
+        """The question as the result of the call; the client repeats the call with the answer."""
+        asked = types.ElicitRequest(params=self.form())
+        return types.InputRequiredResult(input_requests={APPROVAL: asked}, request_state=self.token)
+
+    def decision(self, answer: object) -> Settled | None:
+        """The decision in a client's answer; None if it has none. Dismissing the form leaves the call undecided."""
+        if not isinstance(answer, types.ElicitResult):
+            return None
+        if answer.action == "decline":
+            return Deny()
+        if answer.action != "accept":
+            return Undecided()
+        if self.pending.needs != "answer":
+            return Approve()
+        text = (answer.content or {}).get("answer")
+        return Answer(text) if isinstance(text, str) and text.strip() else Undecided()
+
+
 class _Host:
     """One host's run of the template: an inner loop advanced by the host's calls."""
 
@@ -223,8 +300,12 @@ class _Host:
         self.last_used = time.monotonic()
         self._loop = InnerLoop(prompt, session, RunScope(Meter(Budget(max_turns=None))), _HostAdapter(prompt))
         self._cursor: Cursor[Effect, PromptResponse[Any]] | None = None
+        self._loop.executor.idempotency_key = self._idempotency_key
+        # They are not in the session: the run goes on with other calls.
+        self._questions: OrderedDict[str, Question] = OrderedDict()
+        self._deciding: Question | None = None
         self._offered: list[Tool[Any, Any]] = []
-        self._calls: set[asyncio.Future[ToolExecutionOutcome]] = set()
+        self._calls: set[asyncio.Future[ToolExecutionOutcome | Question]] = set()
         self._stack = AsyncExitStack()
         # Two locks, because a host lists the tools again before it gets the result of the call that changed them.
         self._starting = asyncio.Lock()
@@ -245,9 +326,12 @@ class _Host:
             await self._advance()
 
     async def close(self) -> None:
-        """End the run; calls in progress are cancelled."""
+        """End the run; calls in progress are cancelled, and open questions are undecided."""
         for work in self._calls:
             work.cancel()
+        if self._cursor is not None and self._cursor.step is not None:
+            for question in list(self._questions.values()):
+                await self._call(question.call, question, Undecided())
         async with self._lock:
             if self._cursor is not None and self._cursor.step is not None:
                 self._cursor.answer(ModelReply())
@@ -264,12 +348,40 @@ class _Host:
         self._follows = True
         return self._offered
 
-    async def call(self, call: ToolCall) -> ToolExecutionOutcome:
-        """Run one call. A call that the host cancels is rolled back, and the run continues."""
+    async def call(self, call: ToolCall, *, attended: bool) -> ToolExecutionOutcome | Question:
+        """Run one call. A call that the host cancels is rolled back, and the run continues.
+
+        One that needs approval becomes a question; unless the host is `attended`, it fails without being run.
+        """
+        if len(self._questions) >= MAX_QUESTIONS:
+            oldest = next(iter(self._questions.values()))
+            await self._await(self._work(oldest.call, oldest, Undecided()))
+        return await self._await(self._work(call, attended=attended))
+
+    def question(self, token: str, name: str, arguments: str) -> Question:
+        """The open question with this token; the call that the client repeats must be the one that was asked about."""
+        found = self._questions.get(token)
+        if found is None or (found.call.name, json.loads(found.call.arguments)) != (name, json.loads(arguments)):
+            raise MCPError(types.INVALID_PARAMS, NOT_OPEN)
+        return found
+
+    async def decide(self, question: Question, answer: object) -> ToolExecutionOutcome | Question:
+        """Act on the answer to a question; if there is none, the question stays open."""
+        decision = question.decision(answer)
+        return question if decision is None else await self._await(self._work(question.call, question, decision))
+
+    def withdraw(self, question: Question) -> None:
+        """Leave a question undecided whose request was cancelled."""
+        self._work(question.call, question, Undecided())
+
+    def _work(self, *arguments: Any, **named: Any) -> asyncio.Future[ToolExecutionOutcome | Question]:
         # A separate task: the host's cancel scope would also interrupt the rollback.
-        work = asyncio.ensure_future(self._call(call))
+        work = asyncio.ensure_future(self._call(*arguments, **named))
         self._calls.add(work)
         work.add_done_callback(self._calls.discard)
+        return work
+
+    async def _await(self, work: asyncio.Future[ToolExecutionOutcome | Question]) -> ToolExecutionOutcome | Question:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -278,17 +390,45 @@ class _Host:
         finally:
             self.last_used = time.monotonic()
 
-    async def _call(self, call: ToolCall) -> ToolExecutionOutcome:
+    async def _call(
+        self,
+        call: ToolCall,
+        question: Question | None = None,
+        decision: Settled | None = None,
+        *,
+        attended: bool = True,
+    ) -> ToolExecutionOutcome | Question:
+        """One turn with this call, or with the decision about it."""
         async with self._lock:
-            before = await self._advance()
-            assert self._cursor is not None
+            before, loop = await self._advance(), self._loop
+            assert self._cursor is not None and loop.scope.decisions is not None
+            if question is not None and self._questions.pop(question.token, None) is None:
+                return ToolExecutionOutcome(call.id, NOT_OPEN, False, name=call.name)
             self._cursor.answer(ModelReply(tool_calls=(call,)))
             assert isinstance(self._cursor.step, RunTools)
-            outcome = await self._run(call)
-            self._cursor.answer([outcome])
+            if question is not None and decision is not None:
+                loop.session[PendingCall].append(question.pending)
+                loop.scope.decisions[call.id] = decision
+            shown = UNATTENDED.format(name=call.name, arguments=call.arguments)
+            loop.executor.unattended = "" if attended else Redactor().text(shown)
+            self._deciding = question
+            outcome: ToolExecutionOutcome | Question
+            outcome = done = await self._run(call)
+            loop.session[PendingCall].clear(lambda each: each.call_id == call.id)
+            if done.pending is not None:
+                turn = loop.scope.meter.turns if question is None else question.turn
+                outcome = Question(secrets.token_urlsafe(16), call, done.pending, turn)
+                self._questions[outcome.token] = outcome
+                done = replace(done, message="A person is asked about this call.", pending=None)
+            self._cursor.answer([done])
             if await self._advance() != before:
                 await self._announce()
             return outcome
+
+    def _idempotency_key(self, call: ToolCall) -> str:
+        """The same in the turn in which a call is asked about and in the one in which it is decided."""
+        turn = self._loop.scope.meter.turns if self._deciding is None else self._deciding.turn
+        return f"{self._loop.scope.run_id}:{turn}:{call.id}"
 
     async def _advance(self) -> list[Tool[Any, Any]]:
         """Load sections until the loop waits for the host, and return the tools it then offers."""
@@ -328,6 +468,14 @@ class _Host:
             except TimeoutError:
                 self._follows = False
                 logger.warning("The MCP host did not list the tools again within %g seconds.", self._relist_seconds)
+
+
+def _can_ask(context: Context) -> bool:
+    """True if the client can show a form; one that names no mode has forms."""
+    capabilities = context.session.client_capabilities
+    asks = None if capabilities is None else capabilities.elicitation
+    has_forms = asks is not None and (asks.form is not None or asks.url is None)
+    return has_forms and (not is_older(context) or context.session.can_send_request)
 
 
 def _declared(tool: Tool[Any, Any]) -> types.Tool:

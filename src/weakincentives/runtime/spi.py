@@ -6,7 +6,7 @@ Programs import from `weakincentives.runtime`; nothing here is part of what its 
 from __future__ import annotations
 
 from weakincentives.runtime.adapter import RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.approval import Decision, DecisionError, Undecided, edited_arguments
+from weakincentives.runtime.approval import Decision, DecisionError, Settled, Undecided, edited_arguments
 from weakincentives.runtime.bridge import Cursor, Workers, finish
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.drivers import ModelDelta, load_sections
@@ -61,6 +61,7 @@ __all__ = [
     "RunState",
     "RunTools",
     "SectionState",
+    "Settled",
     "Step",
     "ToolUse",
     "TurnSection",
