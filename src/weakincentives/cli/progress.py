@@ -61,7 +61,9 @@ def describe(event: Any) -> str | None:
     formatter = FORMATTERS.get(type(event))
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else WIDTH
     text = "" if formatter is None else formatter(event)
-    return shortened(" ".join(text.split("\n")), width) if text else None
+    # The steps of a run inside a call.
+    indent = "  " * event.run_id.count("/") if getattr(event, "parent_run_id", "") else ""
+    return shortened(indent + " ".join(text.split("\n")), width) if text else None
 
 
 def print_story(event: Any, *, asked: str = "") -> None:

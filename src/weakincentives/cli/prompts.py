@@ -197,7 +197,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
 def _described(response: PromptResponse[Any], session: Session, seconds: float) -> dict[str, Any]:
     from weakincentives.runtime import ToolInvoked, run_history
 
-    invoked = session[ToolInvoked].all()
+    invoked = session[ToolInvoked].where(lambda event: not event.parent_run_id)
     opened = [step for step in run_history(session).steps if step.kind == "open" and step.success]
     return {
         "prompt": response.prompt_name,

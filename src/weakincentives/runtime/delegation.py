@@ -22,6 +22,7 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import (
     ApprovalRule,
+    CollapseSection,
     Prompt,
     PromptTemplate,
     PromptValidationError,
@@ -43,7 +44,7 @@ from weakincentives.session import Snapshot
 
 OutputT = TypeVar("OutputT")
 MAX_DEPTH = 3
-_OWN: tuple[type, ...] = (Message, Run, PendingCall, Exposure, VisibilityOverrides)
+_OWN: tuple[type, ...] = (Message, Run, PendingCall, Exposure, VisibilityOverrides, CollapseSection)
 """The slices that a child has for itself."""
 
 
@@ -143,7 +144,14 @@ class _Child:
         self.gone_on = False
         # A fork has the parent's tools, but does not delegate itself.
         depth = MAX_DEPTH if tool.fork else parent.scope.depth + 1
-        self._scope = RunScope(meter, self._run_id, depth=depth, max_expansions=10)
+        self._scope = RunScope(
+            meter,
+            self._run_id,
+            max_expansions=10,
+            conversation_id=parent.scope.conversation_id,
+            depth=depth,
+            parents=(*parent.scope.parents, parent.scope.run_id),
+        )
 
     async def evaluate(self) -> PromptResponse[Any]:
         parent, state = self._parent, self._stored()

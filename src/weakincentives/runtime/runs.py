@@ -119,7 +119,8 @@ class RunScope:
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
     `presentation` is the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that
-    wait are there until they have acted. `depth` is the number of runs that this one is inside of.
+    wait are there until they have acted. `parents` are the runs that this one is inside of, outermost first;
+    `depth` is how deep that counts as.
     """
 
     meter: Meter
@@ -137,6 +138,11 @@ class RunScope:
     tags: Mapping[str, str] = field(default_factory=dict)
     decisions: dict[str, Any] | None = None
     depth: int = 0
+    parents: tuple[str, ...] = ()
+
+    @property
+    def parent_run_id(self) -> str:
+        return self.parents[-1] if self.parents else ""
 
     def check_expansions(self, signal: VisibilityExpansionRequired, prompt_name: str) -> None:
         """Raise if the run has restarted as often as it may."""
