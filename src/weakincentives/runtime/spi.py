@@ -12,7 +12,16 @@ from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.drivers import ModelDelta, load_sections
 from weakincentives.runtime.events import RUN_EVENTS, SectionState
 from weakincentives.runtime.executor import CallSuspended
-from weakincentives.runtime.history import SHOWS, HistoryBuilder, RunState, Step, ToolUse, TurnSection, related
+from weakincentives.runtime.history import (
+    SHOWS,
+    HistoryBuilder,
+    RunState,
+    Step,
+    ToolUse,
+    TurnSection,
+    related,
+    usage_of_children,
+)
 from weakincentives.runtime.ledger import RequestTokens, request_tokens
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES
 from weakincentives.runtime.messages import (
@@ -80,4 +89,5 @@ __all__ = [
     "prices_for",
     "related",
     "request_tokens",
+    "usage_of_children",
 ]
