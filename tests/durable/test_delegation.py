@@ -8,7 +8,7 @@ import pytest
 from tests.delegation.test_children import pay, spend, template
 from tests.durable.desk import Question, prompt_with
 from tests.durable.fleet import PATIENCE, until
-from weakincentives import Approve, Deny, ScriptedAdapter, call, delegate, tool
+from weakincentives import Approve, Deny, PromptEvaluationError, ScriptedAdapter, call, delegate
 from weakincentives.durable import DurableMainLoop
 from weakincentives.telemetry import RunStore, record
 
@@ -16,7 +16,7 @@ LOOP = "desk"
 
 
 class Agents:
-    """A parent with a child, whose models fail in the processes that should not reach them."""
+    """A durable loop whose prompt delegates to another, each with a scripted model."""
 
     def __init__(self, path: Path, child: list[Any], parent: list[Any], *tools: Any) -> None:
         self.path = path
@@ -27,27 +27,25 @@ class Agents:
         return DurableMainLoop(LOOP, prompt_with(self._tool), self.parent, str(self.path / "durable.db"))
 
 
-def fails(request: Any) -> Any:
-    raise RuntimeError("the process broke down")
-
-
 def test_a_child_is_part_of_its_call_and_is_not_run_again(tmp_path: Path) -> None:
-    before = Agents(tmp_path, [call("spend", amount=3), "The child is done."], [call("inner"), fails], spend)
-    with record(tmp_path / "runs.db"), before.loop() as loop:
-        with pytest.raises(Exception, match="broke down"):
-            loop.execute(Question("Work."), key="k", timeout=PATIENCE)
-    after = Agents(tmp_path, [], [fails, "All done."], spend)
-    after.parent.requests.clear()
-    with record(tmp_path / "runs.db"), Agents(tmp_path, [], ["All done."], spend).loop() as loop:
+    overloaded = PromptEvaluationError("overloaded", prompt_name="loop", phase="request")
+    before = Agents(tmp_path, [call("spend", amount=3), "The child is done."], [call("inner"), overloaded], spend)
+    with record(tmp_path / "runs.db"), before.loop() as loop, pytest.raises(PromptEvaluationError, match="overloaded"):
+        loop.execute(Question("Work."), key="k", timeout=PATIENCE)
+    after = Agents(tmp_path, [], ["All done."], spend)
+    with record(tmp_path / "runs.db"), after.loop() as loop:
+        loop.start()
         loop.retry("k")
-        response = loop.execute(Question("Work."), key="k", timeout=PATIENCE)
-    assert response.text == "All done." and response.turns == 4
+        response = loop.result("k", timeout=PATIENCE)
+        assert [step.name for step in loop.store.steps("desk/k")] == ["begin", "model", "inner", "model"]
+    assert (response.text, response.turns, len(after.child.requests)) == ("All done.", 4, 0)
     with RunStore(tmp_path / "runs.db") as store:
         (parent,) = store.list_runs()
         (child,) = store.children(parent.run_id)
         assert (parent.run_id, child.run_id, child.status, child.turns) == ("desk/k", "desk/k/call_1", "ok", 2)
         assert response.usage == parent.total_usage
-        assert store.run("desk/k").run_id == store.run("desk").run_id == "desk/k"
+        assert store.run("des").run_id == store.run("desk/k").run_id == "desk/k"
+        assert store.run("desk/k/").run_id == child.run_id
 
 
 @pytest.mark.parametrize("decision", [Approve(), Deny("Too much.")])
