@@ -12,7 +12,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.delegation.test_children import pay, spend, template
+from tests.approval.bank import Paid
+from tests.delegation.test_children import spend, template
 from weakincentives import (
     Approve,
     Conversation,
@@ -23,6 +24,8 @@ from weakincentives import (
     ScriptedAdapter,
     SectionVisibility,
     Session,
+    Snapshot,
+    ToolContext,
     call,
     delegate,
     run,
@@ -35,7 +38,14 @@ from weakincentives.runtime import ModelCalled, PossibleMiss, ToolInvoked, ledge
 from weakincentives.telemetry import RunStore, advise, instrument, prune, record
 
 
-def tree(depth: int, *, leaf: Any = spend, top: ScriptedAdapter | None = None) -> tuple[Prompt[Any], ScriptedAdapter]:
+@tool(approval="effects")
+def pay(amount: int, context: ToolContext) -> str:
+    "Pay."
+    context.session.dispatch(Paid(amount))
+    return f"paid {amount}"
+
+
+def tree(depth: int, *, leaf: Any = spend) -> tuple[Prompt[Any], ScriptedAdapter]:
     """A prompt with this many levels of children below it; the last one pays or spends 5."""
     inner = ScriptedAdapter([call(leaf.name, amount=5), "Level 0 is done."])
     made = template("level0", leaf)
@@ -233,17 +243,17 @@ def missing(amount: int) -> str:
 
 def test_a_failed_call_before_a_child_is_still_known_at_the_end() -> None:
     """The calls of a child come in between, and do not hide it."""
-    closed = MarkdownSection(
-        key="accounts", title="Accounts", template="Open an account.", summary="Accounts and how such an account is found.",
-        visibility=SectionVisibility.SUMMARY,
-    )
-    child = delegate(template("inner", spend), description="Go.", adapter=ScriptedAdapter([call("spend", amount=1), "ok"]))
+    summary = "Accounts and how such an account is found."
+    options: dict[str, Any] = {"summary": summary, "visibility": SectionVisibility.SUMMARY}
+    closed = MarkdownSection(key="accounts", title="Accounts", template="Open an account.", **options)
+    inner = ScriptedAdapter([call("spend", amount=1), "ok"])
+    child = delegate(template("inner", spend), description="Go.", adapter=inner)
     section = MarkdownSection(key="task", title="Task", template="Help.", tools=[missing, child])
     template_ = PromptTemplate(ns="tests", key="top", sections=[section, closed])
     session = Session()
     run(Prompt(template_), ScriptedAdapter([call("missing", amount=1), call("inner"), "Done."]), session=session)
     assert [(miss.section_key, miss.reason) for miss in session[PossibleMiss]] == [
-        ("accounts", "'missing' failed: no such account")
+        ("accounts", "'missing' failed: Tool 'missing' failed: ValueError: no such account")
     ]
 
 
@@ -262,8 +272,6 @@ def test_a_child_that_failed_does_not_pass_for_its_parent() -> None:
     session = Session()
     prompt = Prompt(template("top", child, leave))
     run(prompt, ScriptedAdapter([[call("inner"), call("leave", call_id="c2")], "Done."]), session=session)
-    from weakincentives import Snapshot
-
     again = Session()
     again.restore(Snapshot.from_json(saved[0]))
     adapter = ScriptedAdapter(["Going on."])

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from tests.delegation.test_children import pay, spend, template
+from tests.delegation.test_children import spend, template
+from tests.delegation.test_nested_runs import pay
 from tests.durable.desk import Question, prompt_with
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import Approve, Deny, PromptEvaluationError, ScriptedAdapter, call, delegate
