@@ -45,6 +45,7 @@ from weakincentives.prompt import (
     tool,
 )
 from weakincentives.runtime import (
+    Approve,
     Conversation,
     Message,
     ModelReply,
@@ -56,6 +57,7 @@ from weakincentives.runtime import (
     ToolCall,
     ToolStarted,
     assert_prefix_kept,
+    delegate,
 )
 from weakincentives.session import Session, Snapshot
 
@@ -197,6 +199,18 @@ def interrupt(context: ToolContext) -> str:
     """Run while the user speaks."""
     context.session.dispatch(Message("user", "Wait, one more thing."))
     return "interrupted"
+
+
+@dataclass(frozen=True)
+class Bought:
+    what: str
+
+
+@tool(name="buy", approval="effects")
+def buying(what: str, context: ToolContext) -> str:
+    """Buy something."""
+    context.session.dispatch(Bought(what))
+    return f"bought {what}"
 
 
 def prompt(*sections: Any, **options: Any) -> Prompt[Any]:
@@ -368,6 +382,47 @@ def overflow(speaker: Speaker) -> None:
         assert chat.send("In short.").text == "Shorter."
 
 
+def call_waits_for_a_person(speaker: Speaker) -> None:
+    buy, look = Call("buy", {"what": "tea"}), Call("look_up", {"word": "pets"})
+    turns = [Turn(reasoning="Both.", calls=(buy, look)), Turn("Bought."), Turn(calls=(buy,)), Turn("Well.")]
+    shop = MarkdownSection(title="Shop", key="shop", template="Buy.", tools=[buying])
+    with speaker.stage(*turns) as stage:
+        chat = chat_on(stage, shop)
+        (waiting,) = chat.send("Buy some.").pending
+        session = Session()
+        session.restore(Snapshot.from_json(chat.session.snapshot().to_json(), types=[Bought]))
+        chat = Conversation(prompt(shop), adapter=stage.adapter, session=session)
+        assert (session[Bought].all(), len(stage.received())) == ((), 1)
+        assert chat.decide({waiting.call_id: Approve()}).text == "Bought."
+        assert "pets means step" in stage.received()[1] and "bought tea" in stage.received()[1]
+        if isinstance(speaker, Vendor):
+            assert_prefix_kept([json.loads(body) for body in stage.received()])
+        assert len(chat.send("And more.").pending) == 1
+        assert chat.send("No, thanks.").text == "Well."
+        assert "Not decided" in stage.received()[3]
+    assert session[Bought].all() == (Bought("tea"),)
+
+
+def fork_keeps_the_prefix(speaker: Speaker) -> None:
+    summing = PromptTemplate(
+        ns="tests", key="sum_up", sections=[MarkdownSection(title="T", key="t", template="Sum it up.")]
+    )
+    more = MarkdownSection(
+        title="More", key="more", template="More.", tools=[delegate(summing, description="Sum up.", fork=True)]
+    )
+    looked = Turn(reasoning="Look.", calls=(Call("look_up", {"word": "pets"}),))
+    turns = [looked, Turn(reasoning="Fork.", calls=(Call("sum_up"),)), Turn("In a word."), Turn("Done.")]
+    with speaker.stage(*turns) as stage:
+        chat = chat_on(stage, more)
+        assert chat.send("Go.").text == "Done."
+        first, before, fork, after = stage.received()
+        assert "Sum it up." in fork and "In a word." in after and "Sum it up." not in after
+        if isinstance(speaker, Vendor):
+            bodies = [json.loads(body) for body in (first, before, fork, after)]
+            assert_prefix_kept(bodies[:3])
+            assert_prefix_kept([*bodies[:2], bodies[3]])
+
+
 SCENARIOS: dict[str, Callable[[Speaker], None]] = {
     "first user turn": first_user_turn,
     "second turn": second_turn,
@@ -383,6 +438,8 @@ SCENARIOS: dict[str, Callable[[Speaker], None]] = {
     "earlier message redacted": earlier_message_redacted,
     "fallback": fallback,
     "overflow": overflow,
+    "call waits for a person": call_waits_for_a_person,
+    "fork keeps the prefix": fork_keeps_the_prefix,
 }
 
 FULL = "prompt is too long: 208310 tokens > 200000 maximum"

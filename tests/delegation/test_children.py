@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ from weakincentives import (
     DeadlineExceededError,
     Deny,
     Edit,
+    MainLoop,
     MarkdownSection,
     Prompt,
     PromptEvaluationError,
@@ -351,3 +353,45 @@ def test_a_fork_that_does_not_fit_its_type_is_a_failed_result() -> None:
     model, session = ScriptedAdapter([call("look"), "no JSON", "Done."]), Session()
     assert run(parent(look), model, session=session).text == "Done."
     assert not session[ToolInvoked].latest().success  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("ways", ["sync", "async"])
+def test_stopping_the_parent_stops_its_children(ways: str) -> None:
+    began, released = threading.Event(), threading.Event()
+
+    @tool
+    def block() -> str:
+        "Block."
+        began.set()
+        released.wait(20)
+        return "late"
+
+    prompt, (child,) = nested(1, block, scripts={1: [call("block"), "never"]})
+    session, model = Session(), ScriptedAdapter([call("down"), "never"])
+    try:
+        if ways == "sync":
+            stream = MainLoop().stream(prompt, session=session, adapter=model)
+            reader = threading.Thread(target=lambda: list(stream))
+            reader.start()
+            assert began.wait(20)
+            stream.close()
+            released.set()
+            reader.join(20)
+        else:
+
+            async def work() -> None:
+                task = asyncio.create_task(run_async(prompt, model, session=session))
+                await asyncio.to_thread(began.wait, 20)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+
+            asyncio.run(work())
+    finally:
+        released.set()
+    assert sorted((event.run_id.count("/"), event.status) for event in session[RunEnded].all()) == [
+        (0, "stopped"),
+        (1, "stopped"),
+    ]
+    assert (len(child.requests), len(model.requests)) == (1, 1)
+    assert [message.role for message in session[Message].all()][-1] == "tool"

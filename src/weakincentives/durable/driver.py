@@ -399,7 +399,7 @@ def _run(run: Callable[[], T]) -> T:
 
 def _recorded(outcome: ToolExecutionOutcome) -> ToolExecutionOutcome:
     """The outcome as it is recorded; what a waiting call would change is in the session."""
-    waits = outcome.pending and replace(outcome.pending, text="", effects=None, result=None)
+    waits = outcome.pending and replace(outcome.pending, effects=None, result=None)
     return replace(outcome, expanded_tools=(), pending=waits)
 
 

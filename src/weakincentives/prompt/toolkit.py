@@ -119,14 +119,17 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     "effects", which are captured, taken back, and applied as they were shown; or a function of the params (and
     `session=` if it takes that) returns one of both or None. A tool without a handler is answered by a person. After
     `timeout` seconds a call has failed: an async handler is cancelled, and a blocking one continues in its thread, but
-    what it still writes is refused.
+    what it still writes is refused. `concurrent=True` lets calls that stand side by side run at the same time, each in
+    a transaction of its own; where two change the same, the later one runs again alone.
     """
 
     _params_type: Any = None
     _result_type: Any = None
     _type_names = ("params_type", "result_type")
     transactional = True
-    """False if a failed call undoes nothing by itself, because the calls inside it do."""
+    """False if a failed call undoes nothing by itself, because the calls inside it do, as they keep to its time."""
+    blocking: Handler[Any, Any] | None = None
+    """What sync runs call in place of an async handler, if there is such a thing."""
 
     def __init__(
         self,
@@ -140,6 +143,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         compensate: Compensation[ParamsT] | None = None,
         approval: ApprovalRule | None = None,
         timeout: float | None = None,
+        concurrent: bool = False,
         accepts_overrides: bool = True,
         _schema: serde.ForeignSchema | None = None,
     ) -> None:
@@ -181,6 +185,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.compensate = compensate
         self.approval = approval
         self.timeout = timeout
+        self.concurrent = concurrent
         self.accepts_overrides = accepts_overrides
         self._param_descriptions: Mapping[str, str] = {}
 
@@ -196,6 +201,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         compensate: Compensation[dict[str, Any]] | None = None,
         approval: ApprovalRule | None = None,
         timeout: float | None = None,
+        concurrent: bool = False,
         accepts_overrides: bool = True,
     ) -> Tool[dict[str, Any], Any]:
         """A tool described by a JSON Schema; its handler receives a dict that matches the schema.
@@ -216,6 +222,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             compensate=compensate,
             approval=approval,
             timeout=timeout,
+            concurrent=concurrent,
             accepts_overrides=accepts_overrides,
             _schema=foreign,
         )
@@ -540,6 +547,7 @@ class ToolOptions(TypedDict, total=False):
     compensate: Compensation[Any] | None
     approval: ApprovalRule | None
     timeout: float | None
+    concurrent: bool
     accepts_overrides: bool
 
 

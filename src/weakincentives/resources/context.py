@@ -202,6 +202,12 @@ class ScopedResourceContext:
         return bool(self._created or self._root._dropped)
 
     @property
+    def can_overlap(self) -> bool:
+        """True if every resource with snapshots can undo the changes of one call alone, as filesystems do."""
+        values = [value for context in self._layers() for value in context._values.values()]
+        return all(hasattr(type(value), "changes_since") for value in values if is_snapshotable(value))
+
+    @property
     def holds_managers(self) -> bool:
         """True if a context manager was entered here, such as a transaction that ends with an error if undone."""
         return any(held.is_managed for held in self._created)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal, TypeAlias
 
 from weakincentives._display import shortened
@@ -33,7 +34,7 @@ class PendingCall:
 
     `arguments` is the JSON text to be used, `params` the typed value. `effects` is what the call would change, if its
     handler ran for the question; `result` is then its result. `needs` says what was asked for: before the "call", with
-    its "effects", or an "answer" in place of a handler.
+    its "effects", or an "answer" in place of a handler; `note` says why, if a guard asks.
     """
 
     call_id: str
@@ -42,10 +43,17 @@ class PendingCall:
     arguments: str
     params: Any = None
     effects: Effects | None = None
-    text: str = ""
     needs: Needs = "call"
     result: ToolResult[Any] | None = field(default=None, repr=False)
     edited: bool = False
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """The question that a person reads; secrets of the environment are replaced."""
+        shown = f"{self.tool}({shortened(self.arguments, MAX_ARGUMENTS)})"
+        lines = (self.note, shown, "" if self.effects is None else self.effects.text)
+        return KnownSecrets().text("\n".join(line for line in lines if line))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +108,7 @@ def rule_of(tool: Tool[Any, Any], params: Any, session: Session) -> Needs | None
     if rule == "answer":
         return "answer"
     if callable(rule):
-        asks = "session" in inspect.signature(rule).parameters
-        rule = rule(params, session=session) if asks else rule(params)
+        rule = rule(params, session=session) if _takes_session(rule) else rule(params)
     if rule not in (None, "call", "effects"):
         raise ValueError(f"it must return 'call', 'effects' or None, got {shortened(repr(rule), 100)}")
     if rule == "effects" and tool.read_only:
@@ -110,11 +117,9 @@ def rule_of(tool: Tool[Any, Any], params: Any, session: Session) -> Needs | None
     return found
 
 
-def question(tool: str, arguments: str, effects: Effects | None, note: str = "") -> str:
-    """The question that a person reads; secrets of the environment are replaced."""
-    shown = shortened(arguments, MAX_ARGUMENTS)
-    lines = (note, f"{tool}({shown})", "" if effects is None else effects.text)
-    return KnownSecrets().text("\n".join(line for line in lines if line))
+@lru_cache(maxsize=1024)
+def _takes_session(rule: Callable[..., Any]) -> bool:
+    return "session" in inspect.signature(rule).parameters
 
 
 def waiting_calls(session: Session) -> dict[str, PendingCall]:

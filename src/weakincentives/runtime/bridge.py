@@ -84,12 +84,13 @@ class HandlerCall:
     that the compensation comes after what it undoes. So is an async handler, which is cancelled, for its cleanup; a
     handler that does not end in that time `outlives` its call. A call stopped before it began is `dropped`: there is
     nothing to compensate. If its tool has a `timeout`, a handler gets a thread of its own in sync runs too, and a late
-    result does not count.
+    result does not count. `blocking` is what sync runs call in place of an async function.
     """
 
     __slots__ = (
         "_lock",
         "begun",
+        "blocking",
         "cancel",
         "deadline",
         "dropped",
@@ -108,8 +109,10 @@ class HandlerCall:
         *,
         effect: bool = False,
         timeout: float | None = None,
+        blocking: Callable[[], Any] | None = None,
     ) -> None:
         self.function = function
+        self.blocking = blocking
         self.effect = effect
         self.fence = Fence(None if deadline is None else lambda: deadline.remaining().total_seconds())
         self.begun = self.dropped = self.outlives = False
@@ -291,6 +294,7 @@ def call_sync(steps: Generator[Step, Any, T], thread: Callable[[], LoopThread]) 
         if isinstance(step, ScopedResourceContext):
             return step.close()
         if isinstance(step, HandlerCall):
+            step.function = step.blocking or step.function
             with step.fence:
                 return _handle(step, thread) if step.timeout is None else _in_own_thread(step, thread)
         value = _call(step)

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any, Generic, TypeVar
@@ -86,6 +88,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         super().__init__(
             name=name, description=description, handler=self._run, params_type=params_type, approval=approval
         )
+        self.blocking = self._run_blocking
         self.template = template
         self._adapter = adapter
         self._budget = budget
@@ -93,30 +96,36 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         self.fork = fork
 
     async def _run(self, params: Any, /, *, context: ToolContext) -> ToolResult[Any]:
+        child = self._child(params, context)
+        if isinstance(child, ToolResult):
+            return child
+        try:
+            with child.running():
+                response = await child.adapter.evaluate_async(child.prompt, session=child.session, **child.options)
+        except PromptEvaluationError as error:
+            return child.failed(error)
+        return child.ended(response)
+
+    def _run_blocking(self, params: Any, /, *, context: ToolContext) -> ToolResult[Any]:
+        """The handler in a sync run, which needs no event loop."""
+        child = self._child(params, context)
+        if isinstance(child, ToolResult):
+            return child
+        try:
+            with child.running():
+                response = child.adapter.evaluate(child.prompt, session=child.session, **child.options)
+        except PromptEvaluationError as error:
+            return child.failed(error)
+        return child.ended(response)
+
+    def _child(self, params: Any, context: ToolContext) -> _Child | ToolResult[Any]:
         parent = context.run
         if not isinstance(parent, RunContext):
             raise PromptEvaluationError(f"Tool '{self.name}' runs only in a run of a prompt.", phase="tool")
-        if parent.scope.depth >= MAX_DEPTH:
-            problem = f"'{self.name}' cannot be called here: delegation goes at most {MAX_DEPTH} levels deep."
-            return ToolResult(problem, success=False)
-        child = _Child(self, parent, context, params)
-        try:
-            response = await child.evaluate()
-        except (BudgetExceededError, DeadlineExceededError) as error:
-            # Raises if it is the whole tree that may not go on.
-            parent.scope.meter.check_tool_call(parent.name)
-            return child.unfinished(error)
-        except PromptEvaluationError as error:
-            if error.ends_run:
-                raise
-            return ToolResult(f"'{self.name}' failed: {error}", success=False)
-        if child.gone_on:
-            return ToolResult(
-                f"'{self.name}' was stopped: the user went on before a person had decided.", success=False
-            )
-        if response.halt is not None:
-            return ToolResult(f"'{self.name}' stopped to open sections, which its caller cannot do.", success=False)
-        return child.result(response)
+        if parent.scope.depth < MAX_DEPTH:
+            return _Child(self, parent, context, params)
+        problem = f"'{self.name}' cannot be called here: delegation goes at most {MAX_DEPTH} levels deep."
+        return ToolResult(problem, success=False)
 
 
 class _Child:
@@ -129,19 +138,20 @@ class _Child:
         self._run_id = f"{parent.scope.run_id}/{context.call_id}"
         self.session = parent.session.child(_OWN)
         given = [params] if len(tool._types) == 1 else [getattr(params, name) for name in tool._types]
-        self._prompt: Prompt[Any] = Prompt(tool.template).bind(*(given if tool._types else ()))
+        self.prompt: Prompt[Any] = Prompt(tool.template).bind(*(given if tool._types else ()))
         self._asked: Message | None = None
         if tool.fork:
-            self._asked = _words(self._prompt)
-            self._prompt = _without_output(parent.prompt)
+            self._asked = _words(self.prompt)
+            self.prompt = _without_output(parent.prompt)
         elif (files := context.filesystem) is not None:
-            self._prompt.bind(resources={Filesystem: files})
+            self.prompt.bind(resources={Filesystem: files})
         deadline = parent.scope.meter.deadline
-        if tool._seconds is not None:
-            own = Deadline.after(tool._seconds, parent.session.clock)
+        seconds = parent.prompt.template.tool_timeout if tool._seconds is None else tool._seconds
+        if seconds is not None:
+            own = Deadline.after(seconds, parent.session.clock)
             deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
         meter = Meter(tool._budget, deadline, parent=parent.scope.meter)
-        self.gone_on = False
+        self._gone_on = False
         # A fork has the parent's tools, but does not delegate itself.
         depth = MAX_DEPTH if tool.fork else parent.scope.depth + 1
         self._scope = RunScope(
@@ -153,27 +163,53 @@ class _Child:
             parents=(*parent.scope.parents, parent.scope.run_id),
         )
 
-    async def evaluate(self) -> PromptResponse[Any]:
-        parent, state = self._parent, self._stored()
-        options: RunOptions = {"scope": self._scope, "tags": parent.scope.tags}
-        if state is not None:
+        self.options: RunOptions = {"scope": self._scope, "tags": parent.scope.tags}
+        adapter = tool._adapter or parent.adapter
+        assert isinstance(adapter, ProviderAdapter)
+        self.adapter = adapter
+        if (state := self._stored()) is not None:
             self.session.restore_own(Snapshot.from_json(state.snapshot))
-            options["decisions"] = decisions = self._decisions()
-            self.gone_on = any(isinstance(each, Undecided) for each in decisions.values())
+            self.options["decisions"] = decisions = self._decisions()
+            self._gone_on = any(isinstance(each, Undecided) for each in decisions.values())
         elif self._asked is not None:
             self._begin_as_parent()
-            options["beginning"], options["message"] = "exchange", self._asked
-        adapter = self._tool._adapter or parent.adapter
-        assert isinstance(adapter, ProviderAdapter)
-        response = await adapter.evaluate_async(self._prompt, session=self.session, **options)
-        self._forget()
-        if response.pending:
-            parent.session.dispatch(ChildState(self._run_id, self.session.own_snapshot().to_json()))
-            prefix = f"{self._call_id}/"
-            raise CallWaits(tuple(replace(call, call_id=f"{prefix}{call.call_id}") for call in response.pending))
-        return response
+            self.options["beginning"], self.options["message"] = "exchange", self._asked
 
-    def result(self, response: PromptResponse[Any]) -> ToolResult[Any]:
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Have the parent stop the child when it is stopped itself."""
+        children = self._parent.scope.children
+        children.append(self._scope)
+        try:
+            yield
+        finally:
+            children.remove(self._scope)
+
+    def failed(self, error: PromptEvaluationError) -> ToolResult[Any]:
+        """The result if the child alone may not go on, or its model failed; everything else goes up."""
+        if isinstance(error, BudgetExceededError | DeadlineExceededError):
+            self._parent.scope.meter.check_tool_call(self._parent.name)
+            said = [each.text for each in self.session[Message].all() if each.role == "assistant" and each.text]
+            words = f"\n\nSo far it said:\n\n{said[-1]}" if said else " It had said nothing yet."
+            return ToolResult(f"'{self._tool.name}' ended before it was finished: {error}{words}")
+        if error.ends_run:
+            raise error
+        return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
+
+    def ended(self, response: PromptResponse[Any]) -> ToolResult[Any]:
+        """The result of the child; raises if calls of it wait."""
+        self._forget()
+        name, prefix = self._tool.name, f"{self._call_id}/"
+        if response.pending:
+            self._parent.session.dispatch(ChildState(self._run_id, self.session.own_snapshot().to_json()))
+            raise CallWaits(tuple(replace(call, call_id=f"{prefix}{call.call_id}") for call in response.pending))
+        if self._gone_on:
+            return ToolResult(f"'{name}' was stopped: the user went on before its calls were decided.", success=False)
+        if response.halt is not None:
+            return ToolResult(f"'{name}' stopped to open sections, which its caller cannot do.", success=False)
+        return self._result(response)
+
+    def _result(self, response: PromptResponse[Any]) -> ToolResult[Any]:
         output = self._tool.template.structured_output
         if self._asked is None or output is None:
             return ToolResult(value=response.text if response.output is None else response.output)
@@ -188,12 +224,6 @@ class _Child:
         marks.pop(PendingCall, None)
         self.session.restore_own(Snapshot(self.session.session_id, marks))
         self.session[Message].update(lambda said: said[: last_exchange(said) - 1])
-
-    def unfinished(self, error: Exception) -> ToolResult[Any]:
-        """What the child has said so far, as a normal result."""
-        said = [message.text for message in self.session[Message].all() if message.role == "assistant" and message.text]
-        words = f"\n\nSo far it said:\n\n{said[-1]}" if said else " It had said nothing yet."
-        return ToolResult(f"'{self._tool.name}' ended before it was finished: {error}{words}")
 
     def _stored(self) -> ChildState | None:
         states = self._parent.session[ChildState].where(lambda each: each.run_id == self._run_id)

@@ -48,7 +48,6 @@ from weakincentives.runtime.approval import (
     Settled,
     Undecided,
     edited_arguments,
-    question,
     rule_of,
     waiting_calls,
 )
@@ -69,6 +68,7 @@ from weakincentives.runtime.effects import Effects, StaleEffectsError, apply, ca
 from weakincentives.runtime.events import CallDecided, ToolInvoked
 from weakincentives.runtime.messages import Message, ToolCall
 from weakincentives.runtime.runs import Toolbox
+from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -154,13 +154,14 @@ class ToolExecutor:
     _started: list[StartedCall] = field(default_factory=list)
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
-        """Run the calls in order, or in parallel if all of them are read-only.
+        """Run the calls in order, or in parallel if they may overlap.
 
         No call runs after one that ends the turn.
         """
         self.ended.clear()
-        if len(calls) > 1 and self.all_read_only(calls):
-            return in_parallel([functools.partial(self._execute, call) for call in calls])
+        if len(calls) > 1 and self._overlap(calls):
+            found = in_parallel([functools.partial(call_sync, self._beside(call), self._thread) for call in calls])
+            return [call_sync(self._after_others(*each), self._thread) for each in zip(calls, found, strict=True)]
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(self._execute(call))
@@ -171,8 +172,9 @@ class ToolExecutor:
     async def execute_all_async(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """`execute_all` on an event loop; sync handlers run in threads."""
         self.ended.clear()
-        if len(calls) > 1 and self.all_read_only(calls):
-            return await in_parallel_async([call_async(self._steps(call)) for call in calls])
+        if len(calls) > 1 and self._overlap(calls):
+            found = await in_parallel_async([call_async(self._beside(call)) for call in calls])
+            return [await call_async(self._after_others(*each)) for each in zip(calls, found, strict=True)]
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(await call_async(self._steps(call)))
@@ -181,14 +183,50 @@ class ToolExecutor:
         return outcomes
 
     def next_group(self, calls: tuple[ToolCall, ...]) -> tuple[ToolCall, ...]:
-        """The next call, or the next few when all of them are read-only."""
+        """The next call, or the next few if they may overlap."""
         size = 0
-        while size < len(calls) and self.all_read_only(calls[size : size + 1]):
+        while size < len(calls) and self._overlap(calls[size : size + 1]):
             size += 1
         return calls[: max(size, 1)]
 
-    def all_read_only(self, calls: Sequence[ToolCall]) -> bool:
-        return all((tool := self.toolbox.tool(call.name)) is not None and tool.read_only for call in calls)
+    def _overlap(self, calls: Sequence[ToolCall]) -> bool:
+        """True if each of these calls is read-only, or may run at the same time as others that write."""
+        tools = [tool for call in calls if (tool := self.toolbox.tool(call.name)) is not None]
+        writing = [tool for tool in tools if not tool.read_only]
+        beside = all(tool.concurrent and tool.approval is None and tool.transactional for tool in writing)
+        return len(tools) == len(calls) and beside and (not writing or self.context.resources.can_overlap)
+
+    def _beside(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome | None]:
+        """The first part of a call that runs at the same time as others: what it would change is held back.
+
+        None if another call has changed the same meanwhile.
+        """
+        tool = self.toolbox.tool(call.name)
+        try:
+            return (yield from self._steps(call, beside=tool is not None and not tool.read_only))
+        except StaleEffectsError:
+            return None
+
+    def _after_others(
+        self, call: ToolCall, first: ToolExecutionOutcome | None
+    ) -> Generator[Step, Any, ToolExecutionOutcome]:
+        """The second part: its changes are made, unless a call before it has changed the same; then it runs again."""
+        held = None if first is None else first.pending
+        if first is not None and (held is None or held.call_id in waiting_calls(self.context.session)):
+            return first
+        tool = self.toolbox.tool(call.name)
+        assert tool is not None
+        attempt = ToolAttempt(call, self.context.session.clock.monotonic(), _NO_RESULT, tool.parse(call.arguments))
+        try:
+            if held is not None and held.effects is not None and not held.effects.reruns:
+                return (yield from self._begin(tool, attempt, shown=held, applies=True))
+        except StaleEffectsError as error:
+            logger.info("Tool '%s' runs again, alone: %s.", tool.name, error)
+        yield from self._discard(tool, attempt)
+        if attempt.compensation not in ("", "done"):
+            return self._record(attempt.failed(f"Not run again after a conflict.\n{attempt.compensation}"))
+        attempt.compensation = ""
+        return (yield from self._begin(tool, attempt))
 
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
         return call_sync(self._steps(call), self._thread)
@@ -196,14 +234,14 @@ class ToolExecutor:
     def _thread(self) -> LoopThread:
         return self.context.resources.loop.thread()
 
-    def _steps(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+    def _steps(self, call: ToolCall, *, beside: bool = False) -> Generator[Step, Any, ToolExecutionOutcome]:
         try:
-            return (yield from self._execution(call))
+            return (yield from self._execution(call, beside))
         except SystemExit as error:
             # Of code around the handler, such as a reducer: a handler's own has become its failure.
             raise exited(error, self.context.prompt.name, "tool") from error
 
-    def _execution(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+    def _execution(self, call: ToolCall, beside: bool) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call, from checking it to recording it, or to asking a person about it."""
         session, scope = self.context.session, self.context.scope
         waits = waiting_calls(session)
@@ -228,7 +266,8 @@ class ToolExecutor:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             return self._record(attempt.failed(f"Invalid arguments for '{tool.name}': {listed}"))
         if tool.approval is None or inside:
-            return (yield from self._begin(tool, attempt))
+            branch = self.context.session.branch() if beside else None
+            return (yield from self._begin(tool, attempt, captures=beside, branch=branch))
         try:
             needs = rule_of(tool, attempt.params, session)
         except (Exception, SystemExit) as error:
@@ -249,33 +288,41 @@ class ToolExecutor:
         captures: bool = False,
         shown: PendingCall | None = None,
         applies: bool = False,
+        branch: Session | None = None,
     ) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """Run the handler in a transaction, or apply the effects that a person was `shown` and has approved."""
+        """Run the handler in a transaction, or apply the effects that a person was `shown` and has approved.
+
+        On a `branch` of the session, its effects are held back.
+        """
         owner = object()
         with working_for(owner):
-            running = self._prepare(tool, attempt, owner)
+            running = self._prepare(tool, attempt, owner, branch)
             running.captures, running.shown = captures, shown
             if shown is not None and applies:
                 running.handler.function = functools.partial(self._apply, shown, running.resources)
             return (yield from self._run(running))
 
-    def _prepare(self, tool: Tool[Any, Any], attempt: ToolAttempt, owner: object) -> StartedCall:
+    def _prepare(
+        self, tool: Tool[Any, Any], attempt: ToolAttempt, owner: object, branch: Session | None = None
+    ) -> StartedCall:
         """Take a snapshot of what the call may change, and prepare its handler."""
         call, resources = attempt.call, self.context.resources.tool_scope()
-        before = (
-            None
-            if tool.read_only or not tool.transactional
-            else (self.context.session.snapshot(), resources.begin_call())
-        )
+        session = branch or self.context.session
+        undoes = tool.transactional and not tool.read_only
+        before = (session.snapshot(), resources.begin_call()) if undoes else None
         timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
+        timeout = timeout if tool.transactional else None
         deadline = self.context.scope.meter.deadline
         if timeout is not None:
             own = Deadline.after(timeout, self.context.session.clock)
             deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
-        handler = functools.partial(tool.handler, attempt.params, context=self._tool_context(call, resources, deadline))
+        context = self._tool_context(call, resources, deadline, branch)
+        handler = functools.partial(tool.handler, attempt.params, context=context)
         run = HandlerCall(handler, deadline, effect=tool.compensate is not None, timeout=timeout)
+        if tool.blocking is not None:
+            run.blocking = functools.partial(tool.blocking, attempt.params, context=context)
         started = StartedCall(call, attempt.since, attempt.result, attempt.params, tool, owner, before, resources, run)
-        started.arguments, started.notice = attempt.arguments, attempt.notice
+        started.arguments, started.notice, started.branch = attempt.arguments, attempt.notice, branch
         return started
 
     def _settle(
@@ -352,7 +399,6 @@ class ToolExecutor:
             arguments,
             attempt.params,
             effects,
-            question(tool.name, arguments, effects),
             needs,
             None if effects is None else attempt.result,
             edited=arguments != call.arguments,
@@ -428,12 +474,17 @@ class ToolExecutor:
         try:
             changes = running.resources.changes(states)
             outside, reruns = running.tool.compensate is not None, running.resources.holds_managers
-            effects = capture(self.context.session, session, changes, outside=outside, reruns=reruns)
+            changed = running.branch or self.context.session
+            effects = capture(changed, session, changes, outside=outside, reruns=reruns)
             approved = None if running.shown is None else running.shown.effects
             if not effects or (approved is not None and approved.digest == effects.digest):
                 return None
         except StaleFilesError as error:
             # Another call wrote to the same files at the same time.
+            if running.branch is not None:
+                self._undo(running)
+                running.resources.close()
+                raise StaleEffectsError(str(error)) from error
             problem = f"Tool '{running.tool.name}' was undone, because files changed while it ran: {error}"
             running.result, running.message = ToolResult(problem, success=False), ""
             return None
@@ -458,7 +509,10 @@ class ToolExecutor:
             yield from self._discard(running.tool, running)
             return self._record(running)
         arguments = running.arguments or running.call.arguments
-        return self._ask(self._question(running.tool, running, arguments, "effects", effects))
+        question = self._question(running.tool, running, arguments, "effects", effects)
+        if running.branch is not None:
+            return ToolExecutionOutcome(running.call.id, "", success=False, name=running.call.name, pending=question)
+        return self._ask(question)
 
     def _stop(self, running: StartedCall) -> Generator[Step, Any, None]:
         """End a call whose handler is running in another thread."""
@@ -545,12 +599,18 @@ class ToolExecutor:
             return False
         return isinstance(error, HandlerTimeout) or limit.expired
 
-    def _tool_context(self, call: ToolCall, resources: ScopedResourceContext, deadline: Deadline | None) -> ToolContext:
+    def _tool_context(
+        self,
+        call: ToolCall,
+        resources: ScopedResourceContext,
+        deadline: Deadline | None,
+        session: Session | None = None,
+    ) -> ToolContext:
         meter = self.context.scope.meter
         own = f"{self.context.scope.run_id}:{meter.turns}:{call.id}"  # Some providers give an id again in a later turn.
         key = own if self.idempotency_key is None else self.idempotency_key(call)
         return ToolContext(
-            session=self.context.session,
+            session=session or self.context.session,
             resources=resources,
             prompt=self.context.prompt,
             call_id=call.id,
@@ -639,7 +699,7 @@ class ToolExecutor:
         if running.before is None:
             return False
         session, states = running.before
-        self.context.session.restore(session, keep=(Message,))
+        (running.branch or self.context.session).restore(session, keep=(Message,))
         running.resources.restore(states)
         return True
 
@@ -764,7 +824,8 @@ class StartedCall(ToolAttempt):
     """A call that has started: what it runs, what to restore if it fails, and whether it has ended.
 
     Whoever is the first to `claim_end` ends it; others wait until it has `ended`. If it `captures` its effects, a
-    person is asked about them, unless they are what that person was `shown`.
+    person is asked about them, unless they are what that person was `shown`. On a `branch` of the session, they are
+    held back until the calls before it have ended.
     """
 
     tool: Tool[Any, Any]
@@ -774,6 +835,7 @@ class StartedCall(ToolAttempt):
     handler: HandlerCall
     captures: bool = False
     shown: PendingCall | None = None
+    branch: Session | None = None
     ended: Latch = field(default_factory=Latch)
     _unclaimed: threading.Lock = field(default_factory=threading.Lock)
 

@@ -179,6 +179,9 @@ class InnerLoop:
         """Stop the run from another thread while its own is busy, and free the session before this returns."""
         self.scope.abandon = None
         self.scope.fence.close()
+        for child in list(self.scope.children):
+            if child.abandon is not None:
+                child.abandon()
         self.executor.abandon()
         self._stop()
         self.session.release(self.owner)

@@ -180,7 +180,7 @@ class CallModel:
 class RunTools:
     """An effect: run these calls; the driver answers with a `ToolExecutionOutcome` for each that ran.
 
-    If there is more than one call, all are read-only and may run concurrently.
+    If there is more than one call, they may run at the same time.
     """
 
     calls: tuple[ToolCall, ...]

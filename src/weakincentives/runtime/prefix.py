@@ -58,6 +58,8 @@ def _compare(
         return PrefixBreak(number, key, _difference(str(old), str(new)), _section_of_text(old, new, rendered))
     for key in dict.fromkeys(spec.conversation_key for spec in adapter_specs()):
         old, new = _unmarked(before.get(key) or []), _unmarked(after.get(key) or [])
+        if old and len(new) >= len(old):
+            new = [*new[: len(old) - 1], _as_far_as(old[-1], new[len(old) - 1]), *new[len(old) :]]
         if new[: len(old)] != old:
             index = next(i for i, item in enumerate(old) if i >= len(new) or new[i] != item)
             following = new[index] if index < len(new) else "nothing"
@@ -68,6 +70,14 @@ def _compare(
                 _section_of_text(old[index], following, rendered),
             )
     return None
+
+
+def _as_far_as(old: Any, new: Any) -> Any:
+    """The new message with as many blocks as the old one: a cache holds up to a block, and blocks may be added."""
+    before, after = (each.get("content") if isinstance(each, Mapping) else None for each in (old, new))
+    if isinstance(before, list) and isinstance(after, list):
+        return {**new, "content": after[: len(before)]}
+    return new
 
 
 def _unmarked(value: Any) -> Any:

@@ -119,8 +119,8 @@ class RunScope:
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
     `presentation` is the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that
-    wait are there until they have acted. `parents` are the runs that this one is inside of, outermost first;
-    `depth` is how deep that counts as.
+    wait are there until they have acted. `parents` are the runs that this one is inside of, outermost first; `depth` is
+    how deep that counts as, and `children` are those that run inside it.
     """
 
     meter: Meter
@@ -139,6 +139,7 @@ class RunScope:
     decisions: dict[str, Any] | None = None
     depth: int = 0
     parents: tuple[str, ...] = ()
+    children: list[RunScope] = field(default_factory=list)
 
     @property
     def parent_run_id(self) -> str:

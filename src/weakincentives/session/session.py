@@ -15,7 +15,7 @@ from weakincentives._display import Displayed, Shown, Table, shortened
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
 from weakincentives.filesystem import InMemoryFilesystem
-from weakincentives.session.slices import Append, Clear, InvalidResult, Operation, Replace, SliceView
+from weakincentives.session.slices import Append, Clear, InvalidResult, LogEntry, Operation, Replace, SliceView
 from weakincentives.session.snapshot import Snapshot
 from weakincentives.session.store import SliceStore
 
@@ -250,7 +250,13 @@ class Session(Displayed):
 
     def child(self, own_types: Collection[type]) -> ChildSession:
         """A session inside this one, for a run inside a tool call: all but the slices of these types are shared."""
-        return ChildSession(self, own_types)
+        return ChildSession(self, frozenset(own_types).__contains__)
+
+    def branch(self) -> ChildSession:
+        """A session that begins with the state of this one, and keeps its changes for itself, except for logs."""
+        branch = ChildSession(self, lambda slice_type: not issubclass(slice_type, LogEntry))
+        branch.copy_parents()
+        return branch
 
     def timestamp(self) -> float:
         """The time by the session's clock, never the same twice, so that sorting by it keeps events in order."""
@@ -291,11 +297,11 @@ class Session(Displayed):
 class ChildSession(Session):
     """A session inside another, with some slices of its own; observers of the other see its events."""
 
-    def __init__(self, parent: Session, own_types: Collection[type]) -> None:
+    def __init__(self, parent: Session, is_own: Callable[[type], bool]) -> None:
         super().__init__(session_id=parent.session_id, clock=parent.clock, tags=parent.tags)
         self.silent = parent.silent
         self.parent: Session = parent
-        self._own = self._store = parent._store.child(own_types)
+        self._own = self._store = parent._store.child(is_own)
         self._bus = parent._bus
 
     @property
@@ -304,6 +310,10 @@ class ChildSession(Session):
 
     def timestamp(self) -> float:
         return self.parent.timestamp()
+
+    def copy_parents(self) -> None:
+        """Begin with what the parent has of the slices that are not shared."""
+        self._own.copy_parents()
 
     def own_snapshot(self) -> Snapshot:
         """The slices that are not shared."""

@@ -205,8 +205,8 @@ class SliceStore:
         finally:
             self._reducing = False
 
-    def child(self, own_types: Collection[type]) -> ChildStore:
-        return ChildStore(self, own_types)
+    def child(self, is_own: Callable[[type], bool]) -> ChildStore:
+        return ChildStore(self, is_own)
 
     def _check_not_reducing(self) -> None:
         if self._reducing:
@@ -216,14 +216,22 @@ class SliceStore:
 
 
 class ChildStore(SliceStore):
-    """The slices of another store, but for some types slices of its own."""
+    """The slices of another store, but slices of its own for those types that are its own."""
 
-    def __init__(self, parent: SliceStore, own_types: Collection[type]) -> None:
+    def __init__(self, parent: SliceStore, is_own: Callable[[type], bool]) -> None:
         super().__init__()
         self.lock = parent.lock
         self._parent = parent
         self.own: dict[type, Column] = {}
-        self._columns = _Overlaid(self.own, parent._columns, frozenset(own_types))
+        self._is_own = is_own
+        self._columns = _Overlaid(self.own, parent._columns, is_own)
+
+    def copy_parents(self) -> None:
+        """Begin with what the parent has of the child's own types."""
+        with self.lock:
+            for slice_type, column in self._parent._columns.items():
+                if self._is_own(slice_type):
+                    self.own[slice_type] = column.clone()
 
     def own_marks(self) -> dict[type, Mark]:
         with self.lock:
@@ -244,14 +252,14 @@ class _Overlaid(MutableMapping[type, Column]):
     """The columns of a child's own types, and the parent's columns of all others."""
 
     def __init__(
-        self, own: dict[type, Column], others: MutableMapping[type, Column], own_types: frozenset[type]
+        self, own: dict[type, Column], others: MutableMapping[type, Column], is_own: Callable[[type], bool]
     ) -> None:
         self._own = own
         self._others = others
-        self._own_types = own_types
+        self._is_own = is_own
 
     def _home(self, slice_type: type) -> MutableMapping[type, Column]:
-        return self._own if slice_type in self._own_types else self._others
+        return self._own if self._is_own(slice_type) else self._others
 
     def __getitem__(self, slice_type: type) -> Column:
         return self._home(slice_type)[slice_type]
@@ -264,7 +272,7 @@ class _Overlaid(MutableMapping[type, Column]):
 
     def __iter__(self) -> Iterator[type]:
         yield from self._own
-        yield from (slice_type for slice_type in list(self._others) if slice_type not in self._own_types)
+        yield from (slice_type for slice_type in list(self._others) if not self._is_own(slice_type))
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

@@ -288,7 +288,7 @@ class RunStore(EventReader):
                     call_id = f"{recorded.run_id}/{fields['call_id']}".removeprefix(f"{run_id}/")
                     found.pop(call_id, None)
                     if recorded.kind == "PendingCall":
-                        found[call_id] = fields
+                        found[call_id] = {**fields, "text": getattr(recorded.event, "text", "")}
         return list(found.values())
 
     def continuation(self, run_id: str) -> str:
