@@ -12,8 +12,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.approval.bank import Paid
-from tests.delegation.test_children import spend, template
+from tests.delegation.agents import pay, spend, template, tree
 from weakincentives import (
     Approve,
     Conversation,
@@ -25,7 +24,6 @@ from weakincentives import (
     SectionVisibility,
     Session,
     Snapshot,
-    ToolContext,
     call,
     delegate,
     run,
@@ -36,23 +34,6 @@ from weakincentives.cli import main
 from weakincentives.limits import Budget, TokenUsage
 from weakincentives.runtime import ModelCalled, PossibleMiss, ToolInvoked, ledger, run_history
 from weakincentives.telemetry import RunStore, advise, instrument, prune, record
-
-
-@tool(approval="effects")
-def pay(amount: int, context: ToolContext) -> str:
-    "Pay."
-    context.session.dispatch(Paid(amount))
-    return f"paid {amount}"
-
-
-def tree(depth: int, *, leaf: Any = spend) -> tuple[Prompt[Any], ScriptedAdapter]:
-    """A prompt with this many levels of children below it; the last one pays or spends 5."""
-    inner = ScriptedAdapter([call(leaf.name, amount=5), "Level 0 is done."])
-    made = template("level0", leaf)
-    for level in range(1, depth + 1):
-        below = delegate(made, description="Go down.", adapter=inner)
-        made, inner = template(f"level{level}", below), ScriptedAdapter([call(below.name), f"Level {level} is done."])
-    return Prompt(made), inner
 
 
 @pytest.mark.parametrize("depth", [0, 1, 2, 3])

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from tests.delegation.test_children import spend, template
-from tests.delegation.test_nested_runs import pay
+from tests.delegation.agents import pay, spend, template
 from tests.durable.desk import Question, prompt_with
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import Approve, Deny, PromptEvaluationError, ScriptedAdapter, call, delegate

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.delegation.test_nested_runs import tree
+from tests.delegation.agents import tree
 from tests.durable.fleet import PATIENCE, until
 from tests.durable.payer import Bill, Payer
 from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
