@@ -113,12 +113,16 @@ class TokenUsage:
 @quick_init
 @dataclass(frozen=True, slots=True)
 class Spent:
-    """The expenses of a run so far; `turns` counts model replies, and `cost` is counted if the budget limits it."""
+    """The expenses of a run so far; `turns` counts model replies, and `cost` is counted if the budget limits it.
+
+    They include those of runs inside it, which had `inner_turns`.
+    """
 
     usage: TokenUsage = TokenUsage()
     turns: int = 0
     tool_calls: int = 0
     cost: float = 0.0
+    inner_turns: int = 0
 
     def __add__(self, other: Spent) -> Spent:
         return Spent(
@@ -126,6 +130,7 @@ class Spent:
             self.turns + other.turns,
             self.tool_calls + other.tool_calls,
             self.cost + other.cost,
+            self.inner_turns + other.inner_turns,
         )
 
 
@@ -224,14 +229,19 @@ class Meter:
         unpriced = any(each.max_cost is not None and each.prices is None for each in limits if each)
         return unpriced or (self._parent is not None and self._parent.needs_prices)
 
-    def add_usage(self, usage: TokenUsage, prices: Prices | None = None) -> None:
+    @property
+    def own_turns(self) -> int:
+        """The model replies without those of runs inside this one."""
+        return self.spent.turns - self.spent.inner_turns
+
+    def add_usage(self, usage: TokenUsage, prices: Prices | None = None, *, inner: bool = False) -> None:
         """Count one model reply and its tokens, at these prices if the budget has none."""
         cost = 0.0 if prices is None else prices.cost(usage)
         with self._lock:
             spent = self.spent
-            self.spent = Spent(spent.usage + usage, spent.turns + 1, spent.tool_calls, spent.cost + cost)
+            self.spent = spent + Spent(usage, turns=1, cost=cost, inner_turns=int(inner))
         if self._parent is not None:
-            self._parent.add_usage(usage, prices)
+            self._parent.add_usage(usage, prices, inner=True)
 
     @contextmanager
     def on_errors(self) -> Iterator[None]:
@@ -262,8 +272,7 @@ class Meter:
         """Check and count in one step, so that concurrent calls cannot pass a limit together."""
         with self._lock:
             self.check_tool_call(prompt_name)
-            spent = self.spent
-            self.spent = Spent(spent.usage, spent.turns, spent.tool_calls + 1, spent.cost)
+            self.spent += Spent(tool_calls=1)
         if self._parent is not None:
             self._parent.begin_tool_call(prompt_name)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.delegation.agents import tree
 from tests.durable.fleet import PATIENCE, until
 from tests.durable.payer import Bill, Payer
 from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
@@ -388,6 +389,25 @@ def test_a_durable_run_can_be_opened_from_the_list(tmp_path: Path, open_page: Op
         page.locator(".run-row:not(.head) a").click()
         expect(page.locator(".answer")).to_have_text("Three.")
         expect(page).to_have_url(re.compile("#/run/desk%2Forder%201%2F2/turn/1"))
+        page.close()
+
+
+def test_a_run_inside_a_call_is_reached_from_the_call(tmp_path: Path, open_page: Open) -> None:
+    with record(tmp_path / "runs.db"):
+        nested, adapter = tree(1)
+        outer = Conversation(nested, adapter=adapter).send()
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(viewer.url)
+        expect(page.locator(".run-row:not(.head)")).to_have_count(1)
+        expect(page.locator(".run-row:not(.head)")).to_contain_text("1 run inside")
+        page.locator(".run-row:not(.head) a").click()
+        expect(page.locator(".facts")).to_contain_text("Runs inside1")
+        page.get_by_role("link", name="Run of level0").click()
+        expect(page).to_have_url(re.compile(f"#/run/{outer.run_id}%2Fcall_1/turn/1"))
+        expect(page.locator(".call header code")).to_have_text("spend")
+        expect(page.locator(".inside")).to_have_text("Inside level1, turn 1")
+        page.locator(".inside a").click()
+        expect(page).to_have_url(re.compile(f"#/run/{outer.run_id}/turn/1"))
         page.close()
 
 

@@ -32,6 +32,7 @@ from weakincentives.session import Session
 logger = logging.getLogger("weakincentives.adapters")
 OutputT = TypeVar("OutputT")
 T = TypeVar("T")
+EventT = TypeVar("EventT", ModelCalled, PromptRendered)
 
 
 def adapter_for(name: str, **options: Any) -> ProviderAdapter:
@@ -166,14 +167,14 @@ class _Attempts:
     def see(self, event: StreamEvent[Any]) -> None:
         """Record that part of an unfinished reply has been shown, or that the reply is finished."""
         if isinstance(event, TextDelta | ReasoningDelta | ArgumentsDelta):
-            self._shown = (self._session[ModelCalled].latest(),)
+            self._shown = (self._latest(ModelCalled),)
         elif isinstance(event, ToolStarted | Restarted):
             self._shown = None
 
     def recovers(self, error: Exception) -> bool:
         """True if there is another adapter, and it might succeed where this one failed."""
-        called = self._session[ModelCalled].latest()
-        answered = called is not None and called.run_id == self.scope.run_id and called.stop_reason in _ANSWERS
+        called = self._latest(ModelCalled)
+        answered = called is not None and called.stop_reason in _ANSWERS
         limited = isinstance(error, DeadlineExceededError | BudgetExceededError)
         last = self.scope.adapter + 1 == len(self._adapters)
         paused = called is not None and called.stop_reason == "pause"
@@ -198,10 +199,14 @@ class _Attempts:
         self.scope.adapter += 1
         self.scope.recovers = self.recovers
         logger.warning("%s, going on with %s: %s", failed, self.adapter.name, error)
-        rendered = self._session[PromptRendered].latest()
-        if rendered is not None and rendered.run_id == self.scope.run_id:
+        if self._latest(PromptRendered) is not None:
             self.options = {**self.options, "beginning": "resume"}
         return True
+
+    def _latest(self, kind: type[EventT]) -> EventT | None:
+        """The newest event of this run; those of runs inside it may be newer."""
+        logged = reversed(self._session[kind].view())
+        return next((event for event in logged if event.run_id == self.scope.run_id), None)
 
 
 _ANSWERS = frozenset({"refusal", "content_filter", "length", "overflow"})

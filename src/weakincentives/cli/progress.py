@@ -62,10 +62,12 @@ def describe(event: Any) -> str | None:
     formatter = FORMATTERS.get(type(event))
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else WIDTH
     text = "" if formatter is None else formatter(event)
-    return shortened(" ".join(text.split("\n")), width) if text else None
+    # The steps of a run inside a call.
+    indent = "  " * event.run_id.count("/") if getattr(event, "parent_run_id", "") else ""
+    return shortened(indent + " ".join(text.split("\n")), width) if text else None
 
 
-def print_story(event: Any, *, asked: str = "") -> None:
+def print_story(event: Any, *, asked: str = "", indent: str = "") -> None:
     """Print an event's part of the story, if any: a label with text beside it. The question is not repeated."""
     formatter = STORY.get(type(event))
     text = "" if formatter is None else formatter(event)
@@ -74,20 +76,20 @@ def print_story(event: Any, *, asked: str = "") -> None:
         style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
         whole = isinstance(event, Message | PendingCall)
         told = text[LABEL:] if whole else shortened(text[LABEL:], MAX_RESULT)
-        print_labelled(text[:LABEL], told, diff_style if isinstance(event, PendingCall) else style)
+        print_labelled(text[:LABEL], told, diff_style if isinstance(event, PendingCall) else style, indent)
     if isinstance(event, Message) and (source := _quoted(event)):
-        print_labelled(source[:LABEL], source[LABEL:], STYLES["quoted"])
+        print_labelled(source[:LABEL], source[LABEL:], STYLES["quoted"], indent)
 
 
-def print_labelled(label: str, text: str, style: str | Callable[[str], str] = "") -> None:
+def print_labelled(label: str, text: str, style: str | Callable[[str], str] = "", indent: str = "") -> None:
     """Print text beside its label, wrapped on a terminal, unless the style depends on the line, as that of a diff."""
     width = terminal_width()
     lines = printable(text).split("\n")
     if width is not None and isinstance(style, str):
-        room = max(min(width, 120) - LABEL, 20)
+        room = max(min(width, 120) - LABEL - len(indent), 20)
         lines = [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
     for index, line in enumerate(lines):
-        shown = f"{label if index == 0 else '':{LABEL}}{line}".rstrip()
+        shown = f"{indent}{label if index == 0 else '':{LABEL}}{line}".rstrip()
         print_line(shown, style=style if isinstance(style, str) else style(line))
 
 

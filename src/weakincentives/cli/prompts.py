@@ -199,7 +199,7 @@ def _described(response: PromptResponse[Any], session: Session, seconds: float) 
     from weakincentives.telemetry import Redactor
 
     clean = Redactor().text
-    invoked = session[ToolInvoked].all()
+    invoked = session[ToolInvoked].where(lambda event: not event.parent_run_id)
     opened = [step for step in run_history(session).steps if step.kind == "open" and step.success]
     return {
         "prompt": response.prompt_name,

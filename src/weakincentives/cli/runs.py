@@ -93,7 +93,7 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
     if arguments.json:
         print_json([facts(run) for run in found])
         return
-    tagged = any(run.tags for run in found)
+    tagged, nested = any(run.tags for run in found), any(run.children.runs for run in found)
     rows = [
         (
             run.run_id,
@@ -102,22 +102,23 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
             run.prompt,
             run.model,
             f"{run.turns}",
-            f"{run.usage.input_tokens:,}",
-            f"{run.usage.output_tokens:,}",
-            "" if run.cost is None else f"${run.cost:.4f}",
+            f"{run.total_usage.input_tokens:,}",
+            f"{run.total_usage.output_tokens:,}",
+            "" if run.total_cost is None else f"${run.total_cost:.4f}",
             f"{run.duration:.1f} s",
+            *([f"{run.children.runs or ''}"] if nested else []),
             *([" ".join(f"{name}={text}" for name, text in run.tags.items())] if tagged else []),
             run.question or run.error,
         )
         for run in found
     ]
     heading = ["run", "status", "started", "prompt", "model", "turns", "input", "output", "cost", "time", "question"]
-    heading[-1:-1] = ["tags"] if tagged else []
+    heading[-1:-1] = [*(["children"] if nested else []), *(["tags"] if tagged else [])]
     if not rows:
         progress("no runs")
         return
-    right = ("turns", "input", "output", "cost", "time")
-    drop = ("output", "cost", "model", "time", "input", "started", "tags", "prompt", "turns", "question")
+    right = ("turns", "input", "output", "cost", "time", "children")
+    drop = ("output", "cost", "model", "time", "input", "started", "children", "tags", "prompt", "turns", "question")
     print_table(Table(heading, rows, right, drop=drop, flexible="question"), styles=STATUS_STYLES)
 
 
@@ -129,7 +130,8 @@ def show_run(store: RunStore, names: list[str], arguments: argparse.Namespace) -
     history = store.history(run.run_id)
     if arguments.json:
         waiting = {"pending": store.open_calls(run.run_id), "continue": store.continuation(run.run_id)}
-        print_json(facts(run) | history_facts(history, failures(store, history)) | waiting)
+        inside = {"child_list": [facts(child) for child in store.children(run.run_id)]}
+        print_json(facts(run) | history_facts(history, failures(store, history)) | waiting | inside)
     else:
         print_run(store, run, history)
 
@@ -181,24 +183,12 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
 
 def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     """Print the story of a run: the question, what each turn opened and called, the answer, and the usage."""
-    from weakincentives.cli.progress import print_labelled, print_spent, print_story
-    from weakincentives.runtime import ModelCalled, RunEnded
+    from weakincentives.cli.progress import print_labelled, print_spent
 
     heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
     print_line(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
     print_line()
-    asked = question(store, run.run_id) or run.question
-    if asked:
-        print_labelled("asked", shortened(asked, MAX_QUESTION), "1")
-    model, failed = "", False
-    for recorded in store.all_events(run.run_id):
-        event = recorded.event
-        if isinstance(event, ModelCalled):
-            if failed or model not in ("", event.model):
-                print_labelled("model", f"{event.model} goes on")
-            model, failed = event.model, False
-        failed = failed or (isinstance(event, RunEnded) and bool(event.error))
-        print_story(event, asked=asked)
+    print_steps(store, run)
     if how := store.continuation(run.run_id):
         print_labelled("go on", how, "2")
     cut_off = run.status == "interrupted" and store.pending_turn(run.run_id) is not None
@@ -216,6 +206,41 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
         cut_off=cut_off,
         unloaded=unloaded,
     )
+    if run.children.runs:
+        inside, cost = run.children, run.children.cost
+        used = f"{inside.usage.input_tokens:,} tokens in {plural(inside.runs, 'run')} inside it"
+        print_labelled("", used if cost is None else f"{used}, ${cost:.4f}")
+
+
+def print_steps(store: RunStore, run: RunSummary, indent: str = "") -> None:
+    """Print the steps of a run, and below each call those of the run it made."""
+    from weakincentives.cli.progress import print_labelled, print_story
+    from weakincentives.runtime import ModelCalled, RunEnded, ToolInvoked
+
+    asked = question(store, run.run_id) or run.question
+    if asked:
+        print_labelled("asked", shortened(asked, MAX_QUESTION), "1", indent)
+    children = {child.run_id: child for child in (store.children(run.run_id) if run.children.runs else ())}
+
+    def print_child(run_id: str) -> None:
+        if child := children.pop(run_id, None):
+            print_labelled("run", f"{child.run_id}  {child.status}", STATUS_STYLES.get(child.status, ""), f"{indent}  ")
+            print_steps(store, child, f"{indent}  ")
+
+    model, failed = "", False
+    for recorded in store.all_events(run.run_id):
+        event = recorded.event
+        if isinstance(event, ModelCalled):
+            if failed or model not in ("", event.model):
+                print_labelled("model", f"{event.model} goes on", indent=indent)
+            model, failed = event.model, False
+        failed = failed or (isinstance(event, RunEnded) and bool(event.error))
+        print_story(event, asked=asked, indent=indent)
+        if isinstance(event, ToolInvoked):
+            print_child(f"{run.run_id}/{event.call_id}")
+    # Those whose calls have no result yet.
+    for run_id in list(children):
+        print_child(run_id)
 
 
 def show_turn(turn: Turn, *, as_json: bool) -> None:
@@ -266,7 +291,8 @@ def print_block(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None
 def export_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) -> None:
     from weakincentives.telemetry import plain
 
-    wanted = [named_run(store, name).run_id for name in names]
+    named = [named_run(store, name).run_id for name in names]
+    wanted = list(dict.fromkeys(run_id for name in named for run_id in (name, *store.inside(name))))
     if not wanted:
         wanted = [row[0] for row in store.query("SELECT run_id FROM runs ORDER BY started, run_id")]
     check_target(store.path, arguments.output)
@@ -315,6 +341,7 @@ def prune_runs(file: str, names: list[str], arguments: argparse.Namespace) -> in
 def facts(run: RunSummary) -> dict[str, Any]:
     return {
         "run_id": run.run_id,
+        "parent_run_id": run.parent_run_id,
         "status": run.status,
         "prompt": run.prompt,
         "adapter": run.adapter,
@@ -337,6 +364,13 @@ def facts(run: RunSummary) -> dict[str, Any]:
         "question": run.question,
         "answer": run.answer,
         "tags": dict(run.tags),
+        "children": {
+            "runs": run.children.runs,
+            "input_tokens": run.children.usage.input_tokens,
+            "output_tokens": run.children.usage.output_tokens,
+            "cached_tokens": run.children.usage.cached_tokens,
+            "cost": run.children.cost,
+        },
     }
 
 

@@ -12,7 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
@@ -23,7 +23,7 @@ from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
 from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, Released, give_answers
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError, callers_traceback
-from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.limits import Budget, Deadline, Meter, Spent
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import (
     CallDecided,
@@ -83,11 +83,13 @@ class ModelReplied:
 
 @dataclass(frozen=True, slots=True)
 class ToolsRan:
-    """The outcome of a turn's tool calls and what they changed."""
+    """The outcome of a turn's tool calls and what they changed; `spent` is what the run had spent after them, with what
+    runs inside the calls did."""
 
     outcomes: tuple[ToolExecutionOutcome, ...]
     change: Change
     at: datetime
+    spent: Spent = field(default_factory=Spent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,12 +309,14 @@ class _Execution:
             problems |= misfits
 
     def _question(self, name: str, call: PendingCall, problems: Mapping[str, str], inner: InnerLoop) -> Question:
-        tool = inner.toolbox.tool(call.tool)
+        # The ids of calls inside a call begin with its id.
+        outer = next(call_id for call_id in self._first_steps if f"{call.call_id}/".startswith(f"{call_id}/"))
+        tool = inner.toolbox.tool(call.tool) if outer == call.call_id else None
         text = "\n".join(line for line in (problems.get(call.call_id), call.text) if line)
         question = Question(
             name,
             text,
-            step=self._first_steps[call.call_id],
+            step=self._first_steps[outer],
             tool=call.tool,
             arguments=call.arguments,
             needs=call.needs,
@@ -358,16 +362,17 @@ class _Execution:
             reply = self._engine.ask([_shown(question)], _deadline_ms(inner))[question.call_id]
             assert isinstance(reply, Approval)
             self._answers[question.call_id] = question.text, reply
-        for call in effect.calls:
-            waiting.pop(call.id, None)
+        made = tuple(f"{call.id}/" for call in effect.calls)
+        for call_id in [call_id for call_id in waiting if f"{call_id}/".startswith(made)]:
+            del waiting[call_id]
         for event in session[CallDecided].view()[decided:]:
-            self._answers[self._question_id(event.call_id)] = None
+            call_id = f"{event.run_id}/{event.call_id}".removeprefix(f"{work_id}/")
+            self._answers[self._question_id(call_id)] = None
         return list(ran.outcomes)
 
     def _run_tools_once(self, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
-        asked_before = {call.call_id for call in session[PendingCall].view()}
 
         def run() -> ToolsRan | ApprovalNeeded:
             before = session.snapshot()
@@ -376,15 +381,14 @@ class _Execution:
             except ApprovalRequired as needed:
                 session.restore(before, preserve_logs=False)
                 return ApprovalNeeded(needed.question, self._clock.now())
-            return ToolsRan(tuple(map(_recorded, outcomes)), change, self._clock.now())
+            return ToolsRan(tuple(map(_recorded, outcomes)), change, self._clock.now(), meter.spent)
 
         calls = meter.tool_calls
         ran, live = self._step(names, run)
         if isinstance(ran, ApprovalNeeded):
             meter.spent = replace(meter.spent, tool_calls=calls)
         elif not live:
-            begun = sum(outcome.tool_call_id not in asked_before for outcome in ran.outcomes)
-            meter.spent = replace(meter.spent, tool_calls=calls + begun)
+            meter.spent = ran.spent
             apply_change(ran.change, session, resources, self._engine.store.serializer.upgrades)
         return ran
 
@@ -436,8 +440,8 @@ def _deadline_ms(inner: InnerLoop) -> int | None:
 
 
 def _misfit(call: PendingCall, decision: Decision, inner: InnerLoop) -> str:
-    """Why a person's arguments cannot be used, or "" if they can."""
-    tool = inner.toolbox.tool(call.tool)
+    """Why a person's arguments cannot be used, or "" if they can; a run inside a call checks them itself."""
+    tool = None if "/" in call.call_id else inner.toolbox.tool(call.tool)
     if tool is None or not isinstance(decision, Edit):
         return ""
     try:

@@ -24,6 +24,9 @@ MAX_ARGUMENTS = 20_000
 class DecisionError(PromptEvaluationError):
     """A decision cannot be taken; nothing has acted, and the calls still wait."""
 
+    # It is the program's mistake, also if it concerns a run inside a tool.
+    ends_run = True
+
 
 @dataclass(frozen=True, slots=True)
 class PendingCall:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from weakincentives._loops import LoopThread
 from weakincentives.content import Media, Part
@@ -24,12 +24,14 @@ from weakincentives.prompt import (
     portable_name,
 )
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.runtime.events import Exposure
+from weakincentives.runtime.events import Exposure, ModelCalled, PromptRendered, RunEnded, SectionsExposed, ToolInvoked
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, Settings, Transcript
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import LogEntry, Session
+
+EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExposed, ToolInvoked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +214,20 @@ class RunContext:
 
     def emit(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
         """Record an event of this run, at the session's time, so that a replay records the same times."""
-        fields["run_id"], fields["conversation_id"] = self.scope.run_id, self.scope.conversation_id
-        self.session.dispatch(event(timestamp=self.session.timestamp(), **fields))
+        self.session.dispatch(event(**self.stamp, **fields))
+
+    @property
+    def stamp(self) -> dict[str, Any]:
+        """The fields that every event of this run has, as of now."""
+        scope = self.scope
+        whose = {"run_id": scope.run_id, "conversation_id": scope.conversation_id, "parent_run_id": scope.parent_run_id}
+        return {"timestamp": self.session.timestamp(), **whose}
+
+    def own(self, kind: type[EventT]) -> Iterator[EventT]:
+        """The events of this conversation, newest first: those of runs inside this one, or around it, are not its."""
+        for event in reversed(self.session[kind].view()):
+            if event.run_id == self.scope.run_id or not (event.parent_run_id or self.scope.parents):
+                yield event
 
     def add_message(self) -> None:
         """Add the user's message, once: a restart, or the next adapter, finds it in the conversation."""

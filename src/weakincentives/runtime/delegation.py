@@ -24,6 +24,7 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import (
     ApprovalRule,
+    CollapseSection,
     Prompt,
     PromptTemplate,
     PromptValidationError,
@@ -45,7 +46,7 @@ from weakincentives.session import Snapshot
 
 OutputT = TypeVar("OutputT")
 MAX_DEPTH = 3
-_OWN: tuple[type, ...] = (Message, Run, PendingCall, Exposure, VisibilityOverrides)
+_OWN: tuple[type, ...] = (Message, Run, PendingCall, Exposure, VisibilityOverrides, CollapseSection)
 """The slices that a child has for itself."""
 
 
@@ -153,7 +154,15 @@ class _Child:
         self._gone_on = False
         # A fork has the parent's tools, but does not delegate itself.
         depth = MAX_DEPTH if tool.fork else parent.scope.depth + 1
-        self._scope = RunScope(meter, self._run_id, depth=depth, max_expansions=10, outer=parent)
+        self._scope = RunScope(
+            meter,
+            self._run_id,
+            max_expansions=10,
+            conversation_id=parent.scope.conversation_id,
+            depth=depth,
+            outer=parent,
+            parents=(*parent.scope.parents, parent.scope.run_id),
+        )
 
         self.options: RunOptions = {"scope": self._scope, "tags": parent.scope.tags}
         adapter = tool._adapter or parent.adapter

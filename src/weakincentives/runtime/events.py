@@ -16,10 +16,11 @@ from weakincentives.session import LogEntry, reducer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(LogEntry):
-    """When something happened, and in which conversation."""
+    """When something happened, in which conversation, and inside which other run, if its run was delegated."""
 
     timestamp: float = field(default_factory=time.time)
     conversation_id: str = ""
+    parent_run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

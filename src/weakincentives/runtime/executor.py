@@ -851,15 +851,13 @@ class ToolExecutor:
                 params=attempt.params,
                 result=result,
                 call_id=call.id,
-                run_id=self.context.scope.run_id,
-                conversation_id=self.context.scope.conversation_id,
                 arguments=call.arguments,
                 rolled_back=attempt.rolled_back,
                 duration=self.context.session.clock.monotonic() - attempt.since,
                 section_key=self.toolbox.section_of(call.name),
                 compensation=attempt.compensation,
                 text=message,
-                timestamp=self.context.session.timestamp(),
+                **self.context.stamp,
             )
         )
         self.ended[call.id] = outcome = ToolExecutionOutcome(

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, Literal, get_args
 
+from weakincentives.limits import TokenUsage
 from weakincentives.prompt import (
     CollapseSection,
     DisclosureRequest,
@@ -156,7 +158,8 @@ class Step:
 class RunHistory:
     """A run: its renders, turns and disclosure steps, and its current state.
 
-    `outcome` is how the run ended, if it has; `misses` are closed sections that it may have needed.
+    `outcome` is how the run ended, if it has; `misses` are closed sections that it may have needed. `children` is what
+    the runs used that its calls made, each with those inside it, by run id; it is no part of the turns.
     """
 
     run_id: str = ""
@@ -166,6 +169,7 @@ class RunHistory:
     now: RunState = field(default_factory=RunState)
     outcome: events.RunEnded | None = None
     misses: tuple[events.PossibleMiss, ...] = ()
+    children: Mapping[str, TokenUsage] = field(default_factory=dict)
 
     @property
     def restarts(self) -> int:
@@ -197,20 +201,33 @@ class RunHistory:
 
 
 def run_history(session: Session, run_id: str | None = None) -> RunHistory:
-    """The history of a run of the session, by default the last one."""
-    renders = session[events.PromptRendered].view()
-    if run_id is None:
-        run_id = renders[-1].run_id if renders else ""
+    """The history of a run of the session, by default the last one that is not inside another."""
+    last = next((each.run_id for each in reversed(session[events.PromptRendered].view()) if not each.parent_run_id), "")
+    run_id = last if run_id is None else run_id
     kinds: list[type[Any]] = [kind for kind in _TAKES if issubclass(kind, events.RunEvent)]
     logged = [event for kind in kinds for event in session[kind].view() if event.run_id == run_id]
     logged.sort(key=lambda event: event.timestamp)
     builder = HistoryBuilder(run_id)
     for event in logged:
         builder.add(event)
-    if renders and run_id == renders[-1].run_id:
+    if run_id == last:
         # What code has opened or closed since the last call is not an event of the run.
         builder.override(session[VisibilityOverrides].latest() or VisibilityOverrides())
-    return builder.build()
+    calls = session[events.ModelCalled].view()
+    return builder.build(usage_of_children(run_id, ((each.run_id, each.parent_run_id, each.usage) for each in calls)))
+
+
+def usage_of_children(run_id: str, spent: Iterable[tuple[str, str, TokenUsage]]) -> dict[str, TokenUsage]:
+    """The usage of each child of a run, with what is inside it, from pieces of it by run and parent."""
+    pieces = [piece for piece in spent if piece[1]]
+    parents = {run: parent for run, parent, _ in pieces}
+    found: dict[str, TokenUsage] = {}
+    for run, _, usage in pieces:
+        while run in parents and parents[run] != run_id:
+            run = parents[run]
+        if run in parents:
+            found[run] = found.get(run, TokenUsage()) + usage
+    return found
 
 
 @dataclass(frozen=True)
@@ -309,7 +326,7 @@ class HistoryBuilder:
         """Count a model call that cannot be read."""
         self._number += 1
 
-    def build(self) -> RunHistory:
+    def build(self, children: Mapping[str, TokenUsage] = MappingProxyType({})) -> RunHistory:
         """The history so far; more events may follow."""
         return RunHistory(
             run_id=self._run_id,
@@ -319,6 +336,7 @@ class HistoryBuilder:
             now=self.scene.state,
             outcome=self._outcome,
             misses=tuple(self._misses),
+            children=children,
         )
 
     def _begin(self, event: events.PromptRendered) -> None:

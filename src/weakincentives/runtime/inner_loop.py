@@ -408,7 +408,7 @@ class InnerLoop:
             prompt_name=self.prompt.name,
             adapter=context.adapter.name,
             model=reply.model or context.adapter.model,
-            turn=meter.turns,
+            turn=meter.own_turns,
             usage=reply.usage,
             stop_reason=reply.stop_reason,
             latency=latency,

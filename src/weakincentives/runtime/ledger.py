@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 
 from weakincentives._display import Displayed, Shown, Table
+from weakincentives.limits import TokenUsage
 from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer
 from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.history import RunHistory, run_history
@@ -60,12 +61,16 @@ class LedgerSection:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ledger(Displayed):
-    """Tokens that a run sent, and those the full prompt would have sent; `saved` may be negative."""
+    """Tokens that a run sent, and those the full prompt would have sent; `saved` may be negative.
+
+    `children` is what the runs used that its calls made, by run id; the other figures do not include it.
+    """
 
     run_id: str
     rows: tuple[LedgerTurn, ...]
     restarts: int
     sections: tuple[LedgerSection, ...]
+    children: Mapping[str, TokenUsage] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<Ledger of run {self.run_id}: {self._totals()}>"
@@ -91,7 +96,9 @@ class Ledger(Displayed):
 
     def _totals(self) -> str:
         share = f" ({self.saved / self.full_prompt_tokens:.0%})" if self.full_prompt_tokens else ""
-        return f"{self.sent_tokens:,} tokens sent in {self.turns} turns, {self.saved:,} saved{share}"
+        inner = sum(usage.input_tokens for usage in self.children.values())
+        more = f"; {inner:,} more in {len(self.children)} runs inside it" if self.children else ""
+        return f"{self.sent_tokens:,} tokens sent in {self.turns} turns, {self.saved:,} saved{share}{more}"
 
     @property
     def turns(self) -> int:
@@ -157,6 +164,7 @@ def ledger_of(history: RunHistory, *, tokenizer: Tokenizer | None = None) -> Led
         rows=tuple(rows),
         restarts=history.restarts,
         sections=_sections(history, _sent(requests), real),
+        children=history.children,
     )
 
 

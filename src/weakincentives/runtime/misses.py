@@ -62,8 +62,10 @@ def possible_misses(context: RunContext, answer: str) -> list[Miss]:
 def _misses(context: RunContext, view: View, ranked: Ranked, answer: str) -> Iterator[Miss]:
     session, run_id = context.session, context.scope.run_id
     read = {".".join(path) for path, exposed in context.exposure.items() if exposed.source == "conversation"}
-    own = takewhile(lambda event: event.run_id == run_id, reversed(session[ToolInvoked].view()))
-    failed = [event for event in own if not event.success][::-1]
+    # Calls of runs inside this one, or beside it, come in between.
+    outermost = (*context.scope.parents, run_id)[0]
+    recent = takewhile(lambda event: event.run_id.startswith(outermost), reversed(session[ToolInvoked].view()))
+    failed = [event for event in recent if event.run_id == run_id and not event.success][::-1]
     yield from _called(view, failed)
     for event in failed:
         if event.disclosure is None and event.section_key:

@@ -103,7 +103,6 @@ class Notices:
         self.context.session.dispatch(
             replace(
                 before,
-                run_id=self.context.scope.run_id,
                 adapter=self.context.adapter.name,
                 model=self.context.adapter.model,
                 attempt=1,
@@ -114,16 +113,16 @@ class Notices:
                 overrides=self.tools.overrides,
                 overrides_tag=self.context.prompt.overrides_tag,
                 tags=self.context.tags,
-                timestamp=self.context.session.timestamp(),
                 continues=run.run_id,
                 exposed=self.context.exposure.sections,
+                **self.context.stamp,
             )
         )
 
     def record_resumed(self) -> None:
         """Record what the model has in a session that was restored, which keeps its log."""
         logged, now = Exposure(), self.context.exposure
-        for event in self.context.session[events.SectionsExposed].view():
+        for event in reversed([*self.context.own(events.SectionsExposed)]):
             logged = logged.handle(event)
         changes = {path: now[path] for path in {**logged, **now} if logged[path] != now[path]}
         if changes:

@@ -119,10 +119,10 @@ class RunScope:
     way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
     what the user gave to this run, by name: each is added once, and every adapter must accept its content.
     `presentation` is the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that
-    wait are there until they have acted. `tools` are offered besides those of the prompt. `depth` is the number of runs
-    that this one is inside of, and `children` are those that run inside it. `passed` maps the user's words to those
-    that the guards let pass. `outer` is the context of the run that this one is inside of, whose guards hold for its
-    tools too.
+    wait are there until they have acted. `tools` are offered besides those of the prompt. `parents` are the runs that
+    this one is inside of, outermost first; `depth` is how deep that counts as, and `children` are those that run inside
+    it. `passed` maps the user's words to those that the guards let pass. `outer` is the context of the run that this
+    one is inside of, whose guards hold for its tools too.
     """
 
     meter: Meter
@@ -143,7 +143,12 @@ class RunScope:
     passed: dict[str, str] = field(default_factory=dict)
     outer: Any = None
     depth: int = 0
+    parents: tuple[str, ...] = ()
     children: list[RunScope] = field(default_factory=list)
+
+    @property
+    def parent_run_id(self) -> str:
+        return self.parents[-1] if self.parents else ""
 
     def check_expansions(self, signal: VisibilityExpansionRequired, prompt_name: str) -> None:
         """Raise if the run has restarted as often as it may."""

@@ -21,7 +21,16 @@ from weakincentives.runtime.drivers import ModelDelta, load_sections
 from weakincentives.runtime.events import RUN_EVENTS, SectionState
 from weakincentives.runtime.executor import CallSuspended
 from weakincentives.runtime.guards import Verdict
-from weakincentives.runtime.history import SHOWS, HistoryBuilder, RunState, Step, ToolUse, TurnSection, related
+from weakincentives.runtime.history import (
+    SHOWS,
+    HistoryBuilder,
+    RunState,
+    Step,
+    ToolUse,
+    TurnSection,
+    related,
+    usage_of_children,
+)
 from weakincentives.runtime.ledger import RequestTokens, request_tokens
 from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES
 from weakincentives.runtime.messages import (
@@ -95,5 +104,6 @@ __all__ = [
     "related",
     "request_tokens",
     "rule_of",
+    "usage_of_children",
     "waiting_calls",
 ]

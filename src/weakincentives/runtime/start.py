@@ -67,7 +67,7 @@ class RunStart:
         """Begin, and return the calls that are still to be made."""
         context, scope, session = self.context, self.context.scope, self.context.session
         run = session[Run].latest()
-        scope.conversation_id = session.session_id if run is None else run.conversation_id
+        scope.conversation_id = scope.conversation_id or session.session_id if run is None else run.conversation_id
         if run is not None and run.unfinished and context.message is None:
             # The model writes that reply again.
             session[Message].update(lambda said: said[:-1] if said and said[-1].role == "assistant" else said)
@@ -134,7 +134,8 @@ class RunStart:
     def missing_results(self) -> list[Message]:
         """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""
         session = self.context.session
-        ended, called = session[events.RunEnded].latest(), session[events.ModelCalled].latest()
+        ended = next(self.context.own(events.RunEnded), None)
+        called = next(self.context.own(events.ModelCalled), None)
         waiting = waiting_calls(session)
         calls = [call for call in unanswered_calls(session[Message].view()) if not is_waiting(call.id, waiting)]
         text = "Not finished: the conversation went on without it. Whether this call had an effect is not known."

@@ -157,6 +157,8 @@ class Session(Displayed):
         self.session_id = session_id or os.urandom(16).hex()
         self.clock = clock
         self.tags = check_tags(tags)
+        # The session that this one is inside of, for a run that a tool call makes.
+        self.parent: Session | None = None
         # Set during a replay: it repeats events that observers have already seen.
         self.silent = False
         self._store = SliceStore()
@@ -298,16 +300,16 @@ class ChildSession(Session):
     def __init__(self, parent: Session, is_own: Callable[[type], bool]) -> None:
         super().__init__(session_id=parent.session_id, clock=parent.clock, tags=parent.tags)
         self.silent = parent.silent
-        self._parent = parent
+        self.parent: Session = parent
         self._own = self._store = parent._store.child(is_own)
         self._bus = parent._bus
 
     @property
     def workspace(self) -> InMemoryFilesystem:
-        return self._parent.workspace
+        return self.parent.workspace
 
     def timestamp(self) -> float:
-        return self._parent.timestamp()
+        return self.parent.timestamp()
 
     def copy_parents(self) -> None:
         """Begin with what the parent has of the slices that are not shared."""

@@ -19,13 +19,14 @@ if TYPE_CHECKING:
     from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
     from weakincentives.telemetry.otel import Instrumentation, instrument
     from weakincentives.telemetry.reader import RecordedEvent
-    from weakincentives.telemetry.store import RunNotFoundError, RunStore, RunSummary, like_pattern, read_run
+    from weakincentives.telemetry.store import ChildRuns, RunNotFoundError, RunStore, RunSummary, like_pattern, read_run
     from weakincentives.telemetry.turns import Turn
 
 __all__ = [
     "AS_OF",
     "MIN_RUNS",
     "Advice",
+    "ChildRuns",
     "Instrumentation",
     "PromptAdvice",
     "RecordedEvent",
@@ -59,7 +60,7 @@ __getattr__ = lazy_front(
         "advice": ["MIN_RUNS", "Advice", "PromptAdvice", "SectionAdvice", "advise"],
         "otel": ["Instrumentation", "instrument"],
         "reader": ["RecordedEvent"],
-        "store": ["RunNotFoundError", "RunStore", "RunSummary", "like_pattern", "read_run"],
+        "store": ["ChildRuns", "RunNotFoundError", "RunStore", "RunSummary", "like_pattern", "read_run"],
         "turns": ["Turn"],
     },
 )

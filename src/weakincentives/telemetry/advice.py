@@ -111,7 +111,7 @@ def advise(
     tokenizer: Tokenizer | None = None,
 ) -> Advice:
     """Advice from the last successful runs in a file, for each of its prompts or only the one named."""
-    found = store.list_runs(last, status="ok", prompt=prompt)
+    found = store.list_runs(last, status="ok", prompt=prompt, parent=None)
     grouped: dict[str, list[_Run]] = {}
     for summary in found:
         run = _Run(store.history(summary.run_id), tokenizer)

@@ -2,9 +2,9 @@
 
 A run is an `invoke_agent` span, with a `chat` span for each model call and an `execute_tool` span for each tool call.
 They are created from events after the fact, so they nest inside your own spans, but your tools' spans do not nest
-inside them. Names follow the generative AI conventions as of semantic-conventions 0.66b2, with our own under `wink.`.
-They are spelled out here because that package marks its constants as deprecated: the conventions are moving to a
-separate repository.
+inside them; only the span of a run that a tool call made is below that of the call. Names follow the generative AI
+conventions as of semantic-conventions 0.66b2, with our own under `wink.`. They are spelled out here because that
+package marks its constants as deprecated: the conventions are moving to a separate repository.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from weakincentives._imports import import_extra
@@ -64,6 +64,9 @@ class _Run:
     readings: dict[str, str] = field(default_factory=dict)
     chat: Span | None = None
     ends: float | None = None
+    names: dict[str, str] = field(default_factory=dict)
+    # Calls under way that have made runs, by call id.
+    calls: dict[str, Span] = field(default_factory=dict)
     forgotten: Callable[[], Any] = lambda: None
 
 
@@ -127,8 +130,8 @@ class Instrumentation:
 
     def _begin(self, session: Session, event: PromptRendered | ModelCalled | ToolInvoked) -> _Run | None:
         """Start the span of a run; one that continues here is first noticed when it calls the model or a tool."""
-        source = session[PromptRendered].latest() if isinstance(event, ToolInvoked) else event
-        if source is None or source.run_id != event.run_id:
+        source = _render_of(session, event.run_id) if isinstance(event, ToolInvoked) else event
+        if source is None:
             return None
         provider = _provider(source.adapter)
         bound = session[Run].latest()
@@ -136,6 +139,7 @@ class Instrumentation:
         earlier = self._left.pop(event.run_id, None)
         span = self._tracer.start_span(
             f"invoke_agent {source.prompt_name}",
+            context=self._inside(session, event, started),
             start_time=_nanoseconds(started),
             links=[] if earlier is None else [self._trace.Link(earlier)],
             attributes={
@@ -159,6 +163,32 @@ class Instrumentation:
         finalizer.atexit = False
         run.forgotten = finalizer.detach
         return run
+
+    def _inside(self, session: Session, event: PromptRendered | ModelCalled | ToolInvoked, started: float) -> Any:
+        """The context of a run that a tool call made: the call's span, which begins with its first run."""
+        outer = session.parent
+        if outer is None:
+            return None
+        around = self._runs.get(outer)
+        if around is None or around.run_id != event.parent_run_id:
+            # It continues here, too, and has not done anything else yet.
+            rendered = _render_of(outer, event.parent_run_id)
+            around = None if rendered is None else self._begin(outer, replace(rendered, timestamp=event.timestamp))
+        if around is None:
+            return None
+        call_id = event.run_id.removeprefix(f"{event.parent_run_id}/")
+        if call_id not in around.calls:
+            around.calls[call_id] = self._start_tool(around, around.names.get(call_id, ""), started)
+        return self._trace.set_span_in_context(around.calls[call_id])
+
+    def _start_tool(self, run: _Run, name: str, started: float) -> Span:
+        span: Span = self._tracer.start_span(
+            f"execute_tool {name}".rstrip(),
+            context=self._trace.set_span_in_context(run.span),
+            start_time=_nanoseconds(started),
+            attributes=_tool(name),
+        )
+        return span
 
     def _render(self, session: Session, run: _Run, event: PromptRendered) -> None:
         run.definitions = dict(zip((*event.tools, *event.hosted_tools), event.definitions, strict=False))
@@ -207,17 +237,15 @@ class Instrumentation:
 
     def _reply(self, session: Session, run: _Run, event: Message) -> None:
         """End the span of a captured call with its reply."""
+        if event.tool_calls:
+            run.names = {call.id: call.name for call in event.tool_calls}
         if run.chat is not None and event.role == "assistant":
             run.chat.set_attribute("gen_ai.output.messages", _messages([event]))
             run.chat.end(None if run.ends is None else _nanoseconds(run.ends))
             run.chat = run.ends = None
 
     def _invoke(self, session: Session, run: _Run, event: ToolInvoked) -> None:
-        attributes: dict[str, Any] = {
-            "gen_ai.operation.name": "execute_tool",
-            "gen_ai.tool.name": event.name,
-            "gen_ai.tool.type": "function",
-        }
+        attributes: dict[str, Any] = {**_tool(event.name)}
         failed = {} if event.success else {"error.type": "tool_error"}
         self._tool_duration.record(event.duration, {**attributes, **failed})
         attributes |= {"gen_ai.tool.call.id": event.call_id, "wink.tool.rolled_back": event.rolled_back, **failed}
@@ -229,12 +257,10 @@ class Instrumentation:
         if self._capture:
             attributes["gen_ai.tool.call.arguments"] = event.arguments
             attributes["gen_ai.tool.call.result"] = event.text
-        span = self._tracer.start_span(
-            f"execute_tool {event.name}",
-            context=self._trace.set_span_in_context(run.span),
-            start_time=_nanoseconds(event.timestamp - event.duration),
-            attributes=attributes,
-        )
+        started = run.calls.pop(event.call_id, None)
+        span = started or self._start_tool(run, event.name, event.timestamp - event.duration)
+        span.update_name(f"execute_tool {event.name}")
+        span.set_attributes(attributes)
         if not event.success:
             span.set_status(self._trace.StatusCode.ERROR, event.result.message if self._capture else None)
         span.end(_nanoseconds(event.timestamp))
@@ -349,7 +375,7 @@ def _end(run: _Run, at: float | None) -> None:
     run.forgotten()
     run.span.set_attribute("gen_ai.usage.input_tokens", run.usage.input_tokens)
     run.span.set_attribute("gen_ai.usage.output_tokens", run.usage.output_tokens)
-    for span in (run.chat, run.span):
+    for span in (run.chat, *run.calls.values(), run.span):
         if span is not None and span.is_recording():
             span.end(None if at is None else _nanoseconds(at))
     run.chat = None
@@ -362,6 +388,16 @@ def _chat(run: _Run, event: ModelCalled | RunEnded) -> dict[str, Any]:
         run.provider, run.model = _provider(event.adapter), event.model
     common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
     return {"gen_ai.operation.name": "chat", **common}
+
+
+def _tool(name: str) -> dict[str, str]:
+    """The attributes of a tool call."""
+    return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
+
+
+def _render_of(session: Session, run_id: str) -> PromptRendered | None:
+    """The last render of a run; those of runs inside it may be newer."""
+    return next((each for each in reversed(session[PromptRendered].view()) if each.run_id == run_id), None)
 
 
 def _provider(adapter: str) -> str:

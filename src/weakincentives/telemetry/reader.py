@@ -57,10 +57,11 @@ CREATE TABLE runs (
     cached_tokens INTEGER NOT NULL DEFAULT 0, reasoning_tokens INTEGER NOT NULL DEFAULT 0,
     cost REAL, error TEXT NOT NULL DEFAULT '', conversation_id TEXT NOT NULL DEFAULT '',
     question TEXT NOT NULL DEFAULT '', answer TEXT NOT NULL DEFAULT '',
-    full_prompt_tokens INTEGER, opened TEXT NOT NULL DEFAULT '[]'
+    full_prompt_tokens INTEGER, opened TEXT NOT NULL DEFAULT '[]', parent_run_id TEXT NOT NULL DEFAULT ''
 ) STRICT;
 CREATE INDEX runs_by_start ON runs (started);
 CREATE INDEX runs_by_conversation ON runs (conversation_id, started);
+CREATE INDEX runs_inside ON runs (parent_run_id) WHERE parent_run_id <> '';
 CREATE TABLE events (
     id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, seq INTEGER NOT NULL, session_id TEXT NOT NULL,
     turn INTEGER NOT NULL, kind TEXT NOT NULL, time REAL NOT NULL, payload TEXT NOT NULL
@@ -113,6 +114,12 @@ CREATE VIEW errors AS
       FROM events LEFT JOIN texts AS long ON long.hash = payload ->> '$.v.reason.v'
      WHERE kind = 'RunEnded' AND payload ->> '$.v.error' <> '';
 """
+
+# The runs inside each run, at any depth, as rows of `root` and `id`; a damaged file may say that one is inside itself.
+BELOW = """below (root, id) AS (
+    SELECT parent_run_id, run_id FROM runs WHERE parent_run_id <> ''
+    UNION SELECT root, run_id FROM below JOIN runs ON parent_run_id = id AND parent_run_id <> ''
+)"""
 
 
 class RunFileError(WinkError):

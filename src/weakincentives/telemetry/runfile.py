@@ -31,6 +31,7 @@ from weakincentives.runtime import (
 from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT, HistoryBuilder, prices_for
 from weakincentives.telemetry.payload import storable
 from weakincentives.telemetry.reader import (
+    BELOW,
     SILENT_SECONDS,
     EventReader,
     RunFileError,
@@ -92,6 +93,8 @@ class Tally:
         """Count one event, and keep track of which runs are open."""
         self.events += 1
         self.updated = at
+        if parent := getattr(event, "parent_run_id", ""):
+            self.columns["parent_run_id"] = parent
         match event:
             case PromptRendered():
                 self.columns.update(prompt=f"{event.prompt_ns}/{event.prompt_key}", prompt_name=event.prompt_name)
@@ -360,7 +363,8 @@ def prune(
 ) -> tuple[str, ...]:
     """Delete runs and return their ids: those named, those older than a number of days, or all but the newest few.
 
-    Runs in progress are kept. Texts that no other run uses are deleted too, and the disk space is freed.
+    Runs in progress are kept. A run goes with the runs inside it, which do not count. Texts that no other run uses are
+    deleted too, and the disk space is freed.
     """
     file = Path(path)
     if not file.is_file():
@@ -372,19 +376,25 @@ def prune(
     if run_ids:
         conditions.append(f"run_id IN ({', '.join('?' * len(run_ids))})")
         values += list(run_ids)
+    else:
+        conditions.append("parent_run_id = ''")
     if older_than_days is not None:
         conditions.append("updated < ?")
         values.append(now - older_than_days * 86_400)
     if keep is not None:
-        conditions.append("run_id NOT IN (SELECT run_id FROM runs ORDER BY started DESC, run_id LIMIT ?)")
+        newest = "SELECT run_id FROM runs WHERE parent_run_id = '' ORDER BY started DESC, run_id LIMIT ?"
+        conditions.append(f"run_id NOT IN ({newest})")
         values.append(keep)
-    if len(conditions) == 1:
+    if not run_ids and older_than_days is None and keep is None:
         return ()
     connection = open_for_writing(file)
     try:
         connection.execute("BEGIN IMMEDIATE")
         where = " AND ".join(conditions)
-        gone = tuple(row[0] for row in connection.execute(f"SELECT run_id FROM runs WHERE {where}", values))
+        named = f"SELECT run_id FROM runs WHERE {where}"
+        inside = f"SELECT id FROM below WHERE root IN ({named})"
+        found = connection.execute(f"WITH RECURSIVE {BELOW} {named} UNION {inside}", (*values, *values))
+        gone = tuple(row[0] for row in found)
         for table in ("runs", "events", "run_texts"):
             connection.executemany(f"DELETE FROM {table} WHERE run_id = ?", [(run_id,) for run_id in gone])
         if older_than_days is not None:

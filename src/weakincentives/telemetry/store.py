@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from shlex import quote
 from types import MappingProxyType
@@ -19,15 +19,15 @@ from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import CallDecided, Ledger, PendingCall, RunEnded, RunHistory, ToolInvoked, ledger_of
 from weakincentives.serde import Upgrades
 from weakincentives.telemetry.reader import (
+    BELOW,
     SILENT_SECONDS,
     EventReader,
     RecordedEvent,
     RunFileError,
     continuation_file,
-    marks,
 )
 from weakincentives.telemetry.redaction import Redactor
-from weakincentives.telemetry.turns import Turn, build_turn, continued_runs, pending_turn, read_history, requests
+from weakincentives.telemetry.turns import Turn, build_turn, message_ids, pending_turn, read_history, requests
 from weakincentives.telemetry.values import asked_text, plain
 
 PAGE = 500
@@ -38,12 +38,23 @@ class RunNotFoundError(WinkError):
 
 
 @dataclass(frozen=True, slots=True)
+class ChildRuns:
+    """The runs inside a run, at any depth, and what they used; `cost` is that of those whose price is known."""
+
+    runs: int = 0
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    cost: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class RunSummary:
     """One recorded run. `cost` is in US dollars, None if a price is unknown; times are seconds since 1970.
 
     `question` and `answer` are the first characters of each. `full_prompt_tokens` is what the run would have sent with
     everything open, None until it ends; `opened` lists the turns and keys of the sections it opened. `tags` are those
-    of the session and the run, and `overrides`, the tag of the stored override, if one was applied.
+    of the session and the run, and `overrides`, the tag of the stored override, if one was applied. A run that a tool
+    call of another made has the `parent_run_id` of that one; `children` is what runs inside this one used, which is no
+    part of `usage` and `cost`.
     """
 
     run_id: str
@@ -70,12 +81,25 @@ class RunSummary:
     answer: str = ""
     full_prompt_tokens: int | None = None
     opened: tuple[tuple[int, str], ...] = ()
+    parent_run_id: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    children: ChildRuns = field(default_factory=ChildRuns)
 
     @property
     def saved(self) -> int | None:
         """Input tokens saved compared with everything open; negative if disclosure cost more."""
         return None if self.full_prompt_tokens is None else self.full_prompt_tokens - self.usage.input_tokens
+
+    @property
+    def total_usage(self) -> TokenUsage:
+        """Its own usage and that of its children."""
+        return self.usage + self.children.usage
+
+    @property
+    def total_cost(self) -> float | None:
+        """Its own cost and that of its children, as far as they are known."""
+        known = [cost for cost in (self.cost, self.children.cost) if cost is not None]
+        return sum(known) if known else None
 
     @property
     def duration(self) -> float:
@@ -111,42 +135,58 @@ class RunStore(EventReader):
     ) -> tuple[RunSummary, ...]:
         """Runs, newest first; `search` looks in ids, prompts, models, errors and everything that was said.
 
-        `filters` are `status`, `prompt`, `conversation` and `tags`, a mapping that the run's tags must contain. `order`
-        is a key of `ORDERS`, with a minus sign for descending order.
+        `filters` are `status`, `prompt`, `conversation`, `tags`, a mapping that the run's tags must contain, and
+        `parent`. Runs inside another are left out unless it is the id of the other, or None for all runs; a `search`
+        finds a run by what is inside it. `order` is a key of `ORDERS`, with a minus sign for descending order.
         """
         where, values = self._filter(search, **filters)
         column = ORDERS.get(order.lstrip("-"))
         if column is None:
             raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
         rows = self.salvage(
-            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY {column} "
+            f"WITH RECURSIVE {BELOW} SELECT {_COLUMNS} FROM {_RUNS} WHERE {where} ORDER BY {column} "
             f"{'DESC' if order.startswith('-') else 'ASC'} NULLS LAST, started DESC, run_id LIMIT ? OFFSET ?",
             (time.time() - SILENT_SECONDS, *values, limit, offset),
         )
         if not rows and self.problems:
             rows = self._salvaged_runs(**filters)[offset : offset + limit]
-        return self._tagged(map(_summary, rows))
+        return tuple(self._completed(_summary(row)) for row in rows)
 
-    def _tagged(self, runs: Iterable[RunSummary]) -> tuple[RunSummary, ...]:
-        """The runs with their tags, which stand in the event that begins each."""
-        found = tuple(runs)
-        rows = [row for run in found for row in self.salvage(_TAGS.format("= ?"), (run.run_id,) * 2)]
-        tags: dict[str, dict[str, str]] = {}
-        for run_id, name, text in rows:
-            tags.setdefault(run_id, {})[str(name)] = str(text)
-        return tuple(replace(run, tags=tags[run.run_id]) if run.run_id in tags else run for run in found)
+    def children(self, run_id: str) -> tuple[RunSummary, ...]:
+        """The runs that tool calls of a run made, oldest first; the id of each is `run/call`."""
+        return self.list_runs(-1, order="started", parent=self.run(run_id).run_id)
 
-    def _salvaged_runs(self, status: str = "", prompt: str = "", **others: Any) -> list[tuple[Any, ...]]:
+    def inside(self, run_id: str) -> tuple[str, ...]:
+        """The ids of the runs inside a run, at any depth."""
+        sql = f"WITH RECURSIVE {BELOW} SELECT id FROM below JOIN runs ON run_id = id WHERE root = ? ORDER BY started"
+        return tuple(child for (child,) in self.salvage(sql, (run_id,)))
+
+    def _completed(self, run: RunSummary) -> RunSummary:
+        """The run with its tags, which stand in the event that begins it, and with what runs inside it used."""
+        tags = {str(name): str(text) for _, name, text in self.salvage(_TAGS.format("= ?"), (run.run_id,) * 2)}
+        rows = self.salvage(_INSIDE, (run.run_id,))
+        many, *used, cost = rows[0] if rows else (0, None)
+        children = ChildRuns(many, TokenUsage(*used), cost) if many else ChildRuns()
+        return replace(run, tags=tags, children=children) if tags or many else run
+
+    def _salvaged_runs(
+        self, status: str = "", prompt: str = "", parent: str | None = "", **others: Any
+    ) -> list[tuple[Any, ...]]:
         """The runs of a damaged file, as far as they can be read without an index."""
         rows = self.salvage(f"SELECT {_COLUMNS} FROM runs NOT INDEXED")
         if not rows:
             raise RunFileError(f"'{self.path}' is damaged: {'; '.join(self.problems)}.")
-        wanted = [row for row in rows if row[6] == (status or row[6]) and (not prompt or prompt in row[2:4])]
+        wanted = [
+            row
+            for row in rows
+            if row[6] == (status or row[6]) and (not prompt or prompt in row[2:4]) and parent in (None, row[-1])
+        ]
         return sorted(wanted, key=lambda row: _summary(row).started, reverse=True)
 
     def count_runs(self, search: str = "", **filters: Any) -> int:
         where, values = self._filter(search, **filters)
-        found = self.salvage(f"SELECT count(*) FROM {_RUNS} WHERE {where}", (time.time() - SILENT_SECONDS, *values))
+        counted = f"WITH RECURSIVE {BELOW} SELECT count(*) FROM {_RUNS} WHERE {where}"
+        found = self.salvage(counted, (time.time() - SILENT_SECONDS, *values))
         return int(found[0][0]) if found else len(self._salvaged_runs(**filters))
 
     def groups(
@@ -155,7 +195,7 @@ class RunStore(EventReader):
         """Totals over groups of runs, the newest group first; `filters` are those of `list_runs`.
 
         `compared_tokens` is the input of the runs that count towards `full_prompt_tokens`, those that have ended, and
-        `priced` counts the runs whose cost is known.
+        `priced` counts the runs whose cost is known. Tokens, turns and cost include those of runs inside them.
         """
         where, values = self._filter(search, **filters)
         first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
@@ -164,16 +204,21 @@ class RunStore(EventReader):
             "runs": "count(*)",
             "answered": "sum(status = 'ok')",
             "failed": "sum(status = 'failed')",
-            **{name: f"sum({name})" for name in ("turns", "input_tokens", "cached_tokens", "cost")},
-            "priced": "count(cost)",
-            "compared_tokens": "sum(iif(full_prompt_tokens IS NULL, 0, input_tokens))",
+            **{
+                name: f"sum(r.{name}) + coalesce(sum(inside.{name}), 0)"
+                for name in ("turns", "input_tokens", "cached_tokens")
+            },
+            "cost": "iif(count(r.cost) + count(inside.cost), total(r.cost) + total(inside.cost), NULL)",
+            "priced": "count(r.cost)",
+            "compared_tokens": "sum(iif(full_prompt_tokens IS NULL, 0, r.input_tokens))",
             "full_prompt_tokens": "coalesce(sum(full_prompt_tokens), 0)",
             "updated": "max(updated)",
             "prompt_name": "min(prompt_name)",
             "question": first if by == "conversation" else "''",
         }
         rows = self.salvage(
-            f"SELECT {', '.join(sums.values())} FROM {_RUNS} WHERE {where} GROUP BY {sums['key']} "
+            f"WITH RECURSIVE {BELOW}, {_SUMS} SELECT {', '.join(sums.values())} FROM {_RUNS} "
+            f"LEFT JOIN inside ON root = r.run_id WHERE {where} GROUP BY {sums['key']} "
             f"ORDER BY max(started) DESC LIMIT {PAGE}",
             (time.time() - SILENT_SECONDS, *values),
         )
@@ -182,19 +227,22 @@ class RunStore(EventReader):
         return [dict(zip(sums, row, strict=True)) for row in finite]
 
     def run(self, run_id: str) -> RunSummary:
-        """One run, by its id or an unambiguous prefix of it."""
+        """One run, by its id or an unambiguous prefix of it; runs inside it share the prefix, but do not count."""
+        end = f"{run_id}\U0010ffff"
         rows = self.salvage(
-            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE run_id >= ? AND run_id < ? ORDER BY run_id LIMIT 2",
-            (time.time() - SILENT_SECONDS, run_id, f"{run_id}\U0010ffff"),
+            f"SELECT {_COLUMNS} FROM {_RUNS} WHERE run_id >= ? AND run_id < ? "
+            "AND (run_id = ? OR parent_run_id < ? OR parent_run_id >= ?) ORDER BY run_id LIMIT 2",
+            (time.time() - SILENT_SECONDS, run_id, end, run_id, run_id, end),
         )
         if not rows and self.problems:
-            rows = [row for row in self._salvaged_runs() if str(row[0]).startswith(run_id)]
+            found = [row for row in self._salvaged_runs(parent=None) if str(row[0]).startswith(run_id)]
+            rows = sorted((row for row in found if not str(row[-1]).startswith(run_id)), key=lambda row: str(row[0]))
         if not run_id or not rows:
             raise RunNotFoundError(f"There is no run {run_id!r} in '{self.path}'; `wink runs list` shows those it has.")
         if len(rows) > 1 and rows[0][0] != run_id:
             some = ", ".join(repr(row[0]) for row in rows)
             raise RunNotFoundError(f"Several runs in '{self.path}' begin with {run_id!r}: {some}; give more of the id.")
-        return self._tagged([_summary(rows[0])])[0]
+        return self._completed(_summary(rows[0]))
 
     def events(
         self, run_id: str, after: int = 0, limit: int = PAGE, *, kinds: Sequence[str] = ()
@@ -251,6 +299,8 @@ class RunStore(EventReader):
 
     def continuation(self, run_id: str) -> str:
         """How to continue a run that waits, as a command, or as Python if a program has its session."""
+        if parent := self.run(run_id).parent_run_id:
+            return self.continuation(parent)
         calls = self.open_calls(run_id)
         if not calls:
             return ""
@@ -267,11 +317,7 @@ class RunStore(EventReader):
 
     def message_ids(self, run_id: str, *, own: bool = True) -> list[int]:
         """The messages of the runs that a run continues, followed by its own unless `own` is False."""
-        runs = continued_runs(self, run_id)[: None if own else -1]
-        rows = self.query(
-            f"SELECT id FROM events WHERE run_id IN ({marks(runs)}) AND kind = 'Message' ORDER BY id", runs
-        )
-        return [number for (number,) in rows]
+        return message_ids(self, run_id, own=own)
 
     def history(self, run_id: str) -> RunHistory:
         """The history of a run: its sections and why they were shown, tools, openings, and rollbacks."""
@@ -292,8 +338,12 @@ class RunStore(EventReader):
         prompt: str = "",
         conversation: str = "",
         tags: Mapping[str, str] | None = None,
+        parent: str | None = "",
     ) -> tuple[str, list[Any]]:
         where, values = ["1"], list[Any]()
+        if parent is not None:
+            where.append("parent_run_id = ?")
+            values.append(parent)
         for name, text in (tags or {}).items():
             where.append(f"(?, ?) IN (SELECT key, value FROM ({_TAGS.format('= r.run_id')}))")
             values += [name, text]
@@ -309,11 +359,12 @@ class RunStore(EventReader):
         if search:
             like = like_pattern(search)
             columns = ("run_id", "prompt", "prompt_name", "model", "adapter", "status", "error", "session_id")
-            anywhere = [f"{column} LIKE ? ESCAPE '\\'" for column in columns]
-            anywhere.append("EXISTS (SELECT 1 FROM events WHERE run_id = r.run_id AND payload LIKE ? ESCAPE '\\')")
+            anywhere = [f"r.{column} LIKE ? ESCAPE '\\'" for column in columns]
+            inside = "" if parent is None else " UNION ALL SELECT id FROM below WHERE root = r.run_id"
+            whose = f"run_id IN (SELECT r.run_id{inside})"
+            anywhere.append(f"EXISTS (SELECT 1 FROM events WHERE {whose} AND payload LIKE ? ESCAPE '\\')")
             anywhere.append(
-                "EXISTS (SELECT 1 FROM run_texts JOIN texts USING (hash) WHERE run_id = r.run_id "
-                "AND text LIKE ? ESCAPE '\\')"
+                f"EXISTS (SELECT 1 FROM run_texts JOIN texts USING (hash) WHERE {whose} AND text LIKE ? ESCAPE '\\')"
             )
             where.append(f"({' OR '.join(anywhere)})")
             values += [like] * len(anywhere)
@@ -333,7 +384,7 @@ def read_run(
 
 
 _USAGE = "input_tokens, output_tokens, cached_tokens, reasoning_tokens"
-_NAMES = [field.name for field in fields(RunSummary) if field.name != "tags"]
+_NAMES = [field.name for field in fields(RunSummary) if field.name not in ("tags", "children")]
 _COLUMNS = ", ".join(_USAGE if name == "usage" else name for name in _NAMES)
 # A run's tags, from the events that begin it; `{0}` is the condition on their run.
 _TAGS = (
@@ -343,6 +394,12 @@ _TAGS = (
     "UNION ALL SELECT run_id, 'overrides', payload ->> '$.v.overrides_tag' FROM events "
     "WHERE kind = 'PromptRendered' AND run_id {0} AND json_valid(payload) AND payload ->> '$.v.overrides_tag' <> ''"
 )
+_SUMMED = ("turns", *_USAGE.split(", "), "cost")
+_SUMS = (
+    f"inside AS (SELECT root, count(*) AS runs, {', '.join(f'sum({name}) AS {name}' for name in _SUMMED)} "
+    "FROM below JOIN runs ON run_id = id GROUP BY root)"
+)
+_INSIDE = f"WITH RECURSIVE {BELOW}, {_SUMS} SELECT runs, {_USAGE}, cost FROM inside WHERE root = ?"
 # A run was killed if its recorder went silent without closing.
 _STATUS = "CASE WHEN status = 'running' AND beat < ? THEN 'interrupted' ELSE status END AS status"
 _OTHERWISE = {"status": _STATUS, "started": "runs.started"}
@@ -351,15 +408,15 @@ _RUNS = (
     "FROM runs JOIN recorders ON recorders.id = recorder_id) AS r"
 )
 # What replaces a column value of the wrong type, in column order.
-_DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, *[""] * 4, None, "")
+_DEFAULTS: tuple[Any, ...] = (*[""] * 7, 0.0, 0.0, None, *[0] * 10, None, *[""] * 4, None, "", "")
 
 
 def _summary(row: Sequence[Any]) -> RunSummary:
     values = [_of_type(value, default) for value, default in zip(row, _DEFAULTS, strict=True)]
-    *rest, full, opened = values[16:]
+    *rest, full, opened, parent = values[16:]
     usage = TokenUsage(*rest[:4])
     whole = None if full is None else int(full)
-    return RunSummary(*(*values[:16], usage, *rest[4:], whole, _openings(opened)))
+    return RunSummary(*(*values[:16], usage, *rest[4:], whole, _openings(opened), parent))
 
 
 def _openings(text: str) -> tuple[tuple[int, str], ...]:

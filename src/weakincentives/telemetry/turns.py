@@ -13,6 +13,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_origin, get_t
 
 import msgspec
 
+from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Span
 from weakincentives.runtime import (
     HostedToolInvoked,
@@ -23,9 +24,9 @@ from weakincentives.runtime import (
     RunHistory,
     ToolInvoked,
 )
-from weakincentives.runtime.spi import HistoryBuilder, RunState, ToolUse, TurnSection
+from weakincentives.runtime.spi import HistoryBuilder, RunState, ToolUse, TurnSection, usage_of_children
 from weakincentives.telemetry.payload import check_for
-from weakincentives.telemetry.reader import COLUMNS, EventReader, RecordedEvent, RunFileError, marks
+from weakincentives.telemetry.reader import BELOW, COLUMNS, EventReader, RecordedEvent, RunFileError, marks
 from weakincentives.telemetry.values import EVENTS, Unreadable
 
 T = TypeVar("T")
@@ -88,7 +89,12 @@ def read_history(reader: EventReader, run_id: str) -> RunHistory:
             builder.skip_turn()
         else:
             builder.add(item.what, seq=item.seq, time=item.time)
-    return builder.build()
+    spent = reader.salvage(
+        f"WITH RECURSIVE {BELOW} SELECT run_id, parent_run_id, input_tokens, output_tokens, cached_tokens, "
+        "reasoning_tokens FROM below JOIN runs ON run_id = id WHERE root = ? ORDER BY started",
+        (run_id,),
+    )
+    return builder.build(usage_of_children(run_id, ((run, parent, TokenUsage(*used)) for run, parent, *used in spent)))
 
 
 class _Item(NamedTuple):
@@ -325,7 +331,8 @@ def requests(
 
     A run that continues a conversation sends the messages of the runs before it. A run resumed from a snapshot repeats
     some of its messages: those before a failure, or of another session, may have been undone, and the length of the
-    conversation at the next model call says how many.
+    conversation at the next model call says how many. A run inside another may continue that one's conversation, up to
+    its last complete turn.
     """
     kept: list[int] = []
     fresh: list[int] = []
@@ -336,9 +343,9 @@ def requests(
         "WHEN kind = 'ModelCalled' THEN payload ->> '$.v.messages' "
         "WHEN kind = 'PromptRendered' THEN payload ->> '$.v.continues' "
         "WHEN kind = 'RunEnded' THEN payload ->> '$.v.error' END FROM events "
-        f"WHERE run_id IN ({marks(runs)}) AND (run_id <> ? OR seq <= ?) "
+        f"WHERE {_conversation_of(runs)} AND (run_id <> ? OR seq <= ?) "
         "AND kind IN ('Message', 'ModelCalled', 'RunEnded', 'PromptRendered') ORDER BY id",
-        (*runs, run_id, stop),
+        (*runs, run_id, run_id, run_id, stop),
     ):
         if session_id != session or (kind == "RunEnded" and fact):
             session = session_id
@@ -349,6 +356,8 @@ def requests(
         elif kind == "PromptRendered":
             if not fact:
                 kept, fresh, known = [], [], 0
+            elif run.startswith(f"{fact}/"):
+                fresh = []
         elif kind == "ModelCalled" and isinstance(fact, int):
             if len(kept) + len(fresh) > fact:
                 del kept[max(0, fact - len(fresh)) :]
@@ -360,6 +369,23 @@ def requests(
                 known = len(kept)
     if pending:
         yield 0, min(known, len(kept)), [*kept[known:], *fresh]
+
+
+def _conversation_of(runs: Sequence[str]) -> str:
+    """The condition on events of these runs, the last of which takes over what was there when it began; its id follows
+    twice."""
+    begun = "(SELECT min(id) FROM events WHERE run_id = ?)"
+    return f"run_id IN ({marks(runs)}) AND (run_id = ? OR id < {begun})"
+
+
+def message_ids(reader: EventReader, run_id: str, *, own: bool = True) -> list[int]:
+    """The messages of the runs that a run continues, followed by its own unless `own` is False."""
+    runs = continued_runs(reader, run_id)
+    rows = reader.query(
+        f"SELECT id FROM events WHERE {_conversation_of(runs)} AND run_id <> ? AND kind = 'Message' ORDER BY id",
+        (*runs, run_id, run_id, "" if own else run_id),
+    )
+    return [number for (number,) in rows]
 
 
 def _conversation(reader: EventReader, run_id: str, called_seq: float, *, pending: bool = False) -> list[int]:

@@ -181,7 +181,7 @@ class PastExchange:
 def exchanges(chat: Conversation[Any], show: Show | None = None) -> list[PastExchange]:
     """The exchanges so far, as a page would have received them, but for data that tools emitted."""
     messages, output, decisions = chat.messages, typed_output(chat), decided(chat)
-    calls = {event.call_id: event for event in chat.session[ToolInvoked].view()}
+    calls = {event.call_id: event for event in chat.session[ToolInvoked].view() if not event.parent_run_id}
     made = {call.id for message in messages for call in message.tool_calls} if chat.pending else set()
     questions = [waiting(chat, call, show, made) for call in chat.pending]
     starts = [at for at, message in enumerate(messages) if message.by_user]
@@ -252,7 +252,7 @@ def open_sections(chat: Conversation[Any]) -> list[str]:
     """The keys of the sections that were opened or read so far, in order."""
     found: dict[str, None] = {}
     for event in chat.session[SectionsOpened].view():
-        found.update(dict.fromkeys(event.section_keys))
+        found.update(dict.fromkeys(() if event.parent_run_id else event.section_keys))
     for call in chat.session[ToolInvoked].view():
-        found.update(dict.fromkeys(each.section_key for each in _openings(call, ())))
+        found.update(dict.fromkeys(() if call.parent_run_id else (each.section_key for each in _openings(call, ()))))
     return list(found)

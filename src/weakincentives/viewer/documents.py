@@ -85,7 +85,7 @@ class Documents:
     def run(self, run_id: str) -> dict[str, Any]:
         """A run without its texts: numbers per turn, disclosure, and the ledger."""
         run = self.store.run(run_id)
-        version = (run.events, run.status, run.updated)
+        version = (run.events, run.status, run.updated, run.children)
         kept = self._runs.get(run.run_id)
         if kept is None or kept[0] != version:
             kept = self._runs[run.run_id] = (version, overview(self.store, run))
@@ -278,12 +278,34 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "pending": store.pending_turn(run.run_id) is not None,
         "waiting": [_question(fields) for fields in store.open_calls(run.run_id)],
         "continue": store.continuation(run.run_id),
+        "parent": _parent(store, run),
+        "children": {
+            child.run_id.removeprefix(f"{run.run_id}/"): summary(child)
+            for child in (store.children(run.run_id) if run.children.runs else ())
+        },
     }
+
+
+def _parent(store: RunStore, run: RunSummary) -> dict[str, Any] | None:
+    """The run whose tool call made this one, and the turn of the call; None for a run of its own."""
+    if not run.parent_run_id:
+        return None
+    call = run.run_id.removeprefix(f"{run.parent_run_id}/")
+    turns = store.salvage(
+        "SELECT turn FROM events WHERE run_id = ? AND kind = 'ToolInvoked' AND json_valid(payload) "
+        "AND payload ->> '$.v.call_id' = ?",
+        (run.parent_run_id, call),
+    )
+    outer = store.salvage("SELECT turns, question, prompt_name FROM runs WHERE run_id = ?", (run.parent_run_id,))
+    if not outer:
+        return None
+    last, question, name = outer[0]
+    return {"run_id": run.parent_run_id, "turn": turns[0][0] if turns else last, "question": question, "name": name}
 
 
 def summary(run: RunSummary) -> dict[str, Any]:
     """One line of the list of runs."""
-    return {**plain(run), "duration": run.duration, "saved": run.saved}
+    return {**plain(run), "duration": run.duration, "saved": run.saved, "total_cost": run.total_cost}
 
 
 def story(history: RunHistory, ledger: Ledger) -> str:

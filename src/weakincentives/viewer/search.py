@@ -23,8 +23,8 @@ def search(store: RunStore, words: str, run_id: str = "") -> dict[str, Any]:
     words = words.strip()
     if not words:
         return {"hits": [], "runs": [], "matching": 0, "cut": False}
-    runs = [store.run(run_id)] if run_id else store.list_runs(MAX_RUNS, search=words)
-    matching = 1 if run_id else store.count_runs(words)
+    runs = [store.run(run_id)] if run_id else store.list_runs(MAX_RUNS, search=words, parent=None)
+    matching = 1 if run_id else store.count_runs(words, parent=None)
     each = MAX_HITS if len(runs) == 1 else HITS_PER_RUN
     hits: list[dict[str, Any]] = []
     shown: list[RunSummary] = []

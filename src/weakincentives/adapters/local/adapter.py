@@ -123,7 +123,8 @@ class LocalAdapter(ProviderAdapter):
     def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
         def sections() -> Sections:
             session, view = loop.session, loop.context.view
-            rendered, invoked = session[PromptRendered].latest(), session[ToolInvoked].view()
+            rendered = next(loop.context.own(PromptRendered), None)
+            invoked = [*loop.context.own(ToolInvoked)]
             exposure = session[Exposure].latest() or Exposure()
             closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
             opened = [node for node in view.shown if view.is_open(node.path) and view.decided_by(node) != "declared"]

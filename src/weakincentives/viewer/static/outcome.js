@@ -1,11 +1,11 @@
 // What came of a turn: the reply, each tool call with its result, and how the run ended if it did.
 
-import { live } from "wink/api.js";
+import { exported, live } from "wink/api.js";
 import { classes, count, duration, plural } from "wink/format.js";
 import { link } from "wink/state.js";
 import { Link, Prose } from "wink/markdown.js";
 import { Json, Text, visible } from "wink/text.js";
-import { Icon, Loading, Some, html } from "wink/view.js";
+import { Icon, Loading, Some, Status, html } from "wink/view.js";
 import { Decided, Question } from "wink/waiting.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
@@ -25,12 +25,19 @@ export function Outcome({ whole, turn, selected, onSelect }) {
       ${turn.pending && !reply && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
-      <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} selected=${selected} onSelect=${onSelect} />`} />
-      ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${waits(whole, call) ? "waits for a decision" : whole.run.status === "running" ? "running" : "not run"}</span></header><${Json} text=${call.arguments} />${!waits(whole, call) && turn.questions?.[call.id]?.text && html`<h4>The question</h4><${Question} text=${turn.questions[call.id].text} />`}</article>`)}
+      <${Some} key=${turn.n} of=${calls} first=${40} each=${(call) => html`<${Call} key=${call.seq} call=${call} inner=${whole.children[call.call_id]} selected=${selected} onSelect=${onSelect} />`} />
+      ${unanswered(reply, calls).map((call) => html`<article class="call waiting"><header><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="pill">${waits(whole, call) ? "waits for a decision" : whole.run.status === "running" ? "running" : "not run"}</span></header>${whole.children[call.id] && html`<${Inner} run=${whole.children[call.id]} />`}<${Json} text=${call.arguments} />${!waits(whole, call) && turn.questions?.[call.id]?.text && html`<h4>The question</h4><${Question} text=${turn.questions[call.id].text} />`}</article>`)}
       ${hosted.map((used) => html`<${Hosted} key=${used.seq} used=${used} section=${turn.tools.find((tool) => tool.name === used.name)?.section} selected=${selected} onSelect=${onSelect} />`)}
       ${ended.filter((event, index) => event.status !== "waiting" || index === ended.length - 1).map((event) => html`<${Ended} event=${event} said=${reply?.text} run=${whole.run} />`)}
     </div>
   </section>`;
+}
+
+// The run that a call made, with the way to it; an exported file holds only its own run.
+function Inner({ run }) {
+  const name = visible(run.prompt_name || run.prompt || run.run_id);
+  return html`<p class="inner-run"><${Icon} name="open" /> ${exported ? html`<span>Run of ${name}</span>` : html`<a href=${link("run", [run.run_id])}>Run of ${name}</a>`}
+    <${Status} status=${run.status} /> <span class="quiet">${plural(run.turns, "turn")}, ${plural(run.usage.input_tokens + run.children.usage.input_tokens, "token")}${run.children.runs ? `, ${plural(run.children.runs, "run")} inside it` : ""}</span></p>`;
 }
 
 // What the embedded model's answer is a quotation of: tools or sections.
@@ -46,7 +53,7 @@ function sources(reply) {
 
 const STOPS = { end: "ended", tool_calls: "calls tools", length: "cut off at its limit", refusal: "refused", content_filter: "filtered", pause: "paused" };
 
-function Call({ call, selected, onSelect }) {
+function Call({ call, inner, selected, onSelect }) {
   const failed = !call.result?.success;
   const opened = call.disclosure?.keys ?? [];
   const read = call.text;
@@ -61,6 +68,7 @@ function Call({ call, selected, onSelect }) {
       ${call.rolled_back && html`<span class="pill warn"><${Icon} name="undo" />rolled back</span>`}
       <span class=${classes("pill", failed ? "bad" : "good")}>${failed ? "failed" : "ok"}</span>
     </header>
+    ${inner && html`<${Inner} run=${inner} />`}
     <h4>Arguments</h4>
     <${Json} text=${call.arguments || JSON.stringify(call.params)} />
     <${Decided} call=${call} />

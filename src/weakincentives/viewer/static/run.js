@@ -97,14 +97,16 @@ function nextTurn(turns, column, at) {
 }
 
 function Head({ whole, tab, at }) {
-  const { run, ledger } = whole;
-  const { usage } = run;
+  const { run, ledger, parent } = whole;
+  const { usage, children } = run;
   const running = run.status === "running";
   const cut = whole.pending && run.status === "interrupted";
   const answer = run.answer || (isOpen(run) || run.error ? "" : "no answer");
   return html`<div class="run-head">
     <div class="title">
-      ${!exported && html`<a class="up" href="#/" title="All runs (u)" aria-label="All runs"><${Icon} name="back" /></a>`}
+      ${!exported && (parent
+        ? html`<a class="up" href=${toTurn(parent.run_id, parent.turn)} title="The call that made this run" aria-label="The call that made this run"><${Icon} name="back" /></a>`
+        : html`<a class="up" href="#/" title="All runs (u)" aria-label="All runs"><${Icon} name="back" /></a>`)}
       <h1 title=${visible(run.question)}>${visible(oneLine(run.question || run.prompt_name || run.prompt || "unnamed"))}</h1>
       <${Status} status=${run.status} />
       <div class="spacer"></div>
@@ -115,6 +117,7 @@ function Head({ whole, tab, at }) {
         )}
       </nav>
     </div>
+    ${parent && html`<p class="quiet inside">Inside ${exported ? visible(parent.name) : html`<a href=${toTurn(parent.run_id, parent.turn)}>${visible(oneLine(parent.question || parent.name || parent.run_id))}</a>`}, turn ${parent.turn}</p>`}
     ${answer && html`<p class="answer" title=${visible(answer)}>${visible(oneLine(answer))}</p>`}
     ${run.error && html`<div class="banner bad"><${Icon} name="alert" /><span>${visible(run.error.slice(0, 2000))}</span></div>`}
     <${Waiting} whole=${whole} />
@@ -135,6 +138,7 @@ function Head({ whole, tab, at }) {
         hint="Input tokens that everything open would have sent more; see the ledger" />
       <${Fact} name="Tool calls" value=${count(run.tool_calls)} />
       ${run.tool_failures > 0 && html`<${Fact} name="Failed calls" value=${count(run.tool_failures)} kind="bad" />`}
+      ${children.runs > 0 && html`<${Fact} name="Runs inside" value=${count(children.runs)} hint=${`${count(children.usage.input_tokens)} tokens in, ${money(children.cost)}; not counted here`} />`}
       ${run.restarts > 0 && html`<${Fact} name="Restarts" value=${count(run.restarts)} kind="warn" />`}
     </dl>
   </div>`;

@@ -126,12 +126,12 @@ function Row({ run, selected, ticked, onTick }) {
       <small class=${run.error ? "bad" : ""}>${run.run_id.includes("/") && `${runName(run.run_id)} · `}${visible(oneLine(run.error || run.answer)) || (run.status === "running" ? "…" : "no answer")}</small></span>
     <span role="cell"><${Status} status=${run.status} /></span>
     <span role="cell" class="name"><span>${visible(run.prompt_name || run.prompt)}</span><small title=${labels}>${labels}</small></span>
-    <span role="cell" class="n">${count(run.turns)}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
+    <span role="cell" class="n">${count(run.turns)}${run.children.runs ? html`<small>${plural(run.children.runs, "run")} inside</small>` : ""}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
     <span role="cell"><${Openings} run=${run} /></span>
     <span role="cell" class="sent-cell"><small>${short(sent)}${run.full_prompt_tokens == null ? "" : ` of ${short(run.full_prompt_tokens)}`}</small>
       ${run.full_prompt_tokens != null && html`<${Share} sent=${sent} full=${run.full_prompt_tokens} label=${`${count(sent)} tokens sent, ${count(run.full_prompt_tokens)} with everything open`} />`}</span>
     <span role="cell" class=${classes("n", run.saved < 0 ? "bad" : run.saved > 0 && "good")} title=${run.saved == null ? "known when the run has ended" : `${count(run.saved)} tokens`}>${run.saved == null ? "–" : percent(run.saved, run.full_prompt_tokens)}</span>
-    <span role="cell" class="n">${money(run.cost)}</span>
+    <span role="cell" class="n">${money(run.total_cost)}</span>
     <span role="cell" class="n">${duration(useTaken(run))}</span>
     <span role="cell" class="n quiet">${moment(run.started)}</span>
   </div>`;

@@ -1,0 +1,73 @@
+"""Runs inside the calls of a durable run: they are part of the recorded step, and are not run again."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.delegation.agents import pay, spend, template
+from tests.durable.desk import Question, prompt_with
+from tests.durable.fleet import PATIENCE, until
+from weakincentives import Approve, Deny, PromptEvaluationError, ScriptedAdapter, call, delegate
+from weakincentives.durable import DurableMainLoop
+from weakincentives.telemetry import RunStore, record
+
+LOOP = "desk"
+
+
+class Agents:
+    """A durable loop whose prompt delegates to another, each with a scripted model."""
+
+    def __init__(self, path: Path, child: list[Any], parent: list[Any], *tools: Any) -> None:
+        self.path = path
+        self.child, self.parent = ScriptedAdapter(child), ScriptedAdapter(parent)
+        self._tool = delegate(template("inner", *tools), description="Work.", adapter=self.child)
+
+    def loop(self) -> DurableMainLoop[Question, Any]:
+        return DurableMainLoop(LOOP, prompt_with(self._tool), self.parent, str(self.path / "durable.db"))
+
+
+def test_a_child_is_part_of_its_call_and_is_not_run_again(tmp_path: Path) -> None:
+    overloaded = PromptEvaluationError("overloaded", prompt_name="loop", phase="request")
+    before = Agents(tmp_path, [call("spend", amount=3), "The child is done."], [call("inner"), overloaded], spend)
+    with record(tmp_path / "runs.db"), before.loop() as loop, pytest.raises(PromptEvaluationError, match="overloaded"):
+        loop.execute(Question("Work."), key="k", timeout=PATIENCE)
+    after = Agents(tmp_path, [], ["All done."], spend)
+    with record(tmp_path / "runs.db"), after.loop() as loop:
+        loop.start()
+        loop.retry("k")
+        response = loop.result("k", timeout=PATIENCE)
+        assert [step.name for step in loop.store.steps("desk/k")] == ["begin", "model", "inner", "model"]
+    assert (response.text, response.turns, len(after.child.requests)) == ("All done.", 4, 0)
+    with RunStore(tmp_path / "runs.db") as store:
+        (parent,) = store.list_runs()
+        (child,) = store.children(parent.run_id)
+        assert (parent.run_id, child.run_id, child.status, child.turns) == ("desk/k", "desk/k/call_1", "ok", 2)
+        assert response.usage == parent.total_usage
+        assert store.run("des").run_id == store.run("desk/k").run_id == "desk/k"
+        assert store.run("desk/k/").run_id == child.run_id
+
+
+@pytest.mark.parametrize("decision", [Approve(), Deny("Too much.")])
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_call_of_a_child_waits_for_a_decision(tmp_path: Path, decision: Any, restarts: bool) -> None:
+    agents = Agents(tmp_path, [call("pay", amount=3), "The child is done."], [call("inner"), "All done."], pay)
+    with record(tmp_path / "runs.db"), agents.loop() as loop:
+        loop.start()
+        loop.submit(Question("Work."), key="k")
+        until(lambda: loop.questions("k"), "the question")
+        (question,) = loop.questions("k")
+        assert (question.call_id, question.tool) == ("call_1/call_1", "pay")
+        if not restarts:
+            loop.approve("k", question.call_id, decision)
+            response = loop.result("k", timeout=PATIENCE)
+    if restarts:
+        with record(tmp_path / "runs.db"), agents.loop() as loop:
+            loop.approve("k", question.call_id, decision)
+            loop.start()
+            response = loop.result("k", timeout=PATIENCE)
+    assert response.text == "All done." and response.turns == 4
+    with RunStore(tmp_path / "runs.db") as store:
+        (child,) = store.children("desk/k")
+        assert (child.status, child.turns, child.answer) == ("ok", 2, "The child is done.")
+        assert response.usage == store.run("desk/k").total_usage
