@@ -40,6 +40,7 @@ from weakincentives import (
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import Message, ModelReply, PendingCall, RunEnded, ToolInvoked
+from weakincentives.runtime.delegation import ChildState
 
 
 @dataclass(frozen=True)
@@ -259,6 +260,44 @@ def test_a_wrong_edit_below_loses_nothing() -> None:
         run(prompt, model, session=session, decisions={pending.call_id: Edit({"amount": "x"})})
     assert session[PendingCall].all() == (pending,)
     assert run(prompt, model, session=session, decisions={pending.call_id: Approve()}).text == "Done."
+
+
+@pytest.mark.parametrize("ends", ["budget", "model"])
+def test_a_child_that_ends_early_after_a_decision_leaves_no_question(ends: str) -> None:
+    failure = PromptEvaluationError("down", prompt_name="kid", phase="request")
+    adapter = ScriptedAdapter([call("pay", amount=5), failure])
+    budget = Budget(max_turns=1) if ends == "budget" else None
+    down = delegate(template("kid", pay), name="down", description="Go on.", adapter=adapter, budget=budget)
+    session, model = Session(), ScriptedAdapter([call("down"), "Done."])
+    prompt = parent(down)
+    (pending,) = run(prompt, model, session=session).pending
+    response = run(prompt, model, session=session, decisions={pending.call_id: Approve()})
+    assert (response.text, response.pending) == ("Done.", ())
+    assert session[Paid].all() == (Paid(5),)
+    assert session[PendingCall].all() == session[ChildState].all() == ()
+
+
+def test_a_wrong_edit_two_levels_below_takes_back_no_decision_above_it() -> None:
+    @tool(approval="call")
+    def order(count: int, context: ToolContext) -> str:
+        "Order."
+        context.session.dispatch(Paid(count))
+        return "ordered"
+
+    lowest = ScriptedAdapter([call("pay", amount=5), "bottom"])
+    down = delegate(template("two", pay), name="deeper", description="Go on.", adapter=lowest)
+    middle = ScriptedAdapter([[call("order", count=1), call("deeper")], "up"])
+    prompt = parent(delegate(template("one", order, down), name="down", description="Go on.", adapter=middle))
+    session, model = Session(), ScriptedAdapter([call("down"), "Done."])
+    first, second = run(prompt, model, session=session).pending
+    with pytest.raises(PromptEvaluationError, match="does not fit 'pay'"):
+        run(prompt, model, session=session, decisions={first.call_id: Approve(), second.call_id: Edit({})})
+    assert session[Paid].all() == (Paid(1),)
+    assert [each.call_id for each in session[PendingCall].all()] == [second.call_id]
+    while (response := run(prompt, model, session=session, decisions={second.call_id: Approve()})).pending:
+        pass
+    assert response.text == "Done."
+    assert session[Paid].all() == (Paid(1), Paid(5))
 
 
 def test_a_user_who_goes_on_stops_the_child() -> None:

@@ -35,7 +35,7 @@ from weakincentives.prompt import (
     parse_structured_output,
 )
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
-from weakincentives.runtime.approval import PendingCall, Undecided
+from weakincentives.runtime.approval import DecisionError, PendingCall, Undecided, waiting_calls
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import Exposure
 from weakincentives.runtime.executor import CallWaits
@@ -188,6 +188,11 @@ class _Child:
 
     def failed(self, error: PromptEvaluationError) -> ToolResult[Any]:
         """The result if the child alone may not go on, or its model failed; everything else goes up."""
+        # What was decided has happened, so nobody is asked about it again.
+        self._forget()
+        if isinstance(error, DecisionError):
+            for call in self._stored_calls():
+                self._parent.session.dispatch(call)
         if isinstance(error, BudgetExceededError | DeadlineExceededError):
             self._parent.scope.meter.check_tool_call(self._parent.name)
             said = [each.text for each in self.session[Message].all() if each.role == "assistant" and each.text]
@@ -200,10 +205,9 @@ class _Child:
     def ended(self, response: PromptResponse[Any]) -> ToolResult[Any]:
         """The result of the child; raises if calls of it wait."""
         self._forget()
-        name, prefix = self._tool.name, f"{self._call_id}/"
+        name = self._tool.name
         if response.pending:
-            self._parent.session.dispatch(ChildState(self._run_id, self.session.own_snapshot().to_json()))
-            raise CallWaits(tuple(replace(call, call_id=f"{prefix}{call.call_id}") for call in response.pending))
+            raise CallWaits(self._stored_calls())
         if self._gone_on:
             return ToolResult(f"'{name}' was stopped: the user went on before its calls were decided.", success=False)
         if response.halt is not None:
@@ -218,6 +222,12 @@ class _Child:
             return ToolResult(value=parse_structured_output(response.text, output))
         except OutputParseError as error:
             return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
+
+    def _stored_calls(self) -> tuple[PendingCall, ...]:
+        """Leave the child's state in the parent's session; the calls of it that wait, as the parent names them."""
+        self._parent.session.dispatch(ChildState(self._run_id, self.session.own_snapshot().to_json()))
+        waiting = waiting_calls(self.session).values()
+        return tuple(replace(call, call_id=f"{self._call_id}/{call.call_id}") for call in waiting)
 
     def _begin_as_parent(self) -> None:
         """Take over the parent's conversation up to its last complete turn, and what it has open."""
