@@ -262,6 +262,21 @@ def test_a_wrong_edit_below_loses_nothing() -> None:
     assert run(prompt, model, session=session, decisions={pending.call_id: Approve()}).text == "Done."
 
 
+def test_an_edit_below_is_checked_by_the_tool_below() -> None:
+    @tool(name="spend", approval="call")
+    def other(words: str) -> str:
+        "Spend words."
+        return f"spent {words}"
+
+    down = delegate(template("kid", other), name="down", description="Go on.")
+    session, model = Session(), ScriptedAdapter([call("down"), call("spend", words="a"), "bottom", "Done."])
+    prompt = parent(down, spend)
+    (pending,) = run(prompt, model, session=session).pending
+    response = run(prompt, model, session=session, decisions={pending.call_id: Edit({"words": "b"})})
+    assert response.text == "Done."
+    assert session[ToolInvoked].all()[0].text.endswith("spent b")
+
+
 @pytest.mark.parametrize("ends", ["budget", "model"])
 def test_a_child_that_ends_early_after_a_decision_leaves_no_question(ends: str) -> None:
     failure = PromptEvaluationError("down", prompt_name="kid", phase="request")

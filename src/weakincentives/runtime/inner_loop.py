@@ -325,10 +325,13 @@ class InnerLoop:
     def _check_waiting(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Check the decisions before any acts; return the calls to make, among them those that wait."""
         waiting = waiting_calls(self.session)
-        for call_id, decision in self._decisions.items():
-            if isinstance(decision, Edit) and (tool := self.toolbox.tool(waiting[call_id].tool)) is not None:
-                edited_arguments(tool, waiting[call_id], decision, self.prompt.name)
         calls = pending or unanswered_calls(self.session[Message].view())
+        own = {call.id for call in calls}
+        for call_id, decision in self._decisions.items():
+            # The run inside a call checks its own: it may have another tool of that name.
+            tool = self.toolbox.tool(waiting[call_id].tool) if call_id in own else None
+            if isinstance(decision, Edit) and tool is not None:
+                edited_arguments(tool, waiting[call_id], decision, self.prompt.name)
         # The user spoke over these, so they have results.
         over = [call for call in waiting.values() if not any(is_waiting(each.id, [call.call_id]) for each in calls)]
         lost = tuple(ToolCall(call.call_id, call.tool, call.arguments) for call in over)
