@@ -23,9 +23,9 @@ from weakincentives import (
     run_async,
     tool,
 )
-from weakincentives.errors import ToolValidationError
+from weakincentives.errors import BudgetExceededError, ToolValidationError
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
-from weakincentives.runtime import ToolInvoked
+from weakincentives.runtime import Message, ToolInvoked
 
 RAN: Counter[str] = Counter()
 UNDONE: Counter[str] = Counter()
@@ -84,6 +84,14 @@ def own(name: str, context: ToolContext) -> str:
     return f"own {name}"
 
 
+@tool(concurrent=True)
+async def end(context: ToolContext) -> str:
+    "End the run while the changes of others are held back."
+    while sum(RAN.values()) < 2:
+        await asyncio.sleep(0.001)
+    raise BudgetExceededError("over")
+
+
 @tool(read_only=True)
 def look() -> str:
     "Look."
@@ -91,7 +99,7 @@ def look() -> str:
 
 
 def prompt(files: Any) -> Prompt[None]:
-    section = MarkdownSection(key="t", title="T", template="Go.", tools=[meet, add, own, look])
+    section = MarkdownSection(key="t", title="T", template="Go.", tools=[meet, add, own, end, look])
     return Prompt(ns="tests", key="beside", sections=[section]).bind(resources={Filesystem: files})
 
 
@@ -168,3 +176,18 @@ def test_the_end_is_that_of_the_same_calls_one_after_the_other(turns: list[Any],
         state = session[Total].latest() or Total(), session[Added].all(), session[Noted].all()
         ends.append((results, state, written, outside))
     assert ends[0] == ends[1]
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_a_run_that_ends_undoes_what_is_held_back(way: str) -> None:
+    files, session = InMemoryFilesystem({"log.txt": ""}), Session()
+    with pytest.raises(BudgetExceededError, match="over"):
+        finished(prompt(files), session, [[call("add", name="a"), call("end"), call("add", name="b")]], way)
+    assert RAN == UNDONE == {"a": 1, "b": 1}
+    assert (session[Added].all(), files.read("log.txt")) == ((), "")
+    invoked = {event.call_id: event for event in session[ToolInvoked].all()}
+    assert len(invoked) == len(session[ToolInvoked].all()) == 3
+    results = {each.call_id: each.text for each in session[Message].all() if each.role == "tool"}
+    assert [results[call_id] for call_id, event in invoked.items() if event.name == "add"] == [
+        "Not finished: the run was stopped."
+    ] * 2

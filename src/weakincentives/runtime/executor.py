@@ -155,6 +155,8 @@ class ToolExecutor:
     unattended: str = ""
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
     _started: list[StartedCall] = field(default_factory=list)
+    # Calls beside others that have run, and whose changes are held back.
+    _held: dict[str, StartedCall] = field(default_factory=dict)
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[ToolExecutionOutcome]:
         """Run the calls in order, or in parallel if they may overlap.
@@ -164,8 +166,11 @@ class ToolExecutor:
         self.ended.clear()
         if len(calls) > 1 and self._overlap(calls):
             thread = self.context.loop_thread
-            found = in_parallel([functools.partial(call_sync, self._beside(call), thread) for call in calls])
-            return [call_sync(self._after_others(*each), thread) for each in zip(calls, found, strict=True)]
+            try:
+                found = in_parallel([functools.partial(call_sync, self._beside(call), thread) for call in calls])
+                return [call_sync(self._after_others(*each), thread) for each in zip(calls, found, strict=True)]
+            finally:
+                call_sync(self._give_up(), thread)
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(self._execute(call))
@@ -177,8 +182,11 @@ class ToolExecutor:
         """`execute_all` on an event loop; sync handlers run in threads."""
         self.ended.clear()
         if len(calls) > 1 and self._overlap(calls):
-            found = await in_parallel_async([call_async(self._beside(call)) for call in calls])
-            return [await call_async(self._after_others(*each)) for each in zip(calls, found, strict=True)]
+            try:
+                found = await in_parallel_async([call_async(self._beside(call)) for call in calls])
+                return [await call_async(self._after_others(*each)) for each in zip(calls, found, strict=True)]
+            finally:
+                await call_async(self._give_up())
         outcomes: list[ToolExecutionOutcome] = []
         for call in calls:
             outcomes.append(await call_async(self._steps(call)))
@@ -223,9 +231,10 @@ class ToolExecutor:
         held = None if first is None else first.pending
         if first is not None and (held is None or held.call_id in waiting_calls(self.context.session)):
             return first
-        tool = self.toolbox.tool(call.name)
-        assert tool is not None
-        attempt = ToolAttempt(call, self.context.session.clock.monotonic(), _NO_RESULT, tool.parse(call.arguments))
+        ran = self._held.pop(call.id, None)
+        if ran is None:
+            raise AbandonedCallError(f"Tool '{call.name}' was undone: its run was stopped.")
+        tool, attempt = ran.tool, ToolAttempt(call, ran.since, _NO_RESULT, ran.params)
         try:
             if held is not None and held.effects is not None and not held.effects.reruns:
                 return (yield from self._begin(tool, attempt, shown=held, applies=True))
@@ -233,9 +242,25 @@ class ToolExecutor:
             logger.info("Tool '%s' runs again, alone: %s.", tool.name, error)
         yield from self._discard(tool, attempt)
         if attempt.compensation not in ("", "done"):
-            return self._record(attempt.failed(f"Not run again after a conflict.\n{attempt.compensation}"))
+            return self._recorded(attempt.failed(f"Not run again after a conflict.\n{attempt.compensation}"))
         attempt.compensation = ""
         return (yield from self._begin(tool, attempt))
+
+    def _give_up(self) -> Generator[Step, Any, None]:
+        """Undo the calls whose changes are still held back when the run is stopped."""
+        left = self.context.scope.fence.leave()
+        try:
+            for call_id in list(self._held):
+                if (ran := self._held.pop(call_id, None)) is None:
+                    continue
+                attempt = ToolAttempt(ran.call, ran.since, ran.stopped("the run was stopped"), ran.params)
+                attempt.rolled_back = True
+                yield from self._discard(ran.tool, attempt)
+                if attempt.compensation not in ("", "done"):
+                    attempt.failed(f"{attempt.result.message}\n{attempt.compensation}")
+                self._record(attempt)
+        finally:
+            self.context.scope.fence.enter_again(left)
 
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
         return call_sync(self._steps(call), self.context.loop_thread)
@@ -522,6 +547,7 @@ class ToolExecutor:
                     call_sync(self._stop(running), self.context.loop_thread)
             elif running.owner not in current_calls():
                 running.ended.wait()
+        call_sync(self._give_up(), self.context.loop_thread)
 
     def _run(self, running: StartedCall) -> Generator[Step, Any, ToolExecutionOutcome]:
         """Call the handler with resources scoped to this call, and end the call."""
@@ -594,6 +620,7 @@ class ToolExecutor:
             # Another call wrote to the same files at the same time.
             if running.branch is not None:
                 self._undo(running)
+                self._held[running.call.id] = running
                 running.resources.close()
                 raise StaleEffectsError(str(error)) from error
             problem = f"Tool '{running.tool.name}' was undone, because files changed while it ran: {error}"
@@ -621,6 +648,7 @@ class ToolExecutor:
             return self._record(running)
         question = self._question(running.tool, running, "effects", effects)
         if running.branch is not None:
+            self._held[running.call.id] = running
             return ToolExecutionOutcome(running.call.id, "", success=False, name=running.call.name, pending=question)
         return self._ask(question)
 
