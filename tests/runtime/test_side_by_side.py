@@ -17,6 +17,7 @@ from weakincentives import (
     ScriptedAdapter,
     Session,
     ToolContext,
+    ToolResult,
     call,
     reducer,
     run,
@@ -25,6 +26,7 @@ from weakincentives import (
 )
 from weakincentives.errors import BudgetExceededError, ToolValidationError
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.prompt import OpenSectionsResult, SectionVisibility
 from weakincentives.runtime import Message, ToolInvoked
 
 RAN: Counter[str] = Counter()
@@ -191,3 +193,23 @@ def test_a_run_that_ends_undoes_what_is_held_back(way: str) -> None:
     assert [results[call_id] for call_id, event in invoked.items() if event.name == "add"] == [
         "Not finished: the run was stopped."
     ] * 2
+
+
+@tool(concurrent=True)
+def unlock(name: str, context: ToolContext) -> ToolResult[OpenSectionsResult]:
+    "Note the name, and open the rest."
+    context.session.dispatch(Noted(name))
+    return ToolResult(value=OpenSectionsResult({("rest",): SectionVisibility.FULL}, reason="asked"))
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_calls_that_open_sections_make_their_changes_too(way: str) -> None:
+    first = MarkdownSection(key="t", title="T", template="Go.", tools=[unlock])
+    rest = MarkdownSection(
+        key="rest", title="R", template="The rest.", summary="More.", visibility=SectionVisibility.SUMMARY
+    )
+    session = Session()
+    asked: Prompt[None] = Prompt(ns="tests", key="opens", sections=[first, rest])
+    finished(asked, session, [[call("unlock", name="a"), call("unlock", name="b")]], way)
+    assert session[Noted].all() == (Noted("a"), Noted("b"))
+    assert asked.render(session=session).text.count("The rest.") == 1

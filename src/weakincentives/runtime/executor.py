@@ -605,7 +605,8 @@ class ToolExecutor:
         """The effects to ask about; None if there are none, or if they are those that were approved."""
         if not running.captures or not running.result.success or running.before is None:
             return None
-        if running.expansion is not None or self._with_disclosure(running.result).disclosure is not None:
+        opens = running.branch is None and self._with_disclosure(running.result).disclosure is not None
+        if running.expansion is not None or opens:
             return None
         session, states = running.before
         try:
