@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.guards import Ask, Guard, Replace
 from weakincentives.prompt import CollapseSection, SectionVisibility
 from weakincentives.runtime import ApprovalNeeded, CallDecided, Completed, MainLoop, PendingCall, RunEnded, ToolInvoked
 
@@ -434,3 +436,53 @@ def test_a_call_whose_section_was_closed_meanwhile_does_not_happen(decision: Any
     )
     assert ("is closed" in text) is isinstance(decision, Approve | Edit)
     assert (session[Paid].all(), OUTSIDE) == ((), ["pay 5", "undone"])
+
+
+class More(Guard):
+    """Adds to the amount, another one each time if it `grows`."""
+
+    def __init__(self, *, grows: bool = False) -> None:
+        self.extra, self.grows = 1, grows
+
+    def before_tool(self, call: Any, *, context: Any) -> Any:
+        amount, self.extra = call.params.amount + self.extra, self.extra + self.grows
+        return Replace(replace(call.params, amount=amount))
+
+
+class Why(Guard):
+    def before_tool(self, call: Any, *, context: Any) -> Any:
+        return Ask("Is it due?")
+
+
+@pytest.mark.parametrize("needs", ["call", "effects"])
+@pytest.mark.parametrize("grows", [False, True], ids=["same", "other"])
+def test_what_guards_made_of_a_call_happens_as_it_was_approved(needs: str, grows: bool) -> None:
+    section = MarkdownSection(key="pay", title="Pay", template="Pay bills.", tools=tools(needs))
+    FILES.append(InMemoryFilesystem({"log.txt": "begin\n"}))
+    prompt = Prompt[None](ns="tests", key="guarded", sections=[section], guards=[More(grows=grows), Why()])
+    prompt.bind(resources={Filesystem: FILES[-1]})
+    session, model = Session(), ScriptedAdapter([call("pay", amount=5), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    assert (pending.params.amount, pending.note) == (6, "Is it due?")
+    response = run(prompt, model, session=session, decisions={pending.call_id: Approve()})
+    if grows:
+        assert [(each.params.amount, each.note) for each in response.pending] == [(7, "Is it due?")]
+        assert state(session) == BEFORE
+        response = run(prompt, model, session=session, decisions={pending.call_id: Deny()})
+    assert response.text == "Done."
+    assert session[Paid].all() == (() if grows else (Paid(6),))
+
+
+def test_the_notice_of_an_edit_has_the_arguments_that_guards_made_of_it() -> None:
+    prompt = Prompt[None](
+        ns="tests",
+        key="guarded",
+        sections=[MarkdownSection(key="pay", title="Pay", template="Pay bills.", tools=tools("call"))],
+        guards=[More()],
+    ).bind(resources={Filesystem: InMemoryFilesystem({"log.txt": ""})})
+    session, model = Session(), ScriptedAdapter([call("pay", amount=5), "Done."])
+    (pending,) = run(prompt, model, session=session).pending
+    run(prompt, model, session=session, decisions={pending.call_id: Edit({"amount": 8})})
+    result = model.requests[-1].messages[-1].text
+    assert result.startswith('A person changed the arguments of this call to {"amount":9}.')
+    assert result.endswith("paid 9")

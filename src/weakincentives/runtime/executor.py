@@ -442,6 +442,7 @@ class ToolExecutor:
         attempt.params, attempt.arguments, ran = waiting.params, waiting.arguments, waiting.effects is not None
         shows_edit = waiting.edited and isinstance(decision, Approve)
         attempt.notice, refused = _EDITED.format(waiting.arguments) if shows_edit else "", False
+        attempt.note = waiting.note
         if tool is not None and not refusal and isinstance(decision, Approve | Edit):
             # While it still waits: if the run is stopped meanwhile, nothing is lost.
             refused = yield from self._refused_now(waiting, decision, attempt, tool)
@@ -462,6 +463,9 @@ class ToolExecutor:
                 return (yield from self._begin(tool, attempt, captures=reruns, shown=waiting, applies=not reruns))
             except StaleEffectsError as error:
                 logger.info("Tool '%s' runs again, and is asked about again: %s.", tool.name, error)
+        if isinstance(decision, Approve) and not (ran or same or refused or refusal):
+            # Guards have replaced what was approved.
+            return self._ask(self._question(tool, attempt, "call"))
         if ran:
             given, attempt.params = attempt.params, waiting.params
             yield from self._discard(tool, attempt)
@@ -494,7 +498,14 @@ class ToolExecutor:
             attempt.arguments = edited_arguments(tool, waiting, decision, self.context.prompt.name)
             attempt.params, attempt.notice = tool.parse(attempt.arguments), _EDITED.format(attempt.arguments)
         guards = held_guards(self.context, "before_tool", tool.name)
-        return bool(guards) and (yield from self._permission(guards, tool, attempt, approved=True)).refuses
+        if not guards:
+            return False
+        if isinstance(decision, Approve) and not waiting.edited:
+            # They see what they saw before, so that the same replacement is what was approved.
+            attempt.params, attempt.arguments = tool.parse(attempt.call.arguments), ""
+        verdict = yield from self._permission(guards, tool, attempt, approved=True)
+        attempt.notice = attempt.notice and _EDITED.format(attempt.arguments)
+        return verdict.refuses
 
     def _discard(self, tool: Tool[Any, Any], attempt: ToolAttempt) -> Generator[Step, Any, None]:
         """Compensate the effects outside of a call that ran for its question."""
