@@ -39,7 +39,9 @@ class KnownSecrets:
     def __init__(self, values: Iterable[str] = (), *, variables: Mapping[str, str] | None = None) -> None:
         known = os.environ if variables is None else variables
         named = [value for name, value in known.items() if SECRET_VARIABLES.search(name.upper())]
-        secrets = [*(value for value in named if len(value) >= MIN_VALUE), *values]
+        # A key of several lines is also found by the line, as a diff shows it.
+        lines = [line.strip() for value in named for line in value.splitlines()]
+        secrets = [*(value for value in (*named, *lines) if len(value) >= MIN_VALUE), *values]
         forms = {form for value in secrets if len(value) >= MIN_TEXT for form in encodings(value)}
         found = {form for form in forms if len(form) >= MIN_TEXT}
         self._values = re.compile(any_of(found)) if found else None

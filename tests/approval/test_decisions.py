@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -486,3 +486,36 @@ def test_the_notice_of_an_edit_has_the_arguments_that_guards_made_of_it() -> Non
     result = model.requests[-1].messages[-1].text
     assert result.startswith('A person changed the arguments of this call to {"amount":9}.')
     assert result.endswith("paid 9")
+
+
+@dataclass(frozen=True)
+class Noted:
+    text: str
+
+
+LINES = [f"{letter * 3}abcdefghijklmnopqrstuvwxyz0123456789" for letter in "MZ"]
+KEY = "\n".join(["-----BEGIN KEY-----", *LINES, "-----END KEY-----"])
+
+
+@pytest.mark.parametrize("before", [0, *range(1_900, 2_001, 10), 19_970])
+def test_no_part_of_a_secret_is_shown(before: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BANK_API_KEY", secret := "k7Qm2ZpX9vLr4TnB8wYc5HdJ")
+    monkeypatch.setenv("BANK_PRIVATE_KEY", KEY)
+
+    @tool(approval="effects")
+    def keep(text: str, context: ToolContext) -> str:
+        "Keep a text."
+        context.session.dispatch(Noted(text))
+        files = context.filesystem
+        assert files is not None
+        files.write("key.txt", KEY)
+        return "kept"
+
+    section = MarkdownSection(key="keep", title="Keep", template="Keep.", tools=[keep])
+    prompt = Prompt[None](ns="tests", key="keep", sections=[section])
+    prompt.bind(resources={Filesystem: InMemoryFilesystem()})
+    model = ScriptedAdapter([call("keep", text="-" * before + secret + "-" * 30_000)])
+    shown = run(prompt, model).pending[0].text
+    assert "Noted" in shown and "key.txt" in shown
+    for hidden in (secret, *LINES):
+        assert not any(hidden[at : at + 6] in shown for at in range(len(hidden) - 5))

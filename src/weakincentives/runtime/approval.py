@@ -51,9 +51,10 @@ class PendingCall:
     @property
     def text(self) -> str:
         """The question that a person reads; secrets of the environment are replaced."""
-        shown = f"{self.tool}({shortened(self.arguments, MAX_ARGUMENTS)})"
-        lines = (self.note, shown, "" if self.effects is None else self.effects.text)
-        return KnownSecrets().text("\n".join(line for line in lines if line))
+        known = KnownSecrets()
+        shown = f"{self.tool}({shortened(known.text(self.arguments), MAX_ARGUMENTS)})"
+        lines = (known.text(self.note), shown, "" if self.effects is None else self.effects.text)
+        return "\n".join(line for line in lines if line)
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,24 +65,31 @@ class Effects:
     @property
     def text(self) -> str:
         """The effects for people to read; secrets of the environment are replaced."""
-        return KnownSecrets().text("\n".join(self._lines()))
+        known = KnownSecrets()
+        return "\n".join(known.text(line) for line in self._lines(known))
 
     @property
     def digest(self) -> str:
         """A digest of the whole, with nothing replaced: two calls with the same digest change the same."""
         return hashlib.sha256(json.dumps(dump_tagged(self), sort_keys=True).encode()).hexdigest()
 
-    def _lines(self) -> Iterator[str]:
+    def _lines(self, known: KnownSecrets) -> Iterator[str]:
+        def shown(value: Any) -> str:
+            # Replaced before it is cut, so that no part of a secret is left.
+            return shortened(known.text(repr(value)), MAX_SHOWN)
+
+        def items(values: tuple[Any, ...]) -> str:
+            return shown(values[0]) if len(values) == 1 else f"{len(values)} items"
+
         for file in self.files:
             yield file.diff.rstrip("\n")
         for event in self.events:
-            yield f"+ {shortened(repr(event), MAX_SHOWN)}"
+            yield f"+ {shown(event)}"
         for each in self.slices:
-            yield f"{_name(each.slice_type)}: {_items(each.before)} -> {_items(each.after)}"
+            yield f"{_name(each.slice_type)}: {items(each.before)} -> {items(each.after)}"
         for resource in self.resources:
             if not resource.changes:
-                before, after = (shortened(repr(state), MAX_SHOWN) for state in (resource.before, resource.after))
-                yield f"{_name(resource.protocol)}: {before} -> {after}"
+                yield f"{_name(resource.protocol)}: {shown(resource.before)} -> {shown(resource.after)}"
         if self.outside:
             yield "It also had effects outside, which have happened; a denial undoes them."
         if self.reruns:
@@ -124,11 +131,6 @@ def apply(effects: Effects, session: Session, resources: ScopedResourceContext) 
         session[type(event)].append(event)
     for each in effects.slices:
         session[each.slice_type].seed(each.after)
-
-
-def _items(items: tuple[Any, ...]) -> str:
-    shown = repr(items[0]) if len(items) == 1 else f"{len(items)} items"
-    return shortened(shown, MAX_SHOWN)
 
 
 def _name(cls: Any) -> str:
