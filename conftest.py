@@ -46,7 +46,9 @@ def pytest_configure(config: pytest.Config) -> None:
     leave_the_user_out(config)
     config.addinivalue_line("markers", "slow: takes seconds; left out by --quick")
     # A loaded machine is no failure: no test has to be quick.
-    patient = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+    patient = hypothesis.settings(
+        max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+    )
     quick = hypothesis.settings(patient, max_examples=20)
     if config.getoption("--quick"):
         hide_extras()

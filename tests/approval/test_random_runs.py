@@ -161,7 +161,7 @@ turns = st.lists(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @pytest.mark.limit(180)
 @given(st.data(), turns, st.sampled_from(["run", "async", "stream", "chat"]))
 def test_only_what_was_approved_happens(data: st.DataObject, script: list[Any], way: Way) -> None:

@@ -243,7 +243,7 @@ HOLDERS = [make_dataclass(f"Holder{index}", [("value", each)]) for index, each i
 
 
 @given(st.sampled_from(HOLDERS), VALUES)
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 def test_what_is_written_as_text_can_be_read(holder: Any, value: Any) -> None:
     session = Session()
     session.dispatch(holder(value))

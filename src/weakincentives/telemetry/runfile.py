@@ -354,22 +354,10 @@ def _filled_text(event: PromptRendered) -> str:
     return "\n".join(_HEADING.sub("", text).strip() for text in texts)
 
 
-def prune(
-    path: str | os.PathLike[str],
-    *,
-    older_than_days: float | None = None,
-    keep: int | None = None,
-    run_ids: Sequence[str] = (),
-) -> tuple[str, ...]:
-    """Delete runs and return their ids: those named, those older than a number of days, or all but the newest few.
-
-    Runs in progress are kept. A run goes with the runs inside it, which do not count. Texts that no other run uses are
-    deleted too, and the disk space is freed.
-    """
-    file = Path(path)
-    if not file.is_file():
-        raise RunFileError(f"There is no run file at '{file}'.")
-    now = time.time()
+def _pruned(
+    now: float, older_than_days: float | None, keep: int | None, run_ids: Sequence[str]
+) -> tuple[str, list[Any]]:
+    """The query for the runs to delete, without those inside them, and its values."""
     silent = "recorder_id IN (SELECT id FROM recorders WHERE beat < ?)"
     conditions: list[str] = [f"(status <> 'running' OR {silent})"]
     values: list[Any] = [now - SILENT_SECONDS]
@@ -385,13 +373,31 @@ def prune(
         newest = "SELECT run_id FROM runs WHERE parent_run_id = '' ORDER BY started DESC, run_id LIMIT ?"
         conditions.append(f"run_id NOT IN ({newest})")
         values.append(keep)
+    return f"SELECT run_id FROM runs WHERE {' AND '.join(conditions)}", values
+
+
+def prune(
+    path: str | os.PathLike[str],
+    *,
+    older_than_days: float | None = None,
+    keep: int | None = None,
+    run_ids: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """Delete runs and return their ids: those named, those older than a number of days, or all but the newest few.
+
+    Runs in progress are kept. A run goes with the runs inside it, which do not count. Texts that no other run uses are
+    deleted too, and the disk space is freed.
+    """
+    file = Path(path)
+    if not file.is_file():
+        raise RunFileError(f"There is no run file at '{file}'.")
     if not run_ids and older_than_days is None and keep is None:
         return ()
+    now = time.time()
+    named, values = _pruned(now, older_than_days, keep, run_ids)
     connection = open_for_writing(file)
     try:
         connection.execute("BEGIN IMMEDIATE")
-        where = " AND ".join(conditions)
-        named = f"SELECT run_id FROM runs WHERE {where}"
         inside = f"SELECT id FROM below WHERE root IN ({named})"
         found = connection.execute(f"WITH RECURSIVE {BELOW} {named} UNION {inside}", (*values, *values))
         gone = tuple(row[0] for row in found)

@@ -41,6 +41,8 @@ from weakincentives.limits import Deadline
 from weakincentives.prompt import WorkspaceSection
 from weakincentives.runtime import ApprovalNeeded, CallDecided, RunEnded, ToolInvoked
 
+# The CLI takes a second to start, so each decision is tried in some of the ways.
+WAYS = ["run", "async", "stream", "conversation"]
 DECISIONS = [Approve(by="ann"), Deny("too much"), Edit({"amount": 7}), Answer("later")]
 
 
@@ -107,9 +109,14 @@ def texts(api: CliServer) -> dict[str, tuple[str, bool]]:
     return found
 
 
-@pytest.mark.parametrize("way", ["run", "async", "stream", "conversation"])
-@pytest.mark.parametrize("needs", ["call", "effects"])
-@pytest.mark.parametrize("decision", DECISIONS, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize(
+    ("way", "needs", "decision"),
+    [
+        *zip(WAYS, ["call"] * 4, DECISIONS, strict=True),
+        *zip(WAYS, ["effects"] * 4, DECISIONS[1:] + DECISIONS[:1], strict=True),
+    ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
+)
 def test_a_call_of_our_tools_waits_and_then_happens_as_it_was_decided(way: str, needs: str, decision: Any) -> None:
     with CliServer([calls(("pay", {"amount": 5}), ("note", {"text": "n"})), say("Done.")]) as api:
         work = Run(api, prompt(section("task", tools=tuple(desk(needs)))), way)
@@ -173,8 +180,7 @@ def test_a_conversation_goes_on_although_a_call_was_not_decided() -> None:
     assert [text[:11] for text, _ in texts(api).values()] == ["Not decided"]
 
 
-@pytest.mark.parametrize("way", ["run", "async", "stream", "conversation"])
-@pytest.mark.parametrize("fork", [False, True], ids=["child", "fork"])
+@pytest.mark.parametrize(("way", "fork"), [("run", False), ("conversation", False), ("async", True), ("stream", True)])
 def test_a_call_of_a_child_waits_and_is_decided_above(way: str, fork: bool) -> None:
     task = MarkdownSection(key="task", title="Task", template="Pay the bill.", tools=() if fork else desk("call"))
     child = PromptTemplate(ns="tests", key="payer", sections=[task])
@@ -227,11 +233,16 @@ TOUCH = ("Bash", {"command": "touch touched && echo made"})
 WRITE = ("Write", {"file_path": "written.md", "content": "w"})
 
 
-@pytest.mark.parametrize("way", ["run", "async", "stream", "conversation"])
 @pytest.mark.parametrize(
-    "decision",
-    [Approve(by="ann"), Deny("too much"), Edit({"command": "touch edited && echo other"}), Answer("later")],
-    ids=lambda each: type(each).__name__,
+    ("way", "decision"),
+    [
+        ("run", Deny("too much")),
+        ("async", Approve(by="ann")),
+        ("stream", Edit({"command": "touch edited && echo other"})),
+        ("conversation", Answer("later")),
+        ("conversation", Approve(by="bob")),
+    ],
+    ids=lambda each: each if isinstance(each, str) else type(each).__name__,
 )
 def test_a_call_of_the_cli_waits_and_then_happens_as_it_was_decided(way: str, decision: Any, workspace: Path) -> None:
     with CliServer([calls(TOUCH), say("Done.")]) as api:
@@ -257,20 +268,19 @@ def test_a_call_of_the_cli_waits_and_then_happens_as_it_was_decided(way: str, de
     assert (invoked.name, invoked.success) == ("Bash", good)
 
 
-@pytest.mark.parametrize("way", ["run", "async"])
 @pytest.mark.parametrize(
-    "turn",
+    ("way", "turn"),
     [
-        (("pay", {"amount": 5}), TOUCH, WRITE),
-        (TOUCH, ("pay", {"amount": 5}), WRITE),
-        (WRITE, TOUCH, ("pay", {"amount": 5})),
-        (("pay", {"amount": 5}), WRITE),
-        (WRITE, ("pay", {"amount": 5}), ("note", {"text": "n"})),
-        (("note", {"text": "n"}), WRITE, TOUCH),
-        (TOUCH, WRITE),
-        (WRITE, TOUCH),
+        ("run", (("pay", {"amount": 5}), TOUCH, WRITE)),
+        ("async", (TOUCH, ("pay", {"amount": 5}), WRITE)),
+        ("run", (WRITE, TOUCH, ("pay", {"amount": 5}))),
+        ("async", (("pay", {"amount": 5}), WRITE)),
+        ("run", (WRITE, ("pay", {"amount": 5}), ("note", {"text": "n"}))),
+        ("async", (("note", {"text": "n"}), WRITE, TOUCH)),
+        ("run", (TOUCH, WRITE)),
+        ("async", (WRITE, TOUCH)),
     ],
-    ids=lambda turn: "-".join(name for name, _ in turn),
+    ids=lambda each: each if isinstance(each, str) else "-".join(name for name, _ in each),
 )
 def test_other_calls_of_the_turn_have_run_and_their_results_are_kept(way: str, turn: Any, workspace: Path) -> None:
     """`pay` and `Bash` wait; `note` and `Write` do not, wherever they stand."""
