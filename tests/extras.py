@@ -9,6 +9,7 @@ from types import ModuleType
 
 EXTRAS = {
     "anthropic": "anthropic",
+    "anyio": "viewer",
     "claude_agent_sdk": "claude",
     "dbos": "durable",
     "httptools": "openai",

@@ -238,7 +238,7 @@ BY_TYPE: dict[str, tuple[Any, ...]] = {"TEXT": TEXTS, "INTEGER": NUMBERS, "REAL"
 
 
 USAGE = ("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens")
-NO_COLUMNS = ("run_id", "usage", "status", "tags")
+NO_COLUMNS = ("run_id", "usage", "status", "tags", "children")
 SUMMARY = [*USAGE, *(each.name for each in fields(RunSummary) if each.name not in NO_COLUMNS)]
 
 

@@ -529,7 +529,7 @@ def test_what_the_token_budget_opened_stays_open_after_a_fallback_and_a_restart(
     )
     script = [call("read_section", section_key="more"), "One.", "Two."]
     first, second = (ScriptedAdapter(each, supports_dynamic_tools=False) for each in ([down()], script))
-    template = shop(more, token_budget=300)
+    template = shop(more, token_budget=1_000)
     chat = Conversation(Prompt(template), adapter=FallbackAdapter(first, second))
     chat.send("hi")
     chat.adapter = second

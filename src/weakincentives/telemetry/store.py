@@ -299,7 +299,8 @@ class RunStore(EventReader):
 
     def continuation(self, run_id: str) -> str:
         """How to continue a run that waits, as a command, or as Python if a program has its session."""
-        if parent := self.run(run_id).parent_run_id:
+        parent = self.run(run_id).parent_run_id
+        if parent and self.salvage("SELECT 1 FROM runs WHERE run_id = ?", (parent,)):
             return self.continuation(parent)
         calls = self.open_calls(run_id)
         if not calls:
@@ -342,7 +343,8 @@ class RunStore(EventReader):
     ) -> tuple[str, list[Any]]:
         where, values = ["1"], list[Any]()
         if parent is not None:
-            where.append("parent_run_id = ?")
+            orphan = "parent_run_id NOT IN (SELECT run_id FROM runs)"
+            where.append("parent_run_id = ?" if parent else f"(parent_run_id = ? OR {orphan})")
             values.append(parent)
         for name, text in (tags or {}).items():
             where.append(f"(?, ?) IN (SELECT key, value FROM ({_TAGS.format('= r.run_id')}))")
