@@ -25,7 +25,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.errors import BudgetExceededError, ToolValidationError
-from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import OpenSectionsResult, SectionVisibility
 from weakincentives.runtime import Message, ToolInvoked
 
@@ -58,7 +58,6 @@ def meet(name: str, context: ToolContext) -> str:
     "Write, at the same time as others."
     TOGETHER.wait(20)
     context.session.dispatch(Noted(name))
-    context.resources.get(Filesystem).write(f"{name}.txt", name)
     return f"met {name}"
 
 
@@ -71,8 +70,8 @@ def add(name: str, context: ToolContext, fails: bool = False) -> str:
     "Change the total and a file that others change too."
     RAN[name] += 1
     context.session.dispatch(Added(name))
-    files = context.resources.get(Filesystem)
-    files.write("log.txt", f"{files.read('log.txt')}{name}\n")
+    if (files := context.resources.get_optional(Filesystem)) is not None:
+        files.write("log.txt", f"{files.read('log.txt')}{name}\n")
     if fails:
         raise ToolValidationError("broken")
     return f"added {name}, now {(context.session[Total].latest() or Total()).count}"
@@ -82,7 +81,6 @@ def add(name: str, context: ToolContext, fails: bool = False) -> str:
 def own(name: str, context: ToolContext) -> str:
     "Change something of its own."
     context.session.dispatch(Noted(name))
-    context.resources.get(Filesystem).write(f"own/{name}.txt", name)
     return f"own {name}"
 
 
@@ -100,9 +98,10 @@ def look() -> str:
     return "seen"
 
 
-def prompt(files: Any) -> Prompt[None]:
+def prompt(files: Any = None) -> Prompt[None]:
     section = MarkdownSection(key="t", title="T", template="Go.", tools=[meet, add, own, end, look])
-    return Prompt(ns="tests", key="beside", sections=[section]).bind(resources={Filesystem: files})
+    made: Prompt[None] = Prompt(ns="tests", key="beside", sections=[section])
+    return made if files is None else made.bind(resources={Filesystem: files})
 
 
 @pytest.fixture(autouse=True)
@@ -122,24 +121,26 @@ def finished(asked: Prompt[Any], session: Session, script: list[Any], way: str) 
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-@pytest.mark.parametrize("kind", ["memory", "host"])
-def test_calls_overlap_and_keep_their_order(way: str, kind: str, tmp_path: Any) -> None:
-    files: Any = InMemoryFilesystem() if kind == "memory" else HostFilesystem(tmp_path)
+def test_calls_overlap_and_keep_their_order(way: str) -> None:
     session = Session()
     calls = [call("meet", name="a"), call("meet", name="b"), call("meet", name="c"), call("look")]
-    assert finished(prompt(files), session, [calls], way) == ["met a", "met b", "met c", "seen"]
+    assert finished(prompt(), session, [calls], way) == ["met a", "met b", "met c", "seen"]
     assert sorted(event.name for event in session[Noted].all()) == ["a", "b", "c"]
-    assert {path: files.read(path) for path in files.glob("**")} == {f"{name}.txt": name for name in "abc"}
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_the_later_of_two_that_change_the_same_runs_again_alone(way: str) -> None:
-    files, session = InMemoryFilesystem({"log.txt": ""}), Session()
+@pytest.mark.parametrize("files", [None, InMemoryFilesystem()], ids=["", "files"])
+def test_the_later_of_two_that_change_the_same_runs_again_alone(way: str, files: Any) -> None:
+    session = Session()
+    if files is not None:
+        files.write("log.txt", "")
     calls = [call("add", name=name) for name in "abcd"]
     results = finished(prompt(files), session, [calls], way)
     assert results == [f"added {name}, now {number}" for number, name in enumerate("abcd", 1)]
     assert session[Total].latest() == Total(4)
-    assert files.read("log.txt") == "a\nb\nc\nd\n"
+    if files is not None:
+        assert files.read("log.txt") == "a\nb\nc\nd\n"
+        assert dict.fromkeys("abcd", 1) == RAN, "calls that may change files overlapped"
     assert [event.name for event in session[Added].all()] == list("abcd")
     assert {name: RAN[name] - UNDONE[name] for name in "abcd"} == dict.fromkeys("abcd", 1)
     assert len(session[ToolInvoked].all()) == 4
@@ -168,25 +169,24 @@ def test_the_end_is_that_of_the_same_calls_one_after_the_other(turns: list[Any],
         UNDONE.clear()
         for each in (add, own):
             each.concurrent = concurrent
-        files, session = InMemoryFilesystem({"log.txt": ""}), Session()
+        session = Session()
         try:
-            results = finished(prompt(files), session, [script(turn) for turn in turns], way)
+            results = finished(prompt(), session, [script(turn) for turn in turns], way)
         finally:
             add.concurrent = own.concurrent = True
-        written = {path: files.read(path) for path in files.glob("**")}
         outside = {name: RAN[name] - UNDONE[name] for name in RAN}
         state = session[Total].latest() or Total(), session[Added].all(), session[Noted].all()
-        ends.append((results, state, written, outside))
+        ends.append((results, state, outside))
     assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 def test_a_run_that_ends_undoes_what_is_held_back(way: str) -> None:
-    files, session = InMemoryFilesystem({"log.txt": ""}), Session()
+    session = Session()
     with pytest.raises(BudgetExceededError, match="over"):
-        finished(prompt(files), session, [[call("add", name="a"), call("end"), call("add", name="b")]], way)
+        finished(prompt(), session, [[call("add", name="a"), call("end"), call("add", name="b")]], way)
     assert RAN == UNDONE == {"a": 1, "b": 1}
-    assert (session[Added].all(), files.read("log.txt")) == ((), "")
+    assert session[Added].all() == ()
     invoked = {event.call_id: event for event in session[ToolInvoked].all()}
     assert len(invoked) == len(session[ToolInvoked].all()) == 3
     results = {each.call_id: each.text for each in session[Message].all() if each.role == "tool"}

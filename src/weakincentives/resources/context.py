@@ -203,9 +203,8 @@ class ScopedResourceContext:
 
     @property
     def can_overlap(self) -> bool:
-        """True if every resource with snapshots can undo the changes of one call alone, as filesystems do."""
-        values = [value for context in self._layers() for value in context._values.values()]
-        return all(hasattr(type(value), "changes_since") for value in values if is_snapshotable(value))
+        """True if no resource has snapshots: calls at the same time would see each other's unfinished changes of it."""
+        return not any(is_snapshotable(value) for context in self._layers() for value in context._values.values())
 
     @property
     def holds_managers(self) -> bool:
