@@ -347,7 +347,7 @@ class _Execution:
         work_id, first, steps, session = self._engine.work_id, self._engine.next_step, self._first_steps, inner.session
         for call in effect.calls:
             steps.setdefault(call.id, first)
-        inner.executor.idempotency_key = lambda call: f"{work_id}:{steps[call.id]}:{call.id}"
+        inner.executor.calls.idempotency_key = lambda call: f"{work_id}:{steps[call.id]}:{call.id}"
         decided, waiting = len(session[CallDecided]), inner.scope.decisions
         assert waiting is not None
         given = waiting.copy()

@@ -304,7 +304,7 @@ class _Host:
         self.last_used = time.monotonic()
         self._loop = InnerLoop(prompt, session, RunScope(Meter(Budget(max_turns=None))), _HostAdapter(prompt))
         self._cursor: Cursor[Effect, PromptResponse[Any]] | None = None
-        self._loop.executor.idempotency_key = self._idempotency_key
+        self._loop.executor.calls.idempotency_key = self._idempotency_key
         # They are not in the session: the run goes on with other calls.
         self._questions: OrderedDict[str, Question] = OrderedDict()
         self._deciding: Question | None = None

@@ -47,7 +47,7 @@ from weakincentives.runtime.events import (
     ToolsInjected,
     ToolsWithdrawn,
 )
-from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.executor import ToolExecutor
 from weakincentives.runtime.explain import Explanation
 from weakincentives.runtime.guards import GuardContext
 from weakincentives.runtime.history import HistoryTurn, RunHistory, run_history
@@ -67,6 +67,7 @@ from weakincentives.runtime.messages import (
 )
 from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
 from weakincentives.runtime.providers import AdapterSpec
+from weakincentives.runtime.results import ToolExecutionOutcome
 
 __all__ = [
     "AdapterSpec",

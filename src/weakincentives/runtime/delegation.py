@@ -38,9 +38,9 @@ from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import DecisionError, PendingCall, Undecided, waiting_calls
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import Exposure
-from weakincentives.runtime.executor import CallWaits
 from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
 from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.transactions import CallWaits
 from weakincentives.serde import declare_type
 from weakincentives.session import Snapshot
 

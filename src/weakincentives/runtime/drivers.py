@@ -26,7 +26,6 @@ from weakincentives.runtime.bridge import (
     run_steps,
     run_steps_async,
 )
-from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
     AskGuards,
@@ -40,6 +39,7 @@ from weakincentives.runtime.messages import (
     ToolCall,
     text_before_pauses,
 )
+from weakincentives.runtime.results import ToolExecutionOutcome
 from weakincentives.runtime.runs import RunScope
 from weakincentives.serde import dump
 
@@ -378,7 +378,7 @@ class Emissions:
 
     def __init__(self, loop: InnerLoop) -> None:
         self._events: deque[ToolEmitted] = deque()
-        loop.executor.emitted = self.add
+        loop.executor.calls.emitted = self.add
 
     def add(self, call: ToolCall, data: Any) -> None:
         self._events.append(ToolEmitted(call.id, call.name, data))

@@ -37,7 +37,7 @@ from weakincentives.runtime.approval import (
 )
 from weakincentives.runtime.bridge import contained
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
-from weakincentives.runtime.executor import ToolExecutionOutcome, ToolExecutor
+from weakincentives.runtime.executor import ToolExecutor
 from weakincentives.runtime.guards import Inquiry, held_guards, warn_of_unmatched
 from weakincentives.runtime.messages import (
     CORRECTION,
@@ -58,6 +58,7 @@ from weakincentives.runtime.messages import (
 from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.notices import Notices
 from weakincentives.runtime.providers import prices_for
+from weakincentives.runtime.results import ToolExecutionOutcome
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.runtime.sections import close_unused
 from weakincentives.runtime.start import Beginning, RunStart
@@ -229,7 +230,7 @@ class InnerLoop:
         if partial:
             context.save(unfinished=True)
             transcript.say(Message(role="assistant", text=partial, provider=context.adapter.name))
-        if made := list(self.executor.ended.values()):
+        if made := list(self.executor.results.ended.values()):
             self._record_outcomes(made)
         if stopped:
             waiting = waiting_calls(self.session)
@@ -338,7 +339,7 @@ class InnerLoop:
         if lost:
             self._decisions.update((call.id, Undecided()) for call in lost)
             yield RunTools(lost)
-            self.executor.ended.clear()
+            self.executor.results.ended.clear()
         return pending or tuple(call for call in calls if is_waiting(call.id, waiting))
 
     def _prepare_request(self) -> Generator[Effect, Any, None]:
@@ -450,7 +451,7 @@ class InnerLoop:
                 continue
             self.context.transcript.say(outcome.as_message())
             # Only now: a thread that stops this run records the others.
-            self.executor.ended.pop(outcome.tool_call_id, None)
+            self.executor.results.ended.pop(outcome.tool_call_id, None)
             if outcome.operator_text:
                 self._operator_texts.append(outcome.operator_text)
         return [outcome for outcome in outcomes if outcome.ends_turn]

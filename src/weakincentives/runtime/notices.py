@@ -19,7 +19,6 @@ from weakincentives.prompt import (
 from weakincentives.runtime import events
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import Exposed, Exposure
-from weakincentives.runtime.executor import ToolExecutionOutcome
 from weakincentives.runtime.exposure import (
     Changes,
     Comparison,
@@ -31,6 +30,7 @@ from weakincentives.runtime.exposure import (
 )
 from weakincentives.runtime.history import related
 from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TEXT, Message, user_message
+from weakincentives.runtime.results import ToolExecutionOutcome
 from weakincentives.runtime.runs import Run
 from weakincentives.runtime.sections import section_states
 from weakincentives.runtime.tools import OfferedTools

@@ -19,7 +19,6 @@ from weakincentives.runtime.bridge import Cursor, Workers, call_async, call_sync
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.drivers import ModelDelta, load_sections
 from weakincentives.runtime.events import RUN_EVENTS, SectionState
-from weakincentives.runtime.executor import CallSuspended
 from weakincentives.runtime.guards import Verdict
 from weakincentives.runtime.history import (
     SHOWS,
@@ -53,6 +52,7 @@ from weakincentives.runtime.providers import (
     prices_for,
 )
 from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.transactions import CallSuspended
 
 __all__ = [
     "AS_OF",
