@@ -1,0 +1,154 @@
+"""Are comparisons honest, and does tuning restore what was lost? Simulations, and public sets with `--data FOLDER`.
+
+False alarms are the share of evaluations without a true difference in which the interval excludes zero; power is the
+share in which a true difference of the printed size is seen, given the share of cases that disagree.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import cache
+
+from bench.finding import Dataset, read_sets
+from bench.row import Row
+from weakincentives.evals import Case, Tuning, tune
+from weakincentives.evals.intervals import Interval, interval, smallest_difference
+from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility
+
+SLOW = True
+TRIALS = 4_000
+GROUPED_TRIALS = 4_000
+SETS = (("livemcp", ""), ("bfcl_miss_func", ""), ("metatool", ""), ("tau_banking", ""))
+MIN_LOST = 0.05
+Groups = list[list[int]]
+
+
+def rows() -> Iterable[Row]:
+    yield from alarm_rows()
+    yield from power_rows()
+    try:
+        sets = read_sets(SETS)
+    except FileNotFoundError:
+        return
+    for data in sets.values():
+        yield from tuning_rows(data)
+
+
+def alarm_rows() -> Iterable[Row]:
+    drawn = random.Random(1)
+    for count in (30, 50, 100):
+        for share in (0.1, 0.2, 0.4):
+            seen = _excluding_zero(lambda n=count, q=share: [[_case(drawn, q)] for _ in range(n)], TRIALS)  # type: ignore[misc]
+            yield Row(f"false alarms, {count} cases, {share:.0%} disagree", seen, "%", goal=6)
+    for count in (8, 12, 20, 30, 40):
+        for name, sizes in (("5 cases each", (5,)), ("2, 4 or 9 cases each", (2, 4, 9))):
+            for moved, together in (("together", 1.0), ("half together", 0.5)):
+
+                def groups(count: int = count, sizes: Sequence[int] = sizes, together: float = together) -> Groups:
+                    return _grouped(drawn, count, sizes, 0.3, together)
+
+                seen = _excluding_zero(groups, GROUPED_TRIALS)
+                yield Row(f"false alarms, {count} groups of {name} that move {moved}", seen, "%", goal=6)
+
+
+def power_rows() -> Iterable[Row]:
+    drawn = random.Random(2)
+    for count, share in ((30, 0.3), (30, 0.5), (50, 0.2), (50, 0.4), (100, 0.1), (100, 0.2), (100, 0.4)):
+        smallest = smallest_difference(count, share)
+        assert smallest is not None
+        seen = _excluding_zero(
+            lambda n=count, q=share, d=smallest: [[_case(drawn, q, d)] for _ in range(n)],  # type: ignore[misc]
+            TRIALS,
+        )
+        note = "75 to 85" if 75 <= seen <= 85 else "outside of 75 to 85"
+        name = f"power at the smallest difference, {100 * smallest:.0f} points, {count} cases, {share:.0%} disagree"
+        yield Row(name, seen, "%", goal=75, better="more", note=note)
+
+
+def tuning_rows(data: Dataset) -> Iterable[Row]:
+    """Every other summary is cut to its first three words; how much of what that costs does tuning bring back?"""
+    cases = [
+        Case(
+            f"{query.task}-{query.kind}-{place}",
+            query.text,
+            metadata={"sections": [[f"s{each}" for each in group] for group in query.gold]},
+            group=query.task,
+        )
+        for place, query in enumerate(data.queries)
+    ]
+    cut = [
+        replace(section, summary=" ".join(section.summary.split()[:3])) if place % 2 else section
+        for place, section in enumerate(data.sections)
+    ]
+    original = tune(_template(data), cases, by="summaries")
+    worsened = tune(_template(replace(data, sections=cut)), cases, by="summaries")
+    lost = original.before - worsened.before
+    gain = f"held recall@5 {_change(original)}; {original.tokens:+,} tokens"
+    yield Row(f"{data.name}: original summaries, adopted", float(original.adopted), "", note=gain)
+    yield Row(f"{data.name}: the cut costs on the held half", 100 * lost, "points")
+    if 100 * lost > 0:
+        restored = 100 * (worsened.after - worsened.before) / (100 * lost) * 100
+        enough = lost >= MIN_LOST or worsened.chosen_before + MIN_LOST <= original.chosen_before
+        yield Row(
+            f"{data.name}: restored",
+            restored,
+            "%",
+            goal=50 if enough else None,
+            better="more",
+            note=f"held recall@5 {_change(worsened)}; {worsened.tokens:+,} tokens; adopted: {worsened.adopted}",
+        )
+
+
+def _change(found: Tuning) -> str:
+    return f"{100 * found.before:.1f} -> {100 * found.after:.1f} (p = {found.p:.3f})"
+
+
+def _template(data: Dataset) -> PromptTemplate[None]:
+    sections = [
+        MarkdownSection(
+            title=one.title or one.key,
+            key=f"s{place}",
+            template=body.replace("$", "$$") or one.title,
+            summary=(one.summary or one.title).replace("$", "$$"),
+            visibility=SectionVisibility.SUMMARY,
+        )
+        for place, (one, body) in enumerate(zip(data.sections, data.bodies, strict=True))
+    ]
+    return PromptTemplate(ns="bench", key="tuning", sections=sections)
+
+
+def _case(drawn: random.Random, share: float, difference: float = 0.0) -> int:
+    """One paired case: 1 is a win, -1 a loss; this share of cases disagrees."""
+    value = drawn.random()
+    if value < (share + difference) / 2:
+        return 1
+    return -1 if value < share else 0
+
+
+def _grouped(drawn: random.Random, count: int, sizes: Sequence[int], share: float, together: float) -> Groups:
+    made = []
+    for place in range(count):
+        common = _case(drawn, share)
+        size = sizes[place % len(sizes)]
+        made.append([common if drawn.random() < together else _case(drawn, share) for _ in range(size)])
+    return made
+
+
+def _excluding_zero(make: Callable[[], Groups], trials: int) -> float:
+    seen = 0
+    for _ in range(trials):
+        found = _interval(tuple(sorted((len(group), sum(group), sum(map(abs, group))) for group in make())))
+        seen += found.low is not None and found.high is not None and (found.low > 0 or found.high < 0)
+    return 100 * seen / trials
+
+
+@cache
+def _interval(groups: tuple[tuple[int, int, int], ...]) -> Interval:
+    """The interval, once for each set of groups: it depends on the sizes and sums of groups alone."""
+    made = []
+    for size, total, differing in groups:
+        wins = (total + differing) // 2
+        made.append([1.0] * wins + [-1.0] * (differing - wins) + [0.0] * (size - differing))
+    return interval(made)

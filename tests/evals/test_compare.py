@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any
+
+import pytest
+from hypothesis import given, strategies as st
+
+from weakincentives.adapters.scripted import ScriptedAdapter
+from weakincentives.evals import (
+    CaseResult,
+    Evaluation,
+    Judge,
+    Preference,
+    assert_at_least,
+    assert_no_regression,
+    compare,
+)
+from weakincentives.evals.intervals import holm, interval, sign_test, smallest_difference, t_quantile
+from weakincentives.limits import TokenUsage
+from weakincentives.runtime import ModelRequest
+
+
+def evaluation(name: str, passes: list[Any], groups: list[str] | None = None, **more: Any) -> Evaluation:
+    """An evaluation of cases c0, c1, ...; a list is a case with repeats, and a text is its verdict."""
+    results = []
+    for place, given_ in enumerate(passes):
+        for repeat, passed in enumerate(given_ if isinstance(given_, list) else [given_]):
+            verdict: Any = passed if isinstance(passed, str) else "passed" if passed else "failed"
+            score = None if isinstance(passed, str) else float(passed)
+            results.append(
+                CaseResult(
+                    f"c{place}",
+                    repeat,
+                    verdict,
+                    score,
+                    {} if score is None else {"contains": score},
+                    "because",
+                    f"{name}-{place}",
+                    groups[place] if groups else "",
+                    TokenUsage(100, 10),
+                    more.get("cost"),
+                    1.0,
+                    "question",
+                    f"answer of {name}",
+                )
+            )
+    ids = tuple(f"c{place}" for place in range(len(passes)))
+    return Evaluation(name, tuple(results), scorers=("contains",), cases=ids)
+
+
+def test_wins_are_cases_that_the_second_passes_and_the_first_does_not() -> None:
+    before = evaluation("a", [True, True, False, False, True], cost=0.1)
+    after = evaluation("b", [True, False, True, True, "unscored"], cost=0.2)
+    found = compare(before, after)
+    assert (found.wins, found.losses, found.ties, found.cases, found.left_out) == (2, 1, 1, 4, 1)
+    assert found.difference == pytest.approx(0.25)
+    assert found.regressed == ("c1",)
+    assert (found.cost.before, found.cost.after) == (pytest.approx(0.1), pytest.approx(0.2))
+    assert "cost per case: $0.1000 -> $0.2000" in found.text
+
+
+def test_diverged_cases_are_left_out() -> None:
+    found = compare(evaluation("a", [True, True]), evaluation("b", ["diverged", True]))
+    assert (found.cases, found.left_out, found.diverged) == (1, 1, (0, 1))
+
+
+@pytest.mark.parametrize("won", [0, 1])
+def test_too_few_disagreements_have_no_interval(won: int) -> None:
+    before = evaluation("a", [False] * 40)
+    found = compare(before, evaluation("b", [place < won for place in range(40)]))
+    assert (found.low, found.high) == (None, None)
+    assert "Too few disagreements" in found.text
+
+
+def test_a_clear_difference_is_named_and_one_that_may_be_chance_is_not() -> None:
+    before = evaluation("a", [False] * 40)
+    assert compare(before, evaluation("b", [place < 12 for place in range(40)])).better
+    small = compare(before, evaluation("b", [place < 3 for place in range(40)]))
+    assert not small.better
+    assert "no clear difference" in small.text
+    assert compare(evaluation("a", [True] * 40), evaluation("b", [place > 12 for place in range(40)])).worse
+
+
+def test_the_text_says_what_so_many_cases_could_show() -> None:
+    before = evaluation("a", [place % 2 == 0 for place in range(60)])
+    after = evaluation("b", [place % 2 == 0 or place % 3 == 0 for place in range(60)])
+    found = compare(before, after)
+    assert found.smallest == pytest.approx(0.139, abs=1e-3)
+    assert "could show 14 points, saw 17" in found.text
+    rare = compare(before, evaluation("c", [place % 2 == 0 or place % 15 == 0 for place in range(60)]))
+    assert "is missed more often than once in five" in rare.text
+
+
+def test_cases_of_one_group_count_as_one_source() -> None:
+    flags = [place < 20 for place in range(60)]
+    alone = compare(evaluation("a", [False] * 60), evaluation("b", flags))
+    groups = [str(place // 10) for place in range(60)]
+    together = compare(evaluation("a", [False] * 60, groups), evaluation("b", flags, groups))
+    assert alone.better
+    assert not together.better
+    assert [(each.group, each.cases, each.after) for each in together.groups][:2] == [("0", 10, 1.0), ("1", 10, 1.0)]
+    assert together.smallest is None or (alone.smallest is not None and together.smallest > alone.smallest)
+
+
+def test_repeats_are_averaged_before_cases_are_compared() -> None:
+    found = compare(evaluation("a", [[True, False], [True, True]]), evaluation("b", [[True, True], [True, False]]))
+    assert (found.cases, found.difference) == (2, 0.0)
+    assert (found.wins, found.losses) == (1, 1)
+
+
+def test_the_same_comparison_gives_the_same_interval() -> None:
+    before, after = evaluation("a", [False] * 50), evaluation("b", [place % 4 == 0 for place in range(50)])
+    assert compare(before, after) == compare(before, after)
+
+
+def test_several_scorers_are_adjusted_by_holm() -> None:
+    assert holm({"a": 0.01, "b": 0.04, "c": 0.03}) == {"a": 0.03, "c": 0.06, "b": 0.06}
+    assert holm({}) == {}
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+def test_adjusted_p_values_are_never_smaller_and_keep_their_order(values: list[float]) -> None:
+    given_ = {str(place): value for place, value in enumerate(values)}
+    found = holm(given_)
+    assert all(found[name] >= given_[name] for name in given_)
+    ordered = sorted(given_, key=lambda name: given_[name])
+    assert all(found[one] <= found[other] for one, other in itertools.pairwise(ordered))
+
+
+@given(st.lists(st.lists(st.sampled_from([-1.0, 0.0, 1.0]), min_size=1, max_size=4), min_size=2, max_size=40))
+def test_an_interval_contains_its_mean_and_turns_with_the_sign(groups: list[list[float]]) -> None:
+    found, turned = interval(groups), interval([[-value for value in group] for group in groups])
+    assert found.mean == pytest.approx(-turned.mean)
+    if found.low is not None and found.high is not None:
+        assert found.low <= found.mean <= found.high
+        assert turned.low is not None
+        if len(groups) < 30:
+            assert found.low == pytest.approx(-(turned.high or 0.0))
+
+
+def test_quantiles_are_those_of_the_tables() -> None:
+    assert t_quantile(0.975, 11) == pytest.approx(2.201, abs=1e-3)
+    assert t_quantile(0.975, 7) == pytest.approx(2.365, abs=1e-3)
+    assert t_quantile(0.8, 10_000) == pytest.approx(0.842, abs=1e-3)
+    assert sign_test(5, 0) == 1 / 32
+    assert sign_test(0, 0) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("count", "share", "points"), [(100, 0.1, 0.09), (100, 0.5, 0.19), (1000, 0.3, 0.05), (30, 0.1, None)]
+)
+def test_the_smallest_difference_is_that_of_the_formula(count: int, share: float, points: float | None) -> None:
+    found = smallest_difference(count, share)
+    assert found == (None if points is None else pytest.approx(points, abs=0.006))
+
+
+def test_no_regression_names_the_cases_that_fail_now() -> None:
+    before, after = evaluation("a", [True, True, False]), evaluation("b", [True, False, False])
+    assert_no_regression(before, before)
+    with pytest.raises(AssertionError, match="1 cases that passed in 'a' do not any more:\nc1: failed; because"):
+        assert_no_regression(before, after)
+    with pytest.raises(AssertionError, match="c1: not in 'b'"):
+        assert_no_regression(evaluation("a", [True, True]), evaluation("b", [True]))
+
+
+def test_a_threshold_is_held_by_the_lower_bound() -> None:
+    drawn = random.Random(1)
+    many = evaluation("a", [drawn.random() < 0.95 for _ in range(300)])
+    assert_at_least(many, 0.85)
+    with pytest.raises(AssertionError, match="may be as low as"):
+        assert_at_least(evaluation("a", [True] * 18 + [False] * 2), 0.85)
+    with pytest.raises(AssertionError, match=r"may be as low as 0\.70"):
+        assert_at_least(evaluation("a", [True] * 10), 0.85)
+    with pytest.raises(AssertionError, match="no case"):
+        assert_at_least(evaluation("a", ["unscored"]), 0.5)
+
+
+def test_pairs_are_asked_in_both_orders_and_a_flip_is_a_tie() -> None:
+    def always_first(request: ModelRequest) -> Preference:
+        return Preference("it is first", "first")
+
+    def knows(request: ModelRequest) -> Preference:
+        text = request.messages[-1].text
+        return Preference("b", "second" if text.index("answer of b") > text.index("answer of a") else "first")
+
+    before, after = evaluation("a", [True, True]), evaluation("b", [True, True])
+    biased = compare(before, after, judge=Judge(ScriptedAdapter(always_first), "It is good.", pairs=True)).preferences
+    assert biased is not None
+    assert (biased.wins, biased.losses, biased.ties, biased.flips) == (0, 0, 2, 2)
+    honest = compare(before, after, judge=Judge(ScriptedAdapter(knows), "It is good.", pairs=True)).preferences
+    assert honest is not None
+    assert (honest.wins, honest.losses, honest.ties, honest.flips) == (2, 0, 0, 0)
