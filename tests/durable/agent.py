@@ -15,8 +15,10 @@ from pathlib import Path
 
 from weakincentives import (
     Binding,
+    FallbackAdapter,
     MarkdownSection,
     Prompt,
+    PromptEvaluationError,
     PromptTemplate,
     ResourceRegistry,
     ScriptedAdapter,
@@ -28,7 +30,7 @@ from weakincentives import (
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import DurableMainLoop
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
-from weakincentives.runtime import ModelRequest, ToolCall
+from weakincentives.runtime import ModelRequest, ProviderAdapter, ToolCall
 from weakincentives.session import reducer
 
 CONTROL = Path(os.environ.get("WINK_TEST_CONTROL", "."))
@@ -115,7 +117,19 @@ def prepare(task: Task) -> Prompt[None]:
     return Prompt(template).bind(resources=files)
 
 
-loop = DurableMainLoop("agent", prepare, ScriptedAdapter(model), max_attempts=ATTEMPTS, lease_seconds=LEASE)
+def failing(request: ModelRequest) -> ToolCall | str:
+    """A provider that answers twice and is down from then on."""
+    answers = sum(message.role == "tool" for message in request.messages)
+    if answers < 2:
+        return model(request)
+    note(f"agent/{request.messages[0].text.rpartition(' ')[2].strip()} down {answers}")
+    raise PromptEvaluationError("down", prompt_name="agent", phase="request")
+
+
+adapter: ProviderAdapter = ScriptedAdapter(model)
+if os.environ.get("WINK_TEST_FALLBACK"):
+    adapter = FallbackAdapter(ScriptedAdapter(failing), adapter)
+loop = DurableMainLoop("agent", prepare, adapter, max_attempts=ATTEMPTS, lease_seconds=LEASE)
 
 if __name__ == "__main__":
     with loop:

@@ -16,14 +16,24 @@ class Worker:
     """A worker process; its lines on stderr are its log."""
 
     def __init__(
-        self, control: Path, database_url: str, *options: str, latency: float = 0.0, lease: float = 5.0
+        self,
+        control: Path,
+        database_url: str,
+        *options: str,
+        latency: float = 0.0,
+        lease: float = 5.0,
+        loop: str = "tests.durable.agent:loop",
+        attempts: int = 5,
     ) -> None:
         environment = os.environ | {
+            "WINK_CLERK": str(control),
+            "WINK_CLERK_ATTEMPTS": str(attempts),
+            "WINK_CLERK_LATENCY": str(latency),
             "WINK_TEST_CONTROL": str(control),
             "WINK_TEST_LATENCY": str(latency),
             "WINK_TEST_LEASE": str(lease),
         }
-        command = [sys.executable, "-m", "weakincentives.cli", "worker", "tests.durable.agent:loop"]
+        command = [sys.executable, "-m", "weakincentives.cli", "worker", loop]
         self._process = subprocess.Popen(
             [*command, "--database-url", database_url, *options], env=environment, stderr=subprocess.PIPE, text=True
         )

@@ -24,6 +24,7 @@ from weakincentives import (
     Tool,
     ToolContext,
     call,
+    delegate,
     reducer,
     tool,
 )
@@ -36,11 +37,15 @@ LOG = "begin\n"
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """One call for each amount. With `outside`, each also charges a service, which compensation undoes."""
+    """One call for each amount. With `outside`, each also charges a service, which compensation undoes.
+
+    The calls are those of a run so many `levels` below the first.
+    """
 
     needs: str
     amounts: tuple[int, ...]
     outside: bool = False
+    levels: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,10 @@ class Payer:
         self.passed()
         section = MarkdownSection(title="Bill", key="bill", template=json.dumps(bill.amounts), tools=self.tools(bill))
         template = PromptTemplate[None](ns="tests", key="payer", sections=[section])
+        for level in range(bill.levels):
+            below = delegate(template, name="hand_on", description="Hand the bill on.")
+            section = MarkdownSection(title="Bill", key="bill", template="Hand on.", tools=[below])
+            template = PromptTemplate[None](ns="tests", key=f"level{level}", sections=[section])
         self.files.append(InMemoryFilesystem({"log.txt": LOG}))
         return Prompt(template).bind(resources={Filesystem: self.files[-1]})
 
@@ -161,8 +170,10 @@ class Payer:
     def model(self, request: ModelRequest) -> Any:
         """Pay all amounts in one turn, ask for a report, and answer with the results and the report."""
         self.passed()
-        amounts = json.loads(request.messages[0].text.splitlines()[-1])
         results = [message for message in request.messages if message.role == "tool"]
+        if request.messages[0].text.endswith("Hand on."):
+            return results[-1].text if results else call("hand_on", call_id="down")
+        amounts = json.loads(request.messages[0].text.splitlines()[-1])
         if not results:
             return [call("pay", call_id=f"c{number}", amount=amount) for number, amount in enumerate(amounts, 1)]
         if results[-1].name != "report":

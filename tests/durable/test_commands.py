@@ -180,4 +180,4 @@ def test_a_rate_is_a_number_per_time(rate: str, capsys: pytest.CaptureFixture[st
 
 def test_a_worker_needs_a_durable_loop(capsys: pytest.CaptureFixture[str]) -> None:
     written = wink(capsys, "worker", "tests.durable.desk:Question", code=2)
-    assert "must be a DurableMainLoop, got type" in written
+    assert "must be a DurableMainLoop or DurableConversations, got type" in written

@@ -8,7 +8,7 @@ import pytest
 from tests.delegation.agents import pay, spend, template
 from tests.durable.desk import Question, prompt_with
 from tests.durable.fleet import PATIENCE, until
-from weakincentives import Approve, Deny, PromptEvaluationError, ScriptedAdapter, call, delegate
+from weakincentives import Approve, Deny, Edit, PromptEvaluationError, ScriptedAdapter, call, delegate
 from weakincentives.durable import DurableMainLoop
 from weakincentives.telemetry import RunStore, record
 
@@ -71,3 +71,41 @@ def test_a_call_of_a_child_waits_for_a_decision(tmp_path: Path, decision: Any, r
         (child,) = store.children("desk/k")
         assert (child.status, child.turns, child.answer) == ("ok", 2, "The child is done.")
         assert response.usage == store.run("desk/k").total_usage
+
+
+@pytest.mark.parametrize(("restarts", "misfit"), [(False, {"amount": "x"}), (True, {"sum": 1})])
+def test_an_edit_of_a_childs_call_that_does_not_fit_is_asked_about_again(
+    tmp_path: Path, restarts: bool, misfit: dict[str, Any]
+) -> None:
+    child = [[call("pay", amount=3), call("pay", amount=4)], "The child is done."]
+    agents = Agents(tmp_path, child, [call("inner"), "All done."], pay)
+
+    def open_questions(loop: DurableMainLoop[Question, Any], *names: str) -> Any:
+        until(lambda: [each.call_id for each in loop.questions("k")] == [*names], f"questions {names}")
+        return loop.questions("k")
+
+    first, second = "call_1/call_1", "call_1/call_2"
+    with agents.loop() as loop:
+        loop.submit(Question("Work."), key="k")
+        loop.start()
+        open_questions(loop, first, second)
+        loop.approve("k", first, Edit(misfit))
+        loop.approve("k", second, Approve())
+        if not restarts:
+            (again,) = open_questions(loop, f"{first}#2")
+            loop.approve("k", again.call_id, Edit({"amount": 5}))
+            open_questions(loop, f"{first}#3")
+    with agents.loop() as loop:
+        loop.start()
+        if restarts:
+            (again,) = open_questions(loop, f"{first}#2")
+            loop.approve("k", again.call_id, Edit({"amount": 5}))
+        (shown,) = open_questions(loop, f"{first}#3")
+        loop.approve("k", shown.call_id, Approve())
+        response = loop.result("k", timeout=PATIENCE)
+    assert again.text.splitlines()[0].startswith("The edit of call 'call_1' does not fit 'pay': ")
+    assert next(iter(misfit)) in again.text.splitlines()[0] and 'pay({"amount": 3})' in again.text
+    assert response.text == "All done." and shown.text.startswith('pay({"amount": 5})')
+    edited = 'A person changed the arguments of this call to {"amount": 5}. What follows is the result with these '
+    results = {each.call_id: each.text for each in agents.child.requests[-1].messages if each.role == "tool"}
+    assert results == {"call_1": f"{edited}arguments.\n\npaid 5", "call_2": "paid 4"}

@@ -1,137 +1,30 @@
-"""Random bills whose workers are killed at random points, while a person decides at random moments."""
+"""Bills are paid as a person decides, whatever dies in the meantime; `python -m bench kills` pays 200 of them."""
 
-import json
-import random
-import shutil
-import subprocess
-import sys
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import pytest
 
-from tests.durable.fleet import PATIENCE, until
-from tests.durable.payer import LOG, Bill, Payer
-from weakincentives import Answer, Approve, Deny, Edit
-from weakincentives.durable import DurableClient, Question
-from weakincentives.runtime.spi import Decision
+from tests.durable.killing import Workers, make_database, pay_and_die, worker_factory
 
 pytestmark = pytest.mark.slow
 
 RUNS = 20
-MAX_DEATHS = 4
-
-
-class Workers:
-    """Workers that die, forked by one process."""
-
-    def __init__(self, orders: IO[str], reports: IO[str]) -> None:
-        self._orders, self._reports = orders, reports
-
-    def start(self, folder: Path, *, point: int | None = None, seconds: float | None = None) -> None:
-        order = {"folder": str(folder), "point": point, "seconds": seconds}
-        self._orders.write(f"{json.dumps(order)}\n")
-        self._orders.flush()
-        assert self._reports.readline()
-
-    def wait(self) -> None:
-        assert self._reports.readline()
 
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Workers]:
-    command = [sys.executable, "-c", "from tests.durable.payer import main; main()"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None and process.stdout is not None
-        yield Workers(process.stdin, process.stdout)
-        process.stdin.close()
-        assert process.wait(PATIENCE) == 0
+    with worker_factory() as made:
+        yield made
 
 
 @pytest.fixture(scope="module")
 def empty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A database with its tables."""
-    folder = tmp_path_factory.mktemp("empty")
-    with DurableClient[Bill, None]("payer", Payer(folder).database) as client:
-        client.questions()
-    return folder / "durable.db"
-
-
-class Person:
-    """Decides about some of the open questions, and remembers what was shown and decided."""
-
-    def __init__(self, client: DurableClient[Bill, None], chance: random.Random) -> None:
-        self.client, self.chance = client, chance
-        self.decided: dict[str, list[tuple[Question, Decision]]] = {}
-
-    def decide(self, *, all_of_them: bool = False) -> None:
-        for question in self.client.questions("bill"):
-            if all_of_them or self.chance.random() < 0.6:
-                call_id, _, number = question.call_id.partition("#")
-                edit = Edit({"amount": self.chance.randrange(100, 200)}, "Ann")
-                choices = [Approve("Ann"), Approve("Ann"), Deny("No.", "Ann"), Answer("Later.", "Ann")]
-                decision = self.chance.choice([*choices, edit] if int(number or 1) < 4 else choices)
-                self.client.approve("bill", question.call_id, decision)
-                self.decided.setdefault(call_id, []).append((question, decision))
+    return make_database(tmp_path_factory.mktemp("empty"))
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
 def test_whatever_dies_each_call_has_one_result_and_what_was_shown_is_what_happens(
     seed: int, tmp_path: Path, empty: Path, workers: Workers
 ) -> None:
-    chance = random.Random(seed)
-    amounts = tuple(chance.sample(range(1, 100), chance.randint(1, 3)))
-    bill = Bill(chance.choice(["call", "effects"]), amounts, outside=chance.random() < 0.7)
-    payer = Payer(tmp_path)
-    shutil.copy(empty, payer.database)
-    with DurableClient[Bill, None]("payer", payer.database) as client:
-        person = Person(client, chance)
-        client.submit(bill, key="bill")
-        for _ in range(chance.randint(1, MAX_DEATHS)):
-            by_time = chance.random() < 0.5
-            point, seconds = (None, chance.uniform(0.05, 0.4)) if by_time else (chance.randint(1, 8), 0.4)
-            workers.start(tmp_path, point=point, seconds=seconds)
-            if chance.random() < 0.7:
-                person.decide()
-            workers.wait()
-            person.decide()
-        workers.start(tmp_path)
-        until(lambda: person.decide(all_of_them=True) or client.status("bill").status in ("done", "failed"), "the end")
-        workers.wait()
-        found = json.loads(client.result("bill").text)
-        assert client.questions("bill") == ()
-    check(bill, payer, person, found)
-
-
-def check(bill: Bill, payer: Payer, person: Person, found: dict[str, object]) -> None:
-    results = {call_id: (success, text) for call_id, success, text in found["results"]}  # type: ignore[attr-defined]
-    names = [f"c{number}" for number in range(1, len(bill.amounts) + 1)]
-    assert Counter(call_id for call_id, _, _ in found["results"]) == Counter(names)  # type: ignore[attr-defined]
-    paid: dict[str, int] = {}
-    for call_id in names:
-        question, decision = person.decided[call_id][-1]
-        success, text = results[call_id]
-        amount = json.loads(question.arguments)["amount"]
-        if isinstance(decision, Edit):
-            # Without a second question, the person has seen no effects.
-            assert bill.needs == "call"
-            amount = decision.arguments["amount"]
-        match decision:
-            case Approve() | Edit():
-                paid[call_id] = amount
-                assert (success, text.rpartition("\n")[2]) == (True, f"paid {amount}")
-                shown = [line for line in question.text.splitlines() if line.startswith("+paid")]
-                assert shown == ([f"+paid {amount}"] if bill.needs == "effects" else [])
-            case Deny():
-                assert (success, text) == (False, "A person denied this call: No.")
-            case Answer():
-                assert (success, text) == (True, "Later.")
-    total, events, files = found["state"]  # type: ignore[misc]
-    assert total == 1000 - sum(paid.values())
-    assert Counter(events) == Counter(paid.values())
-    assert files == {"log.txt": LOG + "".join(f"paid {amount}\n" for amount in events)}
-    charged = {key.rpartition(":")[2]: amount for key, amount in payer.service.charged().items()}
-    assert charged == (paid if bill.outside else {})
-    assert len(payer.service.charged()) == len(charged)
+    pay_and_die(seed, tmp_path, empty, workers)

@@ -8,13 +8,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
+from weakincentives.durable.conversations import DurableConversations
 from weakincentives.durable.loop import DurableClient, DurableMainLoop
+from weakincentives.durable.metrics import measured
 from weakincentives.durable.work import (
     Approval,
     DatabaseBusyError,
     DatabaseUnavailableError,
     DeadLetterError,
     DurableError,
+    InFlight,
     KeyConflictError,
     NoSuchWorkError,
     Question,
@@ -39,8 +42,10 @@ __all__ = [
     "DatabaseUnavailableError",
     "DeadLetterError",
     "DurableClient",
+    "DurableConversations",
     "DurableError",
     "DurableMainLoop",
+    "InFlight",
     "KeyConflictError",
     "NoSuchWorkError",
     "Question",
@@ -55,6 +60,7 @@ __all__ = [
     "WorkStore",
     "WorkerHealth",
     "ask_approval",
+    "measured",
 ]
 
 __getattr__ = lazy_front(__name__, {"store": ["WorkStore"]})

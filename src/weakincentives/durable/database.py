@@ -30,6 +30,8 @@ DIRECT = ".direct"
 _SQLITE = "sqlite:///"
 _CANNOT_USE = "Cannot use "
 _GIVEN_UP = re.compile(r"Error executing workflow (.+?): DBOS Error 6: .* maximum of (\d+)", re.DOTALL)
+# The modules that log the failures of work themselves.
+_LOGGING = ("weakincentives.durable.driver", "weakincentives.durable.exchange")
 # Serialization failure, lock not available, statement timeout.
 _HANDLED_BY_ENGINE = frozenset({"40001", "55P03", "57014"})
 
@@ -58,6 +60,59 @@ question_table = sa.Table(
     sa.Column("answer", sa.Text),
     # Of a call whose tool declares approval=, as JSON: its tool, its arguments, their schema and what it needs.
     sa.Column("call", sa.Text),
+)
+# A conversation between its runs: the state that its last run left.
+conversation_table = sa.Table(
+    "wink_conversation",
+    own_tables,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("last_number", sa.Integer, nullable=False),
+    sa.Column("state", sa.LargeBinary),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("updated_ms", sa.BigInteger, nullable=False),
+)
+# What was sent to a conversation. Each message is a run, unless it `joined` one that was under way.
+run_table = sa.Table(
+    "wink_run",
+    own_tables,
+    sa.Column("conversation", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("key", sa.Text),
+    sa.Column("request", sa.Text, nullable=False),
+    sa.Column("loop", sa.Text, nullable=False),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("tenant", sa.Text),
+    sa.Column("joined", sa.Integer),
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("stopped", sa.Boolean, nullable=False),
+    sa.Column("created_ms", sa.BigInteger, nullable=False),
+    sa.Column("queued_ms", sa.BigInteger),
+    sa.Column("ended_ms", sa.BigInteger),
+    sa.Column("outcome", sa.Text),
+)
+sa.Index("wink_run_key", run_table.c.conversation, run_table.c.key, unique=True)
+sa.Index(
+    "wink_run_open",
+    run_table.c.queued_ms,
+    postgresql_where=run_table.c.ended_ms.is_(None),
+    sqlite_where=run_table.c.ended_ms.is_(None),
+)
+# The events of the newest run of a conversation, in batches; only those of its last attempt count.
+stream_table = sa.Table(
+    "wink_stream",
+    own_tables,
+    sa.Column("conversation", sa.Text, primary_key=True),
+    sa.Column("number", sa.Integer, primary_key=True),
+    sa.Column("attempt", sa.Integer, primary_key=True),
+    sa.Column("sequence", sa.Integer, primary_key=True),
+    sa.Column("events", sa.Text, nullable=False),
+)
+blob_table = sa.Table(
+    "wink_blob",
+    own_tables,
+    sa.Column("conversation", sa.Text, primary_key=True),
+    sa.Column("digest", sa.Text, primary_key=True),
+    sa.Column("data", sa.LargeBinary, nullable=False),
 )
 
 
@@ -202,6 +257,6 @@ def _is_worth_logging(record: logging.LogRecord) -> bool:
     error = record.exc_info[1] if record.exc_info else None
     cancelled = type(error).__name__ == "DBOSAwaitedWorkflowCancelledError"
     frames = traceback.walk_tb(error.__traceback__ if error else None)
-    failed = any(frame.f_globals.get("__name__") == "weakincentives.durable.driver" for frame, _ in frames)
+    failed = any(frame.f_globals.get("__name__") in _LOGGING for frame, _ in frames)
     lost = isinstance(error, DatabaseUnavailableError) or _CANNOT_USE in record.getMessage()
     return not (cancelled or failed or lost)

@@ -17,7 +17,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from math import ceil
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
@@ -28,8 +28,10 @@ from weakincentives.prompt import Prompt
 from weakincentives.runtime import (
     CallDecided,
     Channel,
+    Compaction,
     Edit,
     InnerLoop,
+    Message,
     ModelReply,
     ModelRequest,
     PendingCall,
@@ -43,16 +45,19 @@ from weakincentives.runtime.spi import (
     CallModel,
     Cursor,
     Decision,
+    DecisionError,
     Effect,
     LoadSections,
     RunOptions,
     RunScope,
     RunTools,
+    Summarize,
     Verdict,
     call_sync,
     closing_resources,
     edited_arguments,
     load_sections,
+    summarize,
 )
 from weakincentives.serde import register_type
 from weakincentives.session import Session
@@ -79,6 +84,7 @@ class ModelReplied:
     fingerprint: str
     change: Change
     at: datetime
+    joined: tuple[tuple[int, Message], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,7 @@ class ToolsRan:
     change: Change
     at: datetime
     spent: Spent = field(default_factory=Spent)
+    joined: tuple[tuple[int, Message], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +104,14 @@ class ApprovalNeeded:
     """A handler cannot continue until a person has answered."""
 
     question: Question
+    at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRejected:
+    """A run inside a call could not use a decision; nothing has acted, and the call still waits."""
+
+    problem: str
     at: datetime
 
 
@@ -109,13 +124,26 @@ class GuardsDecided:
     at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class RunStopped:
+    """The run was stopped before a step, or in a model call, of which `text` had been shown."""
+
+    at: datetime
+    text: str = ""
+
+
+class StopRun(BaseException):
+    """Unwinds a run that was asked to stop; its text is what the model had written of a reply."""
+
+
 T = TypeVar("T")
-OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, ToolsRan | ApprovalNeeded, GuardsDecided)
+TurnOutcome: TypeAlias = ToolsRan | ApprovalNeeded | DecisionRejected
+OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, TurnOutcome, GuardsDecided)
 
 
 @dataclass(frozen=True, slots=True)
 class Workflow:
-    """The function that the engine runs, and reruns, for each request of a loop."""
+    """The function that the engine runs, and reruns, for each request."""
 
     prepare: Callable[[Any], Prompt[Any]]
     adapter: ProviderAdapter
@@ -123,24 +151,32 @@ class Workflow:
     max_expansions: int
     budget: Budget | None
     deadline_seconds: float | None
+    compaction: Compaction | None = None
 
-    def __call__(self, request: Any) -> PromptResponse[Any]:
+    def __call__(self, request: Any) -> Any:
         engine = Engine.current()
         assert engine is not None
         work_id = engine.work_id
-        try:
-            response = _run(lambda: _Execution(self, engine).run(request))
-        except Exception as error:
-            trace = callers_traceback(error)
-            # Nothing but our own frames and the engine's would say no more than the message.
-            shown = trace is not error.__traceback__ and (type(error), error, trace)
-            _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error, exc_info=shown)
-            raise
-        except Released as left:
-            _log.info("%s left: %s", work_id, left)
-            raise
+        with logged(work_id):
+            response = run_contained(lambda: Execution(self, engine).run(request))
         _log.info("%s is done, in %d turns", work_id, response.turns)
         return response
+
+
+@contextmanager
+def logged(work_id: str) -> Iterator[None]:
+    """Log how an execution ends, unless it succeeds."""
+    try:
+        yield
+    except Exception as error:
+        trace = callers_traceback(error)
+        # Nothing but our own frames and the engine's would say no more than the message.
+        shown = trace is not error.__traceback__ and (type(error), error, trace)
+        _log.warning("%s failed: %s: %s", work_id, type(error).__name__, error, exc_info=shown)
+        raise
+    except Released as left:
+        _log.info("%s left: %s", work_id, left)
+        raise
 
 
 class StepClock:
@@ -182,7 +218,7 @@ class StepClock:
             self._running = False
 
 
-class _Execution:
+class Execution:
     """One execution of a workflow, from its first step until it finishes or leaves."""
 
     def __init__(self, workflow: Workflow, engine: Engine) -> None:
@@ -197,22 +233,15 @@ class _Execution:
         # what has been asked and answered, by question id.
         self._first_steps: dict[str, int] = {}
         self._answers: dict[str, tuple[str, Approval] | None] = {}
+        # Why the last decision about a call could not be used, by its id.
+        self._problems: dict[str, str] = {}
 
     def run(self, request: Any) -> PromptResponse[Any]:
         """Like `MainLoop.execute`, with recorded effects."""
         workflow, work_id = self._workflow, self._engine.work_id
-        began, _ = self._step("begin", lambda: WorkBegan(self._clock.now()))
-        deadline = None
-        if workflow.deadline_seconds is not None:
-            deadline = Deadline(began.at + timedelta(seconds=workflow.deadline_seconds)).on(self._clock)
-        prompt = workflow.prepare(request)
-        if not isinstance(prompt, Prompt):
-            raise DurableError(
-                f"prepare() must return a Prompt, got {type(prompt).__name__}; return Prompt(template).bind(...)."
-            )
-        _register_types(prompt)
-        session = self._session = workflow.new_session(request)
-        session.session_id, session.clock, session.silent = work_id, self._clock, not self._live
+        deadline = self._begin(workflow.deadline_seconds)
+        prompt = self._prompt(workflow.prepare, request)
+        session = self._begin_session(workflow.new_session(request), work_id)
         scope = RunScope(Meter(workflow.budget, deadline), work_id, max_expansions=workflow.max_expansions)
 
         def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
@@ -224,11 +253,30 @@ class _Execution:
             return response
 
         with scope.meter.on_errors(), closing_resources(prompt, session, work_id):
-            return workflow.adapter.attempt(evaluate, session, {"scope": scope})
+            return workflow.adapter.attempt(evaluate, session, {"scope": scope, "compaction": workflow.compaction})
+
+    def _begin(self, seconds: float | None) -> Deadline | None:
+        """The first step, and the deadline of a run with so much time from then on."""
+        began, _ = self._step("begin", lambda: WorkBegan(self._clock.now()))
+        return None if seconds is None else Deadline(began.at + timedelta(seconds=seconds)).on(self._clock)
+
+    def _prompt(self, prepare: Callable[[Any], Prompt[Any]], request: Any) -> Prompt[Any]:
+        prompt = prepare(request)
+        if not isinstance(prompt, Prompt):
+            raise DurableError(
+                f"prepare() must return a Prompt, got {type(prompt).__name__}; return Prompt(template).bind(...)."
+            )
+        _register_types(prompt)
+        return prompt
+
+    def _begin_session(self, session: Session, session_id: str) -> Session:
+        session.session_id, session.clock, session.silent = session_id, self._clock, not self._live
+        self._session = session
+        return session
 
     def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
         session = inner.session
-        give_answers(session, {})
+        self._allow_questions(session)
         with session.claim(session.session_id), adapter.open_channel(inner) as channel:
             cursor = Cursor(inner.run())
             while (effect := cursor.step) is not None:
@@ -237,32 +285,50 @@ class _Execution:
                 except Exception as error:
                     cursor.fail(error)
                 except Released as left:
-                    who = (inner.scope.run_id, inner.prompt.name)
-                    session.dispatch(RunEnded(*who, "suspended", reason=str(left), timestamp=time.time()))
+                    ended = RunEnded(inner.prompt.name, "suspended", reason=str(left), run_id=inner.scope.run_id)
+                    session.dispatch(replace(ended, timestamp=time.time()))
                     # It may continue elsewhere, so observers are not told that it stopped.
                     session.silent = True
                     cursor.fail(left)
+                    raise
+                except StopRun as stop:
+                    inner.stream.text = [str(stop)] if str(stop) else []
+                    cursor.fail(stop)
                     raise
                 else:
                     cursor.answer(outcome)
             return cursor.result()
 
+    def _allow_questions(self, session: Session) -> None:
+        give_answers(session, {})
+
     def _perform(self, effect: Effect, inner: InnerLoop, channel: Channel) -> Any:
         if isinstance(effect, LoadSections):
             return load_sections(inner, effect)
         if isinstance(effect, CallModel):
-            return self._call(effect.request, inner.session, channel)
+            return self._call(effect.request, inner, channel)
+        if isinstance(effect, Summarize):
+            return self._summarize(effect, inner, channel).reply
         if isinstance(effect, AskGuards):
             return self._ask_guards(effect, inner)
         return self._run_tools(effect, inner)
 
-    def _call(self, request: ModelRequest, session: Session, channel: Channel) -> ModelReply:
+    def _call(self, request: ModelRequest, inner: InnerLoop, channel: Channel) -> ModelReply:
+        self._first_steps, self._answers, self._problems = {}, {}, {}
+        return self._record_call(request, inner.session, lambda: channel.call(request))[0].reply
+
+    def _summarize(self, effect: Summarize, inner: InnerLoop, channel: Channel) -> ModelReplied:
+        return self._record_call(effect.request, inner.session, lambda: summarize(inner, channel, effect))[0]
+
+    def _record_call(
+        self, request: ModelRequest, session: Session, make: Callable[[], ModelReply]
+    ) -> tuple[ModelReplied, bool]:
+        """The outcome of a model call, and whether it was made here instead of being replayed."""
         fingerprint = _fingerprint(request)
-        self._first_steps, self._answers = {}, {}
 
         def call() -> ModelReplied:
-            reply, change = record_change(session, None, lambda: channel.call(request))
-            return ModelReplied(reply, fingerprint, change, self._clock.now())
+            reply, change = record_change(session, None, make)
+            return ModelReplied(reply, fingerprint, change, self._clock.now(), self._joined())
 
         replied, live = self._step("model", call)
         if replied.fingerprint != fingerprint:
@@ -274,7 +340,11 @@ class _Execution:
             )
         if not live:
             apply_change(replied.change, session, None)
-        return replied.reply
+        return replied, live
+
+    def _joined(self) -> tuple[tuple[int, Message], ...]:
+        """The messages that have joined the run since, with their numbers; recorded with the step that finds them."""
+        return ()
 
     def _ask_guards(self, effect: AskGuards, inner: InnerLoop) -> Verdict:
         def ask() -> GuardsDecided:
@@ -289,10 +359,9 @@ class _Execution:
 
     def _ask(self, calls: tuple[PendingCall, ...], inner: InnerLoop) -> dict[str, Decision]:
         """The decisions there are about calls that wait; each acts at once, whether others are still open or not."""
-        problems: dict[str, str] = {}
         while True:
             asked = {self._question_id(call.call_id): call for call in calls}
-            questions = [self._question(name, call, problems, inner) for name, call in asked.items()]
+            questions = [self._question(name, call, inner) for name, call in asked.items()]
             decisions: dict[str, Decision] = {}
             misfits: dict[str, str] = {}
             for name, reply in self._engine.ask(questions, _deadline_ms(inner)).items():
@@ -303,16 +372,18 @@ class _Execution:
                     misfits[call_id], self._answers[name] = problem, None
                 else:
                     decisions[call_id] = reply
-            if not misfits:
-                return decisions
             # Their questions are asked again before anything acts.
-            problems |= misfits
+            self._problems = misfits
+            if not misfits:
+                # The run inside a call checks edits there; alone, so that nothing else has acted if one does not fit.
+                edits = {name: each for name, each in decisions.items() if isinstance(each, Edit) and "/" in name}
+                return dict([next(iter(edits.items()))]) if edits else decisions
 
-    def _question(self, name: str, call: PendingCall, problems: Mapping[str, str], inner: InnerLoop) -> Question:
+    def _question(self, name: str, call: PendingCall, inner: InnerLoop) -> Question:
         # The ids of calls inside a call begin with its id.
         outer = next(call_id for call_id in self._first_steps if f"{call.call_id}/".startswith(f"{call_id}/"))
         tool = inner.toolbox.tool(call.tool) if outer == call.call_id else None
-        text = "\n".join(line for line in (problems.get(call.call_id), call.text) if line)
+        text = "\n".join(line for line in (self._problems.get(call.call_id), call.text) if line)
         question = Question(
             name,
             text,
@@ -334,8 +405,8 @@ class _Execution:
             phase="tool",
         )
         session.silent = False
-        failed = RunEnded(inner.scope.run_id, name, "failed", reason=str(error), error=type(error).__name__)
-        session.dispatch(replace(failed, phase=error.phase, timestamp=time.time()))
+        failed = RunEnded(name, "failed", reason=str(error), error=type(error).__name__, phase=error.phase)
+        session.dispatch(replace(failed, run_id=inner.scope.run_id, timestamp=time.time()))
         return error
 
     def _question_id(self, call_id: str) -> str:
@@ -358,34 +429,52 @@ class _Execution:
             ran = self._run_tools_once(effect, inner)
             if isinstance(ran, ToolsRan):
                 break
+            if isinstance(ran, DecisionRejected):
+                self._reject(given, ran.problem)
+                given = {}
+                waiting.clear()
+                continue
             question = replace(ran.question, step=first)
             reply = self._engine.ask([_shown(question)], _deadline_ms(inner))[question.call_id]
             assert isinstance(reply, Approval)
             self._answers[question.call_id] = question.text, reply
-        made = tuple(f"{call.id}/" for call in effect.calls)
-        for call_id in [call_id for call_id in waiting if f"{call_id}/".startswith(made)]:
-            del waiting[call_id]
+        self._forget_decisions(effect, inner)
         for event in session[CallDecided].view()[decided:]:
             call_id = f"{event.run_id}/{event.call_id}".removeprefix(f"{work_id}/")
             self._answers[self._question_id(call_id)] = None
         return list(ran.outcomes)
 
-    def _run_tools_once(self, effect: RunTools, inner: InnerLoop) -> ToolsRan | ApprovalNeeded:
+    def _reject(self, given: Mapping[str, Decision], problem: str) -> None:
+        """Have the questions asked again that these decisions have answered."""
+        for call_id in given:
+            self._answers[self._question_id(call_id)] = None
+            self._problems[call_id] = problem
+
+    def _forget_decisions(self, effect: RunTools, inner: InnerLoop) -> None:
+        """Forget the decisions about these calls, which have acted, here or in the process that is replayed."""
+        made, waiting = tuple(f"{call.id}/" for call in effect.calls), inner.scope.decisions or {}
+        for call_id in [call_id for call_id in waiting if f"{call_id}/".startswith(made)]:
+            del waiting[call_id]
+
+    def _run_tools_once(self, effect: RunTools, inner: InnerLoop) -> TurnOutcome:
         meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
 
-        def run() -> ToolsRan | ApprovalNeeded:
-            before = session.snapshot()
+        def run() -> TurnOutcome:
+            before = session.state()
             try:
                 outcomes, change = record_change(session, resources, lambda: inner.executor.execute_all(effect.calls))
             except ApprovalRequired as needed:
                 session.restore(before, preserve_logs=False)
                 return ApprovalNeeded(needed.question, self._clock.now())
-            return ToolsRan(tuple(map(_recorded, outcomes)), change, self._clock.now(), meter.spent)
+            except DecisionError as error:
+                session.restore(before, preserve_logs=False)
+                return DecisionRejected(str(error), self._clock.now())
+            return ToolsRan(tuple(map(_recorded, outcomes)), change, self._clock.now(), meter.spent, self._joined())
 
         calls = meter.tool_calls
         ran, live = self._step(names, run)
-        if isinstance(ran, ApprovalNeeded):
+        if not isinstance(ran, ToolsRan):
             meter.spent = replace(meter.spent, tool_calls=calls)
         elif not live:
             meter.spent = ran.spent
@@ -396,27 +485,38 @@ class _Execution:
         """The outcome of a step, and whether it ran here instead of being replayed."""
         ran = False
 
-        def timed() -> OutcomeT:
+        def timed() -> OutcomeT | RunStopped:
             nonlocal ran
             ran = self._live = True
             if self._session is not None:
                 self._session.silent = False
             with self._clock.running():
-                return _run(run)
+                if self._is_stopped():
+                    return RunStopped(self._clock.now())
+                try:
+                    return run_contained(run)
+                except StopRun as stop:
+                    return RunStopped(self._clock.now(), str(stop))
 
         outcome = self._engine.step(name, timed)
         self._clock.stop_at(outcome.at)
         if ran and self._replayed:
             self._engine.reset_attempts()
         self._replayed = not ran
+        if isinstance(outcome, RunStopped):
+            raise StopRun(outcome.text)
         return outcome, ran
 
+    def _is_stopped(self) -> bool:
+        """True if the run was asked to stop, so that it makes no further step."""
+        return False
 
-def _run(run: Callable[[], T]) -> T:
+
+def run_contained(run: Callable[[], T]) -> T:
     """Call it, and let an exception that would end a program, such as `sys.exit()` in `prepare`, fail the work."""
     try:
         return run()
-    except (Exception, Released):
+    except (Exception, Released, StopRun):
         raise
     except BaseException as error:
         failure = DurableError(f"{error!r} was raised; in durable work, raise an Exception.")

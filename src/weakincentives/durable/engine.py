@@ -65,6 +65,7 @@ class Engine:
         self._bodies: dict[str, Body] = {}
         self._workflows: dict[str, Body] = {}
         self._served: list[str] = []
+        self._polls: dict[str, float] = {}
         self._lease = (
             SqliteLease(store.ownership)
             if store.is_sqlite
@@ -105,11 +106,12 @@ class Engine:
             return engine
 
     def serve(self, loop: str, body: Body, queues: Mapping[str, QueueLimits], *, max_attempts: int) -> None:
-        """Run `body` for the work of this loop that arrives in these queues."""
+        """Run `body` for the work of this loop that arrives in these queues, and its `keep`, if any, now and then."""
         with self._guard:
             if loop in self._active:
                 raise DurableError(f"This process already runs a loop called {loop!r}; close() it first.")
             for queue, limits in queues.items():
+                self._polls[queue] = getattr(body, "poll_seconds", _POLL_SECONDS)
                 self._register_queue(queue, limits)
             self._active.add(loop)
             self._bodies[loop] = body
@@ -172,7 +174,7 @@ class Engine:
                     raise Released("closed") from None
                 raise
 
-        return self._when_available(record, is_own=lambda error: outcome.done() and error is outcome.exception())
+        return self.when_available(record, is_own=lambda error: outcome.done() and error is outcome.exception())
 
     def yield_if_needed(self) -> None:
         """Leave the current work if it was taken over or this process is draining; wait for an expired lease."""
@@ -193,7 +195,7 @@ class Engine:
     def ask(self, questions: Sequence[Question], deadline_ms: int | None) -> dict[str, Reply]:
         """Return the replies there are; without any, the current work leaves this process until one arrives."""
         work_id, owner = _execution()
-        replies = self._when_available(lambda: self.store.ownership.ask(work_id, owner, questions, deadline_ms))
+        replies = self.when_available(lambda: self.store.ownership.ask(work_id, owner, questions, deadline_ms))
         if replies is None:
             raise Released(f"waiting for an answer to {', '.join(each.call_id for each in questions)}")
         return replies
@@ -268,6 +270,8 @@ class Engine:
                 self._lease.renew()
                 GlobalParams.executor_id = self.identity
                 self._requeue_lost()
+                for keep in [body.keep for body in list(self._bodies.values()) if hasattr(body, "keep")]:
+                    keep(self.store)
             except Exception as error:
                 # Catch every error: a worker that stops renewing can never run anything again.
                 if str(error) != self._problem:
@@ -291,7 +295,7 @@ class Engine:
             self.store.ownership.requeue(work_id, owner)
             _log.warning("%s ended without an outcome; it is back in its queue.", work_id)
 
-    def _when_available(self, call: Callable[[], T], is_own: Callable[[Exception], bool] = lambda error: False) -> T:
+    def when_available(self, call: Callable[[], T], is_own: Callable[[Exception], bool] = lambda error: False) -> T:
         """Call something that needs the database, retrying until it is available or this engine stops."""
         work_id, pause = self.work_id, _MIN_PAUSE_SECONDS
         try:
@@ -346,7 +350,7 @@ class Engine:
         self._lease.leave()
 
     def _register_queue(self, name: str, limits: QueueLimits) -> None:
-        poll = _POLL_SECONDS_DIRECT if name.endswith(DIRECT) else _POLL_SECONDS
+        poll = _POLL_SECONDS_DIRECT if name.endswith(DIRECT) else self._polls[name]
         if self.store.is_sqlite:
             poll = _POLL_SECONDS_SQLITE
         self.store.client.register_queue(

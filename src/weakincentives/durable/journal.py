@@ -20,7 +20,7 @@ from weakincentives.errors import SerdeError
 from weakincentives.filesystem import InMemoryDirectory as Directory, InMemorySnapshot
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.serde import Upgrades, dump_tagged, load_tagged, upgrade_tagged
-from weakincentives.session import Session, Slice, Snapshot
+from weakincentives.session import Reducible, Session, Slice, Snapshot
 
 T = TypeVar("T")
 
@@ -63,11 +63,11 @@ class Patch:
 
 def record_change(session: Session, resources: ScopedResourceContext | None, run: Callable[[], T]) -> tuple[T, Change]:
     """Call `run` and return its result with what it changed."""
-    before = session.snapshot()
+    before = session.state()
     held = None if resources is None else resources.snapshot()
     result = run()
     changed = () if resources is None or held is None else _resource_changes(held, resources.snapshot())
-    return result, Change(_slice_changes(before, session.snapshot()), changed)
+    return result, Change(_slice_changes(before, session.state()), changed)
 
 
 def apply_change(
@@ -91,6 +91,11 @@ def apply_change(
         resource.restore(apply_patch(resource.snapshot(), state) if isinstance(state, Patch) else state)
 
 
+def resource_states(resources: ScopedResourceContext | None) -> tuple[ResourceChange, ...]:
+    """The states of all resources that can be stored."""
+    return () if resources is None else _resource_changes({}, resources.snapshot())
+
+
 def difference(old: InMemorySnapshot, new: InMemorySnapshot) -> Patch:
     """The patch that turns `old` into `new`. Directories that both share are not visited."""
     return _difference(old.root, new.root)
@@ -106,8 +111,18 @@ def _slice_changes(before: Snapshot, after: Snapshot) -> tuple[SliceChange, ...]
         old, old_length = before.marks.get(slice_type, ([], 0))
         kept = min(length, old_length) if items is old else _common_prefix(old[:old_length], items[:length])
         if kept < length or kept < old_length:
-            changes.append(SliceChange(slice_type, kept, tuple(items[kept:length])))
+            changes.append(SliceChange(slice_type, kept, tuple(map(_storable, items[kept:length]))))
     return tuple(changes)
+
+
+def _storable(item: Any) -> Any:
+    """The item; without the parts that cannot be stored, if it allows that."""
+    if isinstance(item, Reducible):
+        try:
+            dump_tagged(item)
+        except SerdeError:
+            return item.reduced()
+    return item
 
 
 def _common_prefix(old: list[Any], new: list[Any]) -> int:

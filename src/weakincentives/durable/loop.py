@@ -6,14 +6,14 @@ A process that does none of the work (a web server, a script, a cron job) submit
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
-from weakincentives._imports import require_extra
+from weakincentives.durable.process import DurableProcess, DurableWorker
+from weakincentives.durable.wait import Wait
 from weakincentives.durable.work import (
     FINISHED,
     Approval,
@@ -21,33 +21,25 @@ from weakincentives.durable.work import (
     DeadLetterError,
     DurableError,
     Question,
-    QueueLimits,
     Released,
     Work,
     WorkCancelledError,
-    WorkerHealth,
     WorkPendingError,
 )
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt
-from weakincentives.runtime import PromptResponse, ProviderAdapter
+from weakincentives.runtime import Compaction, PromptResponse, ProviderAdapter
 from weakincentives.runtime.spi import Decision
-from weakincentives.serde import Upgrades, check_upgrades
+from weakincentives.serde import Upgrades
 from weakincentives.session import Session
-
-if TYPE_CHECKING:
-    from weakincentives.durable.engine import Engine
-    from weakincentives.durable.store import WorkStore
 
 RequestT = TypeVar("RequestT")
 OutputT = TypeVar("OutputT")
 
-_MIN_POLL_SECONDS = 0.05
-_MAX_POLL_SECONDS = 0.5
 _POLL_SECONDS = 0.05
 
 
-class DurableClient(Generic[RequestT, OutputT]):
+class DurableClient(DurableProcess, Generic[RequestT, OutputT]):
     """Submits requests to the loop with this name and checks on them; workers do the work.
 
         client = DurableClient[Ticket, None]("triage", "work/durable.db")
@@ -58,24 +50,6 @@ class DurableClient(Generic[RequestT, OutputT]):
     the workers' version. `upgrades` reads what was stored before a class changed, as in `Snapshot.from_json`. Every
     call has an awaitable form that ends in `_async`.
     """
-
-    def __init__(
-        self,
-        name: str,
-        database_url: str | None = None,
-        *,
-        version: str | None = None,
-        upgrades: Upgrades = MappingProxyType({}),
-    ) -> None:
-        if not isinstance(name, str) or not name or "/" in name or name.startswith("_dbos_"):
-            raise DurableError(f"The name of a durable loop must be a short text without '/', got {name!r}.")
-        self.name = name
-        self.database_url = database_url
-        self.version = version or _package_version()
-        self.upgrades = check_upgrades(upgrades)
-        self._idle_timeout = 5.0
-        self._lock = threading.RLock()
-        self._store: WorkStore | None = None
 
     def submit(self, request: RequestT, *, key: str, tenant: str | None = None, queue: str | None = None) -> None:
         """Queue the work for a worker and return at once. A known key is not queued again.
@@ -100,13 +74,13 @@ class DurableClient(Generic[RequestT, OutputT]):
 
         It keeps waiting while the database is unavailable; if it still is at the timeout, that error is raised.
         """
-        work_id, wait = self.work_id(key), _Wait(timeout)
+        work_id, wait = self.work_id(key), Wait(timeout)
         while (work := self._finished(work_id, wait)) is None:
             time.sleep(wait.pause())
         return self._response(work)
 
     async def result_async(self, key: str, *, timeout: float | None = None) -> PromptResponse[OutputT]:
-        work_id, wait = self.work_id(key), _Wait(timeout)
+        work_id, wait = self.work_id(key), Wait(timeout)
         while (work := await asyncio.to_thread(self._finished, work_id, wait)) is None:
             await asyncio.sleep(wait.pause())
         return await asyncio.to_thread(self._response, work)
@@ -174,31 +148,6 @@ class DurableClient(Generic[RequestT, OutputT]):
     ) -> None:
         await asyncio.to_thread(self.approve, key, call_id, decision, approved=approved, note=note, by=by)
 
-    def close(self) -> None:
-        """Close the database. The next call opens it again."""
-        with self._lock:
-            if self._store is not None:
-                self._store.close()
-                self._store = None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def store(self) -> WorkStore:
-        """All work in this database, of every loop."""
-        with self._lock:
-            if self._store is None:
-                require_extra("dbos", "durable", "Durable work")
-                from weakincentives.durable.store import WorkStore
-
-                self._store = WorkStore.open(self.database_url, idle_timeout=self._idle_timeout)
-                self._store.serializer.upgrades |= self.upgrades
-            return self._store
-
     def work_id(self, key: str) -> str:
         """The id of the work with this key in the database and for `wink work`: `loop/key`."""
         if not isinstance(key, str) or not key.strip():
@@ -209,7 +158,7 @@ class DurableClient(Generic[RequestT, OutputT]):
         """True if work submitted here is done only by this process."""
         return False
 
-    def _finished(self, work_id: str, wait: _Wait) -> Work | None:
+    def _finished(self, work_id: str, wait: Wait) -> Work | None:
         """The work if it has finished; raises when the time is up."""
         try:
             work = self.store.find(work_id)
@@ -236,7 +185,7 @@ class DurableClient(Generic[RequestT, OutputT]):
         return response
 
 
-class DurableMainLoop(DurableClient[RequestT, OutputT]):
+class DurableMainLoop(DurableWorker, DurableClient[RequestT, OutputT]):
     """Runs requests so that a crash costs at most the step in progress.
 
         loop = DurableMainLoop("triage", prepare=lambda ticket: Prompt(TRIAGE).bind(ticket), adapter=adapter)
@@ -244,7 +193,8 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
 
     `prepare` creates a request's prompt, and `new_session` its session (empty by default). Both run again when work
     continues in another process, so the same request must give the same result. Each key's work is done once and has
-    one result. Without `database_url` or `WINK_DATABASE_URL`, work is stored in `.wink/durable.db`.
+    one result. `compaction` keeps long runs below the size of the model's window. Without `database_url` or
+    `WINK_DATABASE_URL`, work is stored in `.wink/durable.db`.
 
     `execute()` and `start()` (which `wink worker module:loop` calls) make this process a worker. The other methods are
     those of `DurableClient`: they submit work and check on it, and leave it to workers.
@@ -265,6 +215,7 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         deadline_seconds: float | None = None,
         max_attempts: int = 5,
         lease_seconds: float = 5.0,
+        compaction: Compaction | None = None,
     ) -> None:
         super().__init__(name, database_url, version=version, upgrades=upgrades)
         if not callable(prepare) or not isinstance(adapter, ProviderAdapter):
@@ -278,9 +229,9 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         self.max_expansions = max_expansions
         self.budget = budget
         self.deadline_seconds = deadline_seconds
+        self.compaction = compaction
         self.max_attempts = max_attempts
         self.lease_seconds = self._idle_timeout = lease_seconds
-        self._engine: Engine | None = None
 
     def execute(self, request: RequestT, *, key: str, timeout: float | None = None) -> PromptResponse[OutputT]:
         """Do the work in this process and return its response; a known key returns its existing response.
@@ -300,41 +251,6 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         await asyncio.to_thread(self._begin, request, key)
         return await self.result_async(key, timeout=timeout)
 
-    def start(self, *, queues: tuple[str, ...] = (), limits: QueueLimits = QueueLimits()) -> str:
-        """Become a worker, in threads of this process, until `drain()` or `close()`; returns the worker's name.
-
-        The limits belong to the queue: those of the worker that started last apply to all workers.
-        """
-        if not all(isinstance(queue, str) and queue.strip() for queue in queues):
-            raise DurableError(f"A queue needs a name, got {queues!r}; by default it is the loop's.")
-        engine = self._start(queues or (self.name,), limits)
-        engine.limit(queues or (self.name,), limits)
-        return engine.identity
-
-    def health(self) -> WorkerHealth:
-        """The health of this worker: live, and ready for work, as `wink worker --health` reports over HTTP."""
-        if self._engine is None:
-            return WorkerHealth(live=True, ready=False, reason="not started", worker="", running=0)
-        return self._engine.health()
-
-    def drain(self, seconds: float = 30.0) -> bool:
-        """Accept no new work and hand back running work; True if nothing is left running here.
-
-        Work is handed back at its next step, so this takes as long as a step, not as long as a run.
-        """
-        return self._engine is None or self._engine.drain(seconds)
-
-    def close(self) -> None:
-        """Close the database; closing the last loop of this process stops its work. The loop can be used again.
-
-        Other workers may repeat a step that is running now, so call `drain()` first.
-        """
-        with self._lock:
-            if self._engine is not None:
-                self._engine.leave(self.name)
-                self._engine = None
-            super().close()
-
     def _runs_own_work(self) -> bool:
         return self._engine is not None and self.store.is_sqlite
 
@@ -345,56 +261,15 @@ class DurableMainLoop(DurableClient[RequestT, OutputT]):
         engine.store.check_request(work_id, request)
         return handle
 
-    def _start(self, queues: tuple[str, ...] | None = None, limits: QueueLimits = QueueLimits()) -> Engine:
-        with self._lock:
-            if self._engine is None:
-                store = self.store
-                from weakincentives.durable.database import DIRECT
-                from weakincentives.durable.driver import Workflow
-                from weakincentives.durable.engine import Engine
+    def _body(self) -> Any:
+        from weakincentives.durable.driver import Workflow
 
-                workflow = Workflow(
-                    self.prepare,
-                    self.adapter,
-                    self.new_session,
-                    self.max_expansions,
-                    self.budget,
-                    self.deadline_seconds,
-                )
-                # Only workers serve a shared queue; on SQLite this process is the only worker.
-                served = queues if queues is not None else (self.name,) if store.is_sqlite else ()
-                direct = {self.name + DIRECT: QueueLimits(limits.concurrency)}
-                engine = Engine.join(store, version=self.version, lease_seconds=self.lease_seconds)
-                try:
-                    engine.serve(
-                        self.name, workflow, direct | dict.fromkeys(served, limits), max_attempts=self.max_attempts
-                    )
-                except BaseException:
-                    engine.leave(self.name)
-                    raise
-                self._engine = engine
-            return self._engine
-
-
-class _Wait:
-    """How long to wait in total, and between checks."""
-
-    def __init__(self, timeout: float | None) -> None:
-        self._until = None if timeout is None else time.monotonic() + timeout
-        self._pause = _MIN_POLL_SECONDS
-
-    def is_over(self) -> bool:
-        return self._until is not None and time.monotonic() >= self._until
-
-    def pause(self) -> float:
-        pause, self._pause = self._pause, min(self._pause * 1.5, _MAX_POLL_SECONDS)
-        return pause if self._until is None else max(0.0, min(pause, self._until - time.monotonic()))
-
-
-def _package_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("weakincentives")
-    except PackageNotFoundError:
-        return "0"
+        return Workflow(
+            self.prepare,
+            self.adapter,
+            self.new_session,
+            self.max_expansions,
+            self.budget,
+            self.deadline_seconds,
+            self.compaction,
+        )

@@ -82,6 +82,12 @@ class Ownership:
             alive = sa.select(workers.c.executor_id).where(workers.c.lease_until_ms > _now())
             return frozenset(connection.execute(alive).scalars())
 
+    def is_running(self, work_id: str) -> bool:
+        """True if an execution owns the work, also if that was cancelled since."""
+        query = sa.select(status.c.owner_xid).where(status.c.workflow_uuid == work_id)
+        with self.engine.connect() as connection:
+            return connection.execute(query).scalar() is not None
+
     def running(self, worker: str) -> frozenset[tuple[str, str]]:
         """The work owned by this worker's executions, with their tokens."""
         query = sa.select(status.c.workflow_uuid, status.c.owner_xid).where(

@@ -14,6 +14,7 @@ import sqlalchemy as sa
 from dbos import DBOSClient
 from dbos._error import DBOSException
 
+from weakincentives.durable.archive import Archive
 from weakincentives.durable.database import (
     APPLICATION,
     DIRECT,
@@ -33,6 +34,7 @@ from weakincentives.durable.database import (
 )
 from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.durable.ownership import Ownership
+from weakincentives.durable.streams import Publisher
 from weakincentives.durable.work import (
     ENGINE_STATUS,
     EXPIRED,
@@ -72,6 +74,8 @@ class WorkStore:
         self.client = _engine_client(engine, self.serializer)
         self.engine = self.client._sys_db.engine
         self.ownership = Ownership(self.engine, self.serializer)
+        self.archive = Archive(self.client, self.ownership, self.serializer)
+        self.publisher = Publisher(self.archive)
 
     @classmethod
     def open(cls, url: str | None = None, *, create: bool = True, idle_timeout: float = 5.0) -> WorkStore:
@@ -151,6 +155,17 @@ class WorkStore:
                 load_output=False,
             )
         return self._works(found)
+
+    def backlog(self, loop: str) -> tuple[int, float]:
+        """How many runs of a loop wait for a worker, and for how many seconds the oldest has waited.
+
+        Messages that wait for the answer to an earlier one are not among them.
+        """
+        c = status_table.c
+        query = sa.select(sa.func.count(), sa.func.min(c.created_at)).where(c.status == "ENQUEUED", c.name == loop)
+        with self.engine.connect() as connection:
+            waiting, since_ms = connection.execute(query).one()
+        return waiting, 0.0 if since_ms is None else max(0.0, time.time() - since_ms / 1000)
 
     def steps(self, work_id: str) -> tuple[Step, ...]:
         """The recorded steps without their outcomes, whose types this process may not have loaded."""
@@ -241,6 +256,8 @@ class WorkStore:
         work that is still in a step continues after it, and is not started a second time.
         """
         work = self.find(work_id)
+        if self.archive.knows(work_id):
+            raise DurableError(f"{work_id!r} is a run of a conversation, which has gone on; send the message again.")
         queue = work.queue or work.loop + DIRECT
         if work.status == "failed":
             with _engine_errors():
@@ -261,27 +278,31 @@ class WorkStore:
 
         A deleted key can be reused: submitting it again does the work again.
         """
-        c = status_table.c
         names = [ENGINE_STATUS[status] for status in FINISHED.intersection(statuses)]
-        finished_before = int((time.time() - older_than_seconds) * 1000)
-        old = (
-            sa.select(c.workflow_uuid)
-            .where(c.status.in_(names), sa.func.coalesce(c.completed_at, c.updated_at) < finished_before)
-            # Cancelled work that has an owner is still in its last step.
-            .where(c.application_name == APPLICATION, c.owner_xid.is_(None))
-            .limit(_PRUNED_AT_ONCE)
-        )
-        if loop is not None:
-            old = old.where(c.name == loop)
-        deleted = 0
+        before = time.time() - older_than_seconds
+        deleted, kept = 0, 0
         while True:
+            with _engine_errors():
+                found = self.client.list_workflows(
+                    status=names,
+                    name=loop,
+                    application_name=APPLICATION,
+                    limit=_PRUNED_AT_ONCE,
+                    offset=kept,
+                    load_input=False,
+                    load_output=False,
+                )
+                old = [each for each in found if (each.completed_at or each.updated_at or 0) < before * 1000]
+                # Cancelled work that has an owner is still in its last step.
+                stopping = {work.workflow_id for work in old if work.status == "CANCELLED"}
+                stopping = {work_id for work_id in stopping if self.ownership.is_running(work_id)}
+                ids = [work.workflow_id for work in old if work.workflow_id not in stopping]
+                if ids:
+                    self.client.delete_workflows(ids)
             with self.engine.begin() as connection:
-                chosen = sa.delete(status_table).where(c.workflow_uuid.in_(old), c.status.in_(names))
-                ids = connection.execute(chosen.returning(c.workflow_uuid)).scalars().all()
-                for table in (input_table, output_table, step_table, question_table):
-                    connection.execute(sa.delete(table).where(table.c.workflow_uuid.in_(ids)))
-            deleted += len(ids)
-            if not ids:
+                connection.execute(sa.delete(question_table).where(question_table.c.workflow_uuid.in_(ids)))
+            deleted, kept = deleted + len(ids), kept + len(found) - len(ids)
+            if len(found) < _PRUNED_AT_ONCE:
                 return deleted
 
     def _first_to_run(self, work_id: str) -> int:

@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 from weakincentives._display import shortened
 from weakincentives.errors import SerdeError, WinkError
 from weakincentives.prompt import ToolContext
-from weakincentives.runtime import Answer, Approve, Deny, Edit
+from weakincentives.runtime import Answer, Approve, Deny, Edit, Message
 from weakincentives.runtime.spi import CallSuspended, Decision
 from weakincentives.serde import ForeignSchema
 from weakincentives.session import Session
@@ -115,6 +115,20 @@ class QueueLimits:
                 raise DurableError(f"QueueLimits.{name} must be at least 1, got {value}.")
         if self.rate is not None and self.rate <= 0:
             raise DurableError(f"QueueLimits.rate must be more than 0 starts per second, got {self.rate}.")
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The part of a conversation that is not answered yet.
+
+    `number` is that of the run that is queued or under way, None if there is none; `messages` are those that it and the
+    runs after it answer, and `sent` counts what was sent within the last minute.
+    """
+
+    number: int | None
+    messages: tuple[Message, ...] = ()
+    runs: int = 0
+    sent: int = 0
 
 
 @dataclass(frozen=True, slots=True)

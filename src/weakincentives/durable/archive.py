@@ -1,0 +1,487 @@
+"""Conversations as database rows: what was sent, the state after the last run, and the stream of the newest.
+
+At most one run of a conversation is in the queue of the engine: the next is put there in the transaction that ends the
+one before. So the runs of a conversation are in order whatever the clocks of its senders say, and the queue's
+partitions are free for tenants. `attempt` counts the executions of a run, and fences off those that have lost it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import zlib
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any, Literal
+
+import sqlalchemy as sa
+from dbos import DBOSClient
+from sqlalchemy.dialects import postgresql, sqlite
+
+from weakincentives.content import Blob
+from weakincentives.durable.database import (
+    NO_TENANT,
+    blob_table as blobs,
+    conversation_table as conversations,
+    run_table as runs,
+    stream_table as streams,
+)
+from weakincentives.durable.journal import ResourceChange, TaggedSerializer
+from weakincentives.durable.ownership import Ownership
+from weakincentives.durable.work import (
+    STATUS_OF,
+    DeadLetterError,
+    DurableError,
+    InFlight,
+    KeyConflictError,
+    WorkCancelledError,
+)
+from weakincentives.errors import SerdeError, SessionError
+from weakincentives.runtime import Message
+from weakincentives.runtime.spi import Decision
+from weakincentives.serde import Upgrades, dump_tagged, load_tagged, upgrade_tagged
+from weakincentives.session import Snapshot
+
+# A run that was put into the queue this long ago may have ended there without a word: cancelled, or given up.
+_UNSETTLED_MS = 2_000
+_SETTLED_AT_ONCE = 200
+_ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationRun:
+    """The request of a run, as the engine stores it."""
+
+    conversation: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A change of a conversation without a model: the name of a method of `Conversation`, and its arguments.
+
+    `new` is the id of the conversation that a fork makes.
+    """
+
+    name: Literal["preview", "rewind", "undo_rewind", "fork"]
+    point: str | None = None
+    compensate: bool = False
+    new: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """What was sent to a conversation: a message, decisions about calls that wait, or an action; and params."""
+
+    message: Message | None = None
+    decisions: Mapping[str, Decision] | None = None
+    params: tuple[Any, ...] = ()
+    tools: tuple[DeclaredTool, ...] = ()
+    again: bool = False
+    point: str = ""
+    action: Action | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTool:
+    """A tool that the sender declares, and answers itself."""
+
+    name: str
+    description: str
+    schema: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """A conversation between two runs: its session as JSON text, and the states of its resources."""
+
+    session: str
+    resources: tuple[ResourceChange, ...] = ()
+
+    def snapshot(self, name: str, upgrades: Upgrades) -> Snapshot:
+        try:
+            return Snapshot.from_json(self.session, types=[object], upgrades=upgrades)
+        except (SessionError, SerdeError) as error:
+            raise DurableError(
+                f"Conversation {name!r} was stored by another version of the program, and cannot be read: {error} Pass "
+                "upgrades= for classes that have changed, or let workers of that version answer it, or delete() it."
+            ) from error
+
+
+@dataclass(frozen=True, slots=True)
+class BegunRun:
+    """An execution of a run: what was sent, the state before it, and the number of the execution."""
+
+    sent: Sent
+    state: State | None
+    attempt: int
+    stopped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """A run as a reader sees it."""
+
+    number: int
+    attempt: int
+    joined: int | None
+    ended: bool
+    outcome: str | None
+
+
+class Archive:
+    """The conversations in one database. They are named by id, `name/conversation`."""
+
+    def __init__(self, client: DBOSClient, ownership: Ownership, serializer: TaggedSerializer) -> None:
+        self._engine = ownership.engine
+        self._client = client
+        self._ownership = ownership
+        self._serializer = serializer
+
+    def post(
+        self, name: str, sent: Sent, *, loop: str, version: str, tenant: str | None, key: str | None, join: bool
+    ) -> int:
+        """Add what was sent, once per key; returns its number. It joins the run under way, or is the next run."""
+        request, media = _dump(sent)
+        now = _now()
+        with self._engine.begin() as connection:
+            new = {"id": name, "last_number": 0, "created_ms": now, "updated_ms": now}
+            connection.execute(self._insert(conversations, new))
+            # Locks the conversation, on both databases.
+            counted = sa.update(conversations).where(conversations.c.id == name)
+            number = connection.execute(
+                counted.values(last_number=conversations.c.last_number + 1, updated_ms=now).returning(
+                    conversations.c.last_number
+                )
+            ).scalar_one()
+            if key is not None:
+                same = sa.select(runs).where(runs.c.conversation == name, runs.c.key == key)
+                known = connection.execute(same).one_or_none()
+                if known is not None:
+                    connection.rollback()
+                    if known.request != request:
+                        raise KeyConflictError(
+                            f"Key {key!r} of conversation {name!r} was used for another message; use a new key."
+                        )
+                    return int(known.number)
+            self._save_blobs(connection, name, media)
+            under_way = self._first(connection, name) if join else None
+            row = {
+                "conversation": name,
+                "number": number,
+                "key": key,
+                "request": request,
+                "loop": loop,
+                "version": version,
+                "tenant": tenant,
+                "joined": None if under_way is None else under_way.number,
+                "attempt": 0,
+                "stopped": False,
+                "created_ms": now,
+            }
+            connection.execute(sa.insert(runs).values(row))
+            self._advance(connection, name)
+        return int(number)
+
+    def begin(self, run: ConversationRun) -> BegunRun | str | None:
+        """Begin an execution; returns the outcome of a run that has ended, or None if there is no such run."""
+        this = _this(run)
+        with self._engine.begin() as connection:
+            counted = sa.update(runs).where(*this, runs.c.ended_ms.is_(None)).values(attempt=runs.c.attempt + 1)
+            row = connection.execute(counted.returning(runs.c.attempt, runs.c.request, runs.c.stopped)).one_or_none()
+            if row is None:
+                return connection.execute(sa.select(runs.c.outcome).where(*this)).scalar()
+            stored = sa.select(conversations.c.state).where(conversations.c.id == run.conversation)
+            state = self._state(connection, run.conversation, connection.execute(stored).scalar())
+            return BegunRun(self._sent(connection, run.conversation, row.request), state, row.attempt, row.stopped)
+
+    def finish(
+        self, run: ConversationRun, attempt: int, state: State, outcome: str, joined: Iterable[int] = ()
+    ) -> bool:
+        """End a run: store its outcome and the state after it, and queue the next; False if another execution has it.
+
+        Messages that joined the run, but came too late for it, are runs of their own.
+        """
+        name, now = run.conversation, _now()
+        body, media = _packed(state)
+        with self._engine.begin() as connection:
+            changed = sa.update(conversations).where(conversations.c.id == name)
+            if not connection.execute(changed.values(updated_ms=now)).rowcount:
+                return True  # It was deleted.
+            ended = sa.update(runs).where(*_this(run), runs.c.attempt == attempt, runs.c.ended_ms.is_(None))
+            if not connection.execute(ended.values(ended_ms=now, outcome=outcome)).rowcount:
+                return False
+            self._save_blobs(connection, name, media)
+            connection.execute(changed.values(state=body))
+            self._close(connection, run, joined)
+        return True
+
+    def late(self, run: ConversationRun, known: Iterable[int]) -> tuple[tuple[int, Message], ...]:
+        """The messages that have joined a run, but for those that it knows, in order."""
+        query = (
+            sa.select(runs.c.number, runs.c.request)
+            .where(runs.c.conversation == run.conversation, runs.c.joined == run.number)
+            .where(runs.c.number.notin_(list(known)))
+            .order_by(runs.c.number)
+        )
+        with self._engine.connect() as connection:
+            rows = connection.execute(query).all()
+            found = [(row.number, self._sent(connection, run.conversation, row.request)) for row in rows]
+        return tuple((number, sent.message) for number, sent in found if sent.message is not None)
+
+    def create(self, name: str, state: State) -> None:
+        """Add a conversation with this state, unless there is one with this id."""
+        body, media = _packed(state)
+        with self._engine.begin() as connection:
+            new = {"id": name, "last_number": 0, "state": body, "created_ms": _now(), "updated_ms": _now()}
+            connection.execute(self._insert(conversations, new))
+            self._save_blobs(connection, name, media)
+
+    def stop(self, name: str) -> int | None:
+        """Ask the run under way to stop; returns its number, or None if there is none."""
+        with self._engine.begin() as connection:
+            connection.execute(sa.update(conversations).where(conversations.c.id == name).values(updated_ms=_now()))
+            first = self._first(connection, name)
+            if first is None:
+                return None
+            this = _this(ConversationRun(name, first.number))
+            connection.execute(sa.update(runs).where(*this).values(stopped=True))
+            return int(first.number)
+
+    def stopped(self, under_way: Iterable[ConversationRun]) -> frozenset[ConversationRun]:
+        """Those among these runs that were asked to stop."""
+        wanted = frozenset(under_way)
+        query = sa.select(runs.c.conversation, runs.c.number).where(
+            runs.c.stopped == sa.true(),
+            runs.c.ended_ms.is_(None),
+            runs.c.conversation.in_({run.conversation for run in wanted}),
+        )
+        with self._engine.connect() as connection:
+            return wanted & {ConversationRun(row.conversation, row.number) for row in connection.execute(query)}
+
+    def find(self, name: str, number: int | None = None) -> RunRow | None:
+        """A run, or the newest that was sent."""
+        c = runs.c
+        query = sa.select(c.number, c.attempt, c.joined, c.ended_ms, c.outcome).where(c.conversation == name)
+        query = query.order_by(c.number.desc()).limit(1) if number is None else query.where(c.number == number)
+        with self._engine.connect() as connection:
+            row = connection.execute(query).one_or_none()
+        if row is None:
+            return None
+        return RunRow(row.number, row.attempt, row.joined, row.ended_ms is not None, row.outcome)
+
+    def knows(self, work: str) -> bool:
+        """True if this is the id of a run of a conversation."""
+        name, _, number = work.rpartition(":")
+        return number.isdecimal() and self.find(name, int(number)) is not None
+
+    def decisions(self, work: str) -> dict[str, Decision]:
+        """The decisions that a run of a conversation was sent, by call id; readable without the program's types."""
+        name, _, number = work.rpartition(":")
+        query = sa.select(runs.c.request).where(runs.c.conversation == name)
+        with self._engine.connect() as connection:
+            found = (
+                connection.execute(query.where(runs.c.number == int(number))).scalar() if number.isdecimal() else None
+            )
+        return {} if found is None else load_tagged(json.loads(found)["sent"]["v"]["decisions"]) or {}
+
+    def load(self, name: str) -> State | None:
+        """The state after the last run; None if no run has ended."""
+        with self._engine.connect() as connection:
+            stored = connection.execute(sa.select(conversations.c.state).where(conversations.c.id == name)).scalar()
+            return self._state(connection, name, stored)
+
+    def in_flight(self, name: str) -> InFlight:
+        """What is not answered yet."""
+        c, minute = runs.c, _now() - 60_000
+        waiting = sa.select(c.number, c.request, c.joined).where(c.conversation == name, c.ended_ms.is_(None))
+        recent = sa.select(sa.func.count()).where(c.conversation == name, c.created_ms > minute)
+        with self._engine.connect() as connection:
+            rows = connection.execute(waiting.order_by(c.number)).all()
+            sent = [self._sent(connection, name, row.request).message for row in rows]
+            count = connection.execute(recent).scalar_one()
+        own = [row.number for row in rows if row.joined is None]
+        return InFlight(own[0] if own else None, tuple(each for each in sent if each is not None), len(own), count)
+
+    def write(self, batches: Sequence[tuple[ConversationRun, int, int, str]]) -> None:
+        """Add batches of events to streams: each with its run, attempt and place in the attempt."""
+        names = ("conversation", "number", "attempt", "sequence", "events")
+        rows = [dict(zip(names, (run.conversation, run.number, *rest), strict=True)) for run, *rest in batches]
+        with self._engine.begin() as connection:
+            connection.execute(self._insert(streams), rows)
+
+    def read(self, name: str, number: int, attempt: int, after: int) -> list[tuple[int, str]]:
+        """The batches of an attempt after this one, each with its place."""
+        c = streams.c
+        query = (
+            sa.select(c.sequence, c.events)
+            .where(c.conversation == name, c.number == number, c.attempt == attempt, c.sequence > after)
+            .order_by(c.sequence)
+        )
+        with self._engine.connect() as connection:
+            return [(row.sequence, row.events) for row in connection.execute(query)]
+
+    def settle(self) -> None:
+        """End the runs that the engine has ended without them: those that were cancelled or given up."""
+        waiting = (
+            sa.select(runs.c.conversation, runs.c.number)
+            .where(runs.c.ended_ms.is_(None), runs.c.queued_ms < _now() - _UNSETTLED_MS)
+            .order_by(runs.c.queued_ms)
+            .limit(_SETTLED_AT_ONCE)
+        )
+        with self._engine.connect() as connection:
+            open_runs = [ConversationRun(row.conversation, row.number) for row in connection.execute(waiting)]
+        by_id = {work_id(run): run for run in open_runs}
+        if not by_id:
+            return
+        for ended in self._client.list_workflows(
+            workflow_ids=list(by_id), status=_ENDED, load_input=False, load_output=False
+        ):
+            if ended.status == "CANCELLED" and self._ownership.is_running(ended.workflow_id):
+                continue  # It ends by itself, at its next step.
+            self._settle(by_id[ended.workflow_id], ended.status)
+
+    def delete(self, name: str) -> bool:
+        """Delete a conversation with all its rows; False if there is none."""
+        with self._engine.begin() as connection:
+            found = connection.execute(sa.delete(conversations).where(conversations.c.id == name)).rowcount
+            numbers = connection.execute(
+                sa.delete(runs).where(runs.c.conversation == name).returning(runs.c.number, runs.c.queued_ms)
+            ).all()
+            for table in (streams, blobs):
+                connection.execute(sa.delete(table).where(table.c.conversation == name))
+        ids = [work_id(ConversationRun(name, row.number)) for row in numbers if row.queued_ms is not None]
+        if ids:
+            self._client.cancel_workflows(ids)
+            self._client.delete_workflows(ids)
+        return bool(found)
+
+    def _settle(self, run: ConversationRun, status: str) -> None:
+        with self._engine.begin() as connection:
+            changed = sa.update(conversations).where(conversations.c.id == run.conversation)
+            connection.execute(changed.values(updated_ms=_now()))
+            ended = sa.update(runs).where(*_this(run), runs.c.ended_ms.is_(None))
+            outcome = self._serializer.serialize(_ended_as(work_id(run), status))
+            if connection.execute(ended.values(ended_ms=_now(), outcome=outcome)).rowcount:
+                self._close(connection, run, ())
+
+    def _close(self, connection: sa.Connection, run: ConversationRun, joined: Iterable[int]) -> None:
+        """After a run: its messages that came too late are runs, older streams go, and the next run is queued."""
+        late = (runs.c.conversation == run.conversation, runs.c.joined == run.number, runs.c.ended_ms.is_(None))
+        connection.execute(sa.update(runs).where(*late, runs.c.number.in_(list(joined))).values(ended_ms=_now()))
+        connection.execute(sa.update(runs).where(*late).values(joined=None))
+        old = sa.delete(streams).where(streams.c.conversation == run.conversation, streams.c.number < run.number)
+        connection.execute(old)
+        self._advance(connection, run.conversation)
+
+    def _advance(self, connection: sa.Connection, name: str) -> None:
+        """Queue the first run that has not ended, if it is not queued yet. The conversation is locked."""
+        first = self._first(connection, name)
+        if first is None or first.queued_ms is not None:
+            return
+        run = ConversationRun(name, first.number)
+        options: Any = {
+            "workflow_name": first.loop,
+            "queue_name": first.loop,
+            "workflow_id": work_id(run),
+            "app_version": first.version,
+            "queue_partition_key": first.tenant or NO_TENANT + work_id(run),
+            "attributes": {"queue": first.loop},
+        }
+        self._client.enqueue_in_transaction(connection, options, run)
+        connection.execute(sa.update(runs).where(*_this(run)).values(queued_ms=_now()))
+
+    def _first(self, connection: sa.Connection, name: str) -> Any:
+        query = (
+            sa.select(runs.c.number, runs.c.queued_ms, runs.c.loop, runs.c.version, runs.c.tenant)
+            .where(runs.c.conversation == name, runs.c.ended_ms.is_(None), runs.c.joined.is_(None))
+            .order_by(runs.c.number)
+            .limit(1)
+        )
+        return connection.execute(query).one_or_none()
+
+    def _insert(self, table: sa.Table, values: Mapping[str, Any] | None = None) -> Any:
+        """An INSERT that does nothing if the row is there."""
+        dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
+        insert = dialect.insert(table).on_conflict_do_nothing()
+        return insert if values is None else insert.values(values)
+
+    def _save_blobs(self, connection: sa.Connection, name: str, media: Mapping[str, bytes]) -> None:
+        if not media:
+            return
+        known = sa.select(blobs.c.digest).where(blobs.c.conversation == name, blobs.c.digest.in_(list(media)))
+        missing = media.keys() - set(connection.execute(known).scalars())
+        rows = [{"conversation": name, "digest": digest, "data": media[digest]} for digest in sorted(missing)]
+        if rows:
+            connection.execute(self._insert(blobs), rows)
+
+    def _load_blobs(self, connection: sa.Connection, name: str, digests: Sequence[str]) -> dict[str, bytes]:
+        if not digests:
+            return {}
+        query = sa.select(blobs.c.digest, blobs.c.data).where(blobs.c.conversation == name, blobs.c.digest.in_(digests))
+        return {row.digest: bytes(row.data) for row in connection.execute(query)}
+
+    def _sent(self, connection: sa.Connection, name: str, request: str) -> Sent:
+        document = json.loads(request)
+        media = self._load_blobs(connection, name, document.get("blobs", ()))
+        data = upgrade_tagged(document["sent"], self._serializer.upgrades)
+        sent = load_tagged(data, {digest: Blob(found) for digest, found in media.items()})
+        assert isinstance(sent, Sent)
+        return sent
+
+    def _state(self, connection: sa.Connection, name: str, packed: bytes | None) -> State | None:
+        if packed is None:
+            return None
+        session, resources = json.loads(zlib.decompress(packed))
+        if isinstance(session, dict):
+            digests = session["blobs"]
+            media = self._load_blobs(connection, name, digests)
+            session["blobs"] = [b64encode(media[digest]).decode() for digest in digests]
+            session = json.dumps(session)
+        return State(session, load_tagged(resources))
+
+
+def work_id(run: ConversationRun) -> str:
+    """The id of a run for the engine and `wink work`."""
+    return f"{run.conversation}:{run.number}"
+
+
+def _this(run: ConversationRun) -> tuple[sa.ColumnElement[bool], ...]:
+    return (runs.c.conversation == run.conversation, runs.c.number == run.number)
+
+
+def _dump(sent: Sent) -> tuple[str, dict[str, bytes]]:
+    """What was sent as JSON, with the digests of its media, and their bytes."""
+    media: dict[str, Blob] = {}
+    document: dict[str, Any] = {"sent": dump_tagged(sent, media)}
+    if media:
+        document["blobs"] = sorted(media)
+    return json.dumps(document, separators=(",", ":")), {digest: blob.data for digest, blob in media.items()}
+
+
+def _packed(state: State) -> tuple[bytes, dict[str, bytes]]:
+    """A state as bytes, with the digests of its media, and their bytes."""
+    session: Any = state.session
+    media: dict[str, bytes] = {}
+    # Snapshots end with the bytes of media, if they have any.
+    if session.endswith("]}") and '"blobs": [' in session:
+        document = json.loads(session)
+        if found := [b64decode(data) for data in document.get("blobs", ())]:
+            digests = [sha256(data).hexdigest() for data in found]
+            media = dict(zip(digests, found, strict=True))
+            session = {**document, "blobs": digests}
+    text = json.dumps([session, dump_tagged(state.resources)], separators=(",", ":"))
+    return zlib.compress(text.encode("utf-8", "surrogatepass"), 1), media
+
+
+def _ended_as(name: str, status: str) -> DurableError:
+    """The error of a run that the engine has ended."""
+    if STATUS_OF[status] == "dead":
+        return DeadLetterError(f"{name!r} was given up after too many attempts without progress; send it again.")
+    return WorkCancelledError(f"{name!r} was cancelled; send it again.")
+
+
+def _now() -> int:
+    return int(time.time() * 1000)

@@ -1,0 +1,312 @@
+"""A run of a durable conversation as a workflow: its events are written to a stream, and its end is the next state."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Generator
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from weakincentives.durable.archive import Action, BegunRun, ConversationRun, DeclaredTool, State, work_id
+from weakincentives.durable.driver import Execution, ModelReplied, StopRun, ToolsRan, Workflow, logged, run_contained
+from weakincentives.durable.engine import Engine
+from weakincentives.durable.journal import Change, apply_change, resource_states
+from weakincentives.durable.store import WorkStore
+from weakincentives.durable.streams import EventWriter
+from weakincentives.durable.work import Cancelled, DatabaseUnavailableError, Released, WorkCancelledError
+from weakincentives.errors import PromptEvaluationError, SessionError
+from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.prompt import Prompt, Tool
+from weakincentives.runtime import (
+    Channel,
+    Completed,
+    Conversation,
+    InnerLoop,
+    Message,
+    ModelReply,
+    ModelRequest,
+    PromptResponse,
+    ProviderAdapter,
+    Restarted,
+    RewindReport,
+    SectionOpened,
+    ToolEmitted,
+    ToolExecutionOutcome,
+)
+from weakincentives.runtime.spi import (
+    CallModel,
+    Effect,
+    ModelDelta,
+    PartialParser,
+    Run,
+    RunOptions,
+    RunScope,
+    RunTools,
+    Summarize,
+    closing_resources,
+    completed_events,
+    delta_events,
+    ended_events,
+    reply_deltas,
+    request_events,
+    started_events,
+    without_answer,
+)
+from weakincentives.session import Session
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationWorkflow(Workflow):
+    """The function that the engine runs, and reruns, for each run of a conversation; `total` limits them together."""
+
+    name: str = ""
+    total: Budget | None = None
+    # Somebody waits for the answer.
+    poll_seconds: ClassVar[float] = 0.1
+
+    def __call__(self, run: ConversationRun) -> Any:
+        engine = Engine.current()
+        assert engine is not None
+        archive = engine.store.archive
+        with logged(work_id(run)):
+            begun = engine.when_available(lambda: archive.begin(run))
+            if isinstance(begun, BegunRun):
+                response = run_contained(lambda: _Exchange(self, engine, run, begun).execute())
+                _log.info("%s is done", work_id(run))
+                return response
+        # It was deleted, or ended in a worker that could not record that any more.
+        outcome = None if begun is None else engine.store.serializer.deserialize(begun)
+        if isinstance(outcome, Exception) and not isinstance(outcome, WorkCancelledError):
+            raise outcome
+        return None if isinstance(outcome, Exception) else outcome
+
+    def keep(self, store: WorkStore) -> None:
+        """End runs that were cancelled or given up, so that their conversations go on."""
+        store.archive.settle()
+
+
+class _Exchange(Execution):
+    """One execution of a run, from its first step until it ends or leaves."""
+
+    def __init__(self, workflow: ConversationWorkflow, engine: Engine, run: ConversationRun, begun: BegunRun) -> None:
+        super().__init__(workflow, engine)
+        self._of = workflow
+        self._run = run
+        self._begun = begun
+        self._events = EventWriter(run, begun.attempt, engine.store.serializer)
+        self._events.stopped = begun.stopped
+        self._numbers: set[int] = set()
+        self._guarded = False
+        self._resources = () if begun.state is None else begun.state.resources
+        # Opened by a tool call; their tools are known when the model is called again.
+        self._opened: list[str] = []
+
+    def execute(self) -> Any:
+        publisher = self._engine.store.publisher
+        publisher.add(self._events)
+        try:
+            response = self._answer()
+            self._save(response)
+            return response
+        except StopRun:
+            self._save(WorkCancelledError(f"{work_id(self._run)!r} was stopped."))
+            return None
+        except Cancelled:
+            self._save(WorkCancelledError(f"{work_id(self._run)!r} was cancelled."))
+            raise
+        except Exception as error:
+            self._save(error)
+            raise
+        finally:
+            publisher.remove(self._events)
+
+    def _answer(self) -> Any:
+        """Like `Conversation.send`, with recorded effects."""
+        workflow, sent, state = self._of, self._begun.sent, self._begun.state
+        upgrades = self._engine.store.serializer.upgrades
+        deadline = self._begin(workflow.deadline_seconds)
+        key = self._run.conversation.removeprefix(f"{workflow.name}/")
+        prompt = self._prompt(workflow.prepare, key)
+        if sent.params:
+            prompt.bind(*sent.params)
+        session = workflow.new_session(key)
+        if state is not None:
+            session.restore(state.snapshot(self._run.conversation, upgrades), preserve_logs=False)
+        if sent.again:
+            session[Message].update(without_answer)
+        self._begin_session(session, self._run.conversation)
+        self._guarded = bool(prompt.template.guards or prompt.template.outline.guarded)
+        scope = RunScope(self._meter(prompt, session, deadline), work_id(self._run))
+        scope.max_expansions = workflow.max_expansions
+        options: RunOptions = {
+            "scope": scope,
+            "beginning": "exchange",
+            "message": sent.message,
+            "decisions": sent.decisions,
+            "tools": [_declared(each) for each in sent.tools],
+            "compaction": workflow.compaction,
+        }
+
+        def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
+            return self._drive(adapter, adapter.loop(prompt, session, **options))
+
+        with scope.meter.on_errors(), closing_resources(prompt, session, scope.run_id):
+            apply_change(Change(resources=self._resources), session, prompt.resources.context, upgrades)
+            if sent.point:
+                # Begun again after a crash, it finds files that have gone back, and leaves them.
+                chat = Conversation(prompt, adapter=workflow.adapter, session=session)
+                chat.rewind(sent.point)
+                prompt.rebind(chat.prompt.params)
+                prompt.bind(*sent.params)
+            try:
+                if sent.action is not None:
+                    return self._act(sent.action, Conversation(prompt, adapter=workflow.adapter, session=session))
+                return workflow.adapter.attempt(evaluate, session, options)
+            finally:
+                self._resources = resource_states(prompt.resources.context)
+
+    def _act(self, action: Action, chat: Conversation[Any]) -> RewindReport | str:
+        """Go back, look at what that would change, undo it, or fork; nothing of it calls a model."""
+        if action.name == "undo_rewind":
+            return chat.undo_rewind()
+        if action.name == "preview":
+            return chat.preview(action.point or "")
+        if action.name == "rewind":
+            return chat.rewind(action.point or "", compensate=action.compensate)
+        fork = chat.fork(action.point)
+        session, name = fork.session, f"{self._of.name}/{action.new}"
+        session.session_id = name
+        if (last := session[Run].latest()) is not None:
+            session[Run].seed(last.updated({"conversation_id": name}))
+        with fork:
+            resources = resource_states(fork.prompt.resources.context)
+        self._engine.store.archive.create(name, State(session.snapshot().to_json(), resources))
+        return action.new
+
+    def _meter(self, prompt: Prompt[Any], session: Session, deadline: Deadline | None) -> Meter:
+        budget, total = self._of.budget, self._of.total
+        chat = None if total is None else Conversation(prompt, adapter=self._of.adapter, session=session)
+        return Meter(budget, deadline, total=total, before=None if chat is None or total is None else chat.spent(total))
+
+    def _save(self, outcome: Any) -> None:
+        """End the run: its last events, its outcome and the state after it are stored, and the next run may begin."""
+        store, state = self._engine.store, self._begun.state or State(Session().snapshot().to_json())
+        if self._session is not None:
+            try:
+                state = State(self._session.snapshot().to_json(), self._resources)
+            except SessionError as error:
+                _log.warning("%s: its state cannot be stored: %s", work_id(self._run), error)
+                outcome = error
+        text = store.serializer.serialize(outcome)
+
+        def save() -> bool:
+            store.publisher.flush()
+            return store.archive.finish(self._run, self._begun.attempt, state, text, self._numbers)
+
+        if not self._engine.when_available(save):
+            raise Released("taken over")
+
+    def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
+        self._events.on_stop = inner.interrupt
+        response = super()._drive(adapter, inner)
+        self._put_opened(inner)
+        for event in completed_events(response, inner):
+            if not isinstance(event, Completed):
+                self._events.put(event)
+        return response
+
+    def _allow_questions(self, session: Session) -> None:
+        """Handlers cannot ask by themselves: a run of a conversation ends with the calls that wait."""
+
+    def _perform(self, effect: Effect, inner: InnerLoop, channel: Channel) -> Any:
+        self._put_opened(inner)
+        for event in request_events(inner) if isinstance(effect, CallModel) else started_events(effect):
+            self._events.put(event)
+        return super()._perform(effect, inner, channel)
+
+    def _call(self, request: ModelRequest, inner: InnerLoop, channel: Channel) -> ModelReply:
+        parser = PartialParser(request)
+
+        def show(part: str | ModelDelta) -> None:
+            for event in delta_events(part, inner, parser):
+                self._events.put(event)
+
+        def stream() -> ModelReply:
+            inner.stream.text, parts = [], channel.stream(request)
+            try:
+                for part in parts:
+                    if isinstance(part, ModelReply):
+                        return part
+                    show(part)
+                    self._stop_if_asked(inner)
+            except Exception as error:
+                self._stop_if_asked(inner)
+                if inner.stream.text:
+                    self._events.put(Restarted(str(error)))
+                raise
+            finally:
+                if isinstance(parts, Generator):
+                    parts.close()
+            raise PromptEvaluationError(
+                "The model's stream ended without a reply.", prompt_name=request.prompt_name, phase="response"
+            )
+
+        replied, live = self._record_call(request, inner.session, stream)
+        if not live:
+            for delta in reply_deltas(replied.reply):
+                show(delta)
+        self._join(replied.joined, inner.session)
+        return replied.reply
+
+    def _summarize(self, effect: Summarize, inner: InnerLoop, channel: Channel) -> ModelReplied:
+        replied = super()._summarize(effect, inner, channel)
+        self._join(replied.joined, inner.session)
+        return replied
+
+    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:
+        inner.executor.calls.emitted = lambda call, data: self._events.put(ToolEmitted(call.id, call.name, data))
+        ran = self._run_tools_once(effect, inner)
+        assert isinstance(ran, ToolsRan)
+        self._forget_decisions(effect, inner)
+        for event in ended_events(effect, ran.outcomes):
+            if isinstance(event, SectionOpened):
+                self._opened.append(event.section_key)
+            else:
+                self._events.put(event)
+        self._join(ran.joined, inner.session)
+        return list(ran.outcomes)
+
+    def _put_opened(self, inner: InnerLoop) -> None:
+        for key in self._opened:
+            self._events.put(SectionOpened(key, inner.toolbox.names_below(key)))
+        self._opened.clear()
+
+    def _joined(self) -> tuple[tuple[int, Message], ...]:
+        # Guards pass a message before a run; what they have not passed is the next run.
+        if not self._guarded:
+            with suppress(DatabaseUnavailableError):
+                return self._engine.store.archive.late(self._run, self._numbers)
+        return ()
+
+    def _join(self, joined: tuple[tuple[int, Message], ...], session: Session) -> None:
+        for number, message in joined:
+            self._numbers.add(number)
+            session.dispatch(message)
+
+    def _is_stopped(self) -> bool:
+        # Not before the message is part of the conversation.
+        return self._events.stopped and self._session is not None
+
+    def _stop_if_asked(self, inner: InnerLoop) -> None:
+        if self._events.stopped:
+            raise StopRun("".join(inner.stream.text))
+
+
+def _declared(given: DeclaredTool) -> Tool[Any, Any]:
+    return Tool.from_schema(
+        name=given.name, description=given.description, schema=json.loads(given.schema), handler=None
+    )
