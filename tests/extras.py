@@ -14,6 +14,7 @@ EXTRAS = {
     "dbos": "durable",
     "httptools": "openai",
     "httpx2": "openai",
+    "kubernetes_validate": "test-full",
     "litellm": "litellm",
     "ipykernel": "test-full",
     "mcp": "mcp",

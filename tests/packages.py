@@ -1,4 +1,4 @@
-"""Installs what tests run against besides our own environment: packages of npm, and MCP servers from PyPI.
+"""Installs what tests run against besides our own environment: packages of npm, and from PyPI MCP servers and readers.
 
 `python -m tests.packages` is part of the set-up, so that tests never use the network; those that need something that
 could not be installed are skipped.
@@ -20,7 +20,25 @@ PACKAGES = {
     "2026": ("mcp-server-time==2026.10.19", "mcp-server-git==2026.10.19"),
     # It fails on mcp 2, though it does not say so.
     "2025": ("mcp-server-sqlite==2025.4.25", "mcp==1.30.0"),
+    # What reads our cases and runs, without what it needs for running models: of that, our environment has enough.
+    "inspect": (
+        "inspect-ai==0.3.285",
+        "ijson==3.6.0",
+        "jsonlines==4.0.0",
+        "jsonpatch==1.47",
+        "jsonpointer==3.12",
+        "mmh3==5.3.1",
+        "semver==3.1.1",
+        "shortuuid==1.0.13",
+        "tenacity==9.2.1",
+        "textual==8.2.8",
+        "zipfile_zstd==0.0.4",
+        "zstandard==0.25.0",
+    ),
+    # Its models of trajectories run on 3.11, though the rest of it does not.
+    "harbor": ("harbor==0.25.0",),
 }
+ALONE = frozenset({"inspect", "harbor"})
 
 
 def is_installed(generation: str) -> bool:
@@ -40,6 +58,8 @@ def install(generation: str) -> None:
         "--only-binary=:all:",
         "--no-warn-conflicts",
     ]
+    if generation in ALONE:
+        command += ["--no-deps", "--ignore-requires-python"]
     subprocess.run([*command, "--upgrade", "--target", str(folder), *wanted], check=True)
     (folder / "installed.txt").write_text(" ".join(wanted))
 

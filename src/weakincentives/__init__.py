@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from weakincentives.runtime import (
         Answer as Answer,
         Approve as Approve,
+        Compaction as Compaction,
         Conversation as Conversation,
         Deny as Deny,
         Edit as Edit,
@@ -105,6 +106,7 @@ _NAMES = {
     "runtime": [
         "Answer",
         "Approve",
+        "Compaction",
         "Conversation",
         "Deny",
         "Edit",

@@ -53,3 +53,10 @@ def missing_extra(module: str, extra: str, user: str) -> ModuleNotFoundError:
     return ModuleNotFoundError(
         f"{user} needs the package '{package}'; run pip install 'weakincentives[{extra}]'", name=package
     )
+
+
+def public_names(front: Mapping[str, object], *lazy: str) -> list[str]:
+    """The `__all__` of a package front: what it imports as itself (`import X as X`), and what it loads on first use."""
+    hidden = {"TYPE_CHECKING", "annotations", "lazy_front", "public_names"}
+    public = {name for name, value in front.items() if not (name.startswith("_") or isinstance(value, ModuleType))}
+    return sorted(public - hidden | {*lazy})

@@ -1,4 +1,4 @@
-"""An event loop in a thread of its own."""
+"""An event loop in a thread of its own, and a context manager in a task of its own."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -59,3 +59,44 @@ class LoopThread:
         for task in rest:
             task.cancel()
         await asyncio.gather(*rest, return_exceptions=True)
+
+
+class Entered:
+    """An async context manager that a task of its own enters and leaves, since some insist on the same task."""
+
+    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
+        self._manager = manager
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    async def enter(self) -> Any:
+        self.loop = asyncio.get_running_loop()
+        entered: asyncio.Future[Any] = self.loop.create_future()
+        self._left: asyncio.Future[BaseException | None] = self.loop.create_future()
+        self._task = asyncio.create_task(self._hold(entered))
+        try:
+            await asyncio.wait((self._task, entered), return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:
+            self._task.cancel()
+            raise
+        if not entered.done() and (exited := self._task.result()) is not None:
+            raise exited
+        return entered.result()
+
+    async def leave(self, error: BaseException | None) -> None:
+        if not self._left.done():
+            self._left.set_result(error)
+        # If its loop has ended, that has cancelled the task, which has left the manager.
+        ended = self._task.cancelled() and self._task.get_loop() is not asyncio.get_running_loop()
+        if not ended and (exited := await self._task) is not None:
+            raise exited
+
+    async def _hold(self, entered: asyncio.Future[Any]) -> SystemExit | None:
+        try:
+            async with self._manager as value:
+                entered.set_result(value)
+                if (error := await self._left) is not None:
+                    raise error
+        except SystemExit as exited:
+            # asyncio would raise it out of the event loop, which others still use.
+            return exited
+        return None

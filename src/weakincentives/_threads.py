@@ -1,12 +1,13 @@
-"""Blocking work until a deadline; apart from `_loops`, since asyncio takes long to import."""
+"""Blocking work until a deadline, and turns; apart from `_loops`, since asyncio takes long to import."""
 
 from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -40,3 +41,44 @@ def until(seconds: float | None, work: Callable[[], T], late: Exception) -> T:
         if result.cancel():
             raise late from None
     return result.result()
+
+
+class Turns:
+    """Lets one in after the other, in the order of their coming, from threads and from event loops alike."""
+
+    __slots__ = ("_lock", "_taken", "_waiting")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._taken = False
+        self._waiting: deque[Future[None]] = deque()
+
+    def take(self) -> Generator[Callable[[], Any], Any, None]:
+        """Wait for a turn, which `end` ends; if others are before, this yields a coroutine function to be awaited."""
+        with self._lock:
+            if not self._taken:
+                self._taken = True
+                return
+            turn: Future[None] = Future()
+            self._waiting.append(turn)
+
+        async def wait() -> None:
+            from asyncio import wrap_future
+
+            await wrap_future(turn)
+
+        try:
+            yield wait
+        except BaseException:
+            if not turn.cancel() and not turn.cancelled():
+                self.end()
+            raise
+
+    def end(self) -> None:
+        with self._lock:
+            while self._waiting:
+                turn = self._waiting.popleft()
+                if turn.set_running_or_notify_cancel():
+                    turn.set_result(None)
+                    return
+            self._taken = False

@@ -100,14 +100,18 @@ class ContextOverflowError(PromptEvaluationError):
 class GuardRefusedError(PromptEvaluationError):
     """A guard refused the user's words or the answer, or stopped the run; `guard` and `hook` say which.
 
-    `message` is the guard's own text, which may be shown to the user; it is empty if the guard itself failed.
+    `message` is the guard's own text, which may be shown to the user; it is empty if the guard itself failed. `run_id`
+    is the run that a guard has stopped, if it did: it may have been asked about a call of a run inside that one.
     """
 
-    def __init__(self, problem: str, *, message: str, guard: str, hook: str, prompt_name: str = "") -> None:
+    def __init__(
+        self, problem: str, *, message: str, guard: str, hook: str, prompt_name: str = "", run_id: str = ""
+    ) -> None:
         super().__init__(problem, prompt_name=prompt_name, phase="guard")
         self.message = message
         self.guard = guard
         self.hook = hook
+        self.run_id = run_id
 
 
 class DeadlineExceededError(PromptEvaluationError):

@@ -162,8 +162,7 @@ class _DefaultTurns(int):
 class Budget:
     """The most a run may spend; None means no limit. A run without a budget has this one: 50 turns.
 
-    `max_cost` is in US dollars, by the library's table of prices, unless you pass `prices`. `max_context_tokens` never
-    stops a run: it is the context size above which open sections are closed, each once.
+    `max_cost` is in US dollars, by the library's table of prices, unless you pass `prices`.
     """
 
     max_input_tokens: int | None = None
@@ -173,7 +172,6 @@ class Budget:
     max_tool_calls: int | None = None
     max_cost: float | None = None
     prices: Prices | None = None
-    max_context_tokens: int | None = None
 
     def __post_init__(self) -> None:
         for limit in fields(self):
@@ -234,14 +232,16 @@ class Meter:
         """The model replies without those of runs inside this one."""
         return self.spent.turns - self.spent.inner_turns
 
-    def add_usage(self, usage: TokenUsage, prices: Prices | None = None, *, inner: bool = False) -> None:
-        """Count one model reply and its tokens, at these prices if the budget has none."""
+    def add_usage(
+        self, usage: TokenUsage, prices: Prices | None = None, *, inner: bool = False, turns: int = 1
+    ) -> None:
+        """Count one model reply and its tokens, at these prices if the budget has none; others are no turns."""
         cost = 0.0 if prices is None else prices.cost(usage)
         with self._lock:
             spent = self.spent
-            self.spent = spent + Spent(usage, turns=1, cost=cost, inner_turns=int(inner))
+            self.spent = spent + Spent(usage, turns=turns, cost=cost, inner_turns=turns * inner)
         if self._parent is not None:
-            self._parent.add_usage(usage, prices, inner=True)
+            self._parent.add_usage(usage, prices, inner=True, turns=turns)
 
     @contextmanager
     def on_errors(self) -> Iterator[None]:

@@ -20,7 +20,7 @@ import pytest
 
 from tests.adapters.claude_agent_sdk.subject import Claude
 from tests.adapters.local.subject import Script, ScriptedLocalAdapter
-from tests.adapters.scenarios import PAGE, Network, Stage
+from tests.adapters.scenarios import PAGE, ROUTES, Network, Stage
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, OPENAI_CHAT
 from tests.helpers.endings import endings
 from tests.pictures import png
@@ -46,6 +46,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime import (
     Approve,
+    Compacted,
     Conversation,
     Message,
     ModelReply,
@@ -142,12 +143,13 @@ class Local:
         default_factory=lambda: {
             **dict.fromkeys(("image", "document", "tool with image"), REFUSED),
             "reasoning": "shows none",
+            "compaction after an overflow": "only results",
         }
     )
 
     @contextmanager
     def stage(self, *steps: Step) -> Iterator[Stage]:
-        adapter = ScriptedLocalAdapter(Path(__file__), tokenizer=EstimatedTokens())
+        adapter = ScriptedLocalAdapter(Path(__file__), tokenizer=EstimatedTokens(), replies="compose")
         adapter.replier = script = Heard(steps)
         with adapter:
             yield Stage(adapter, FakeClock(), lambda: script.replies, lambda: list(script.heard))
@@ -332,7 +334,7 @@ def restart_in_mid_conversation(speaker: Speaker) -> None:
         assert "Refund all." in stage.received()[2] and "Hello." in stage.received()[2]
     assert len(endings(chat.session, "restarted")) == 1
     assert [text for role, text in said(chat) if role == "user"] == ["Hi.", "My money!"]
-    assert bool(chat.session[ReasoningDropped].all()) == (speaker.name == "anthropic")
+    assert bool(chat.session[ReasoningDropped].all()) == ("5-5" in str(stage.adapter.model))
 
 
 def save_and_load(speaker: Speaker) -> None:
@@ -382,6 +384,16 @@ def overflow(speaker: Speaker) -> None:
         assert chat.send("In short.").text == "Shorter."
 
 
+def compaction(speaker: Speaker) -> None:
+    said_long = Turn("Hello. " + "And so on. " * 200, input_tokens=300, output_tokens=700)
+    with speaker.stage(said_long, speaker.overflow, Turn("We have said hello."), Turn("Shorter.")) as stage:
+        chat = chat_on(stage)
+        chat.send("Hi.")
+        assert chat.send("And then? " * 40).text == "Shorter."
+        assert "And so on." not in stage.received()[-1]
+        assert [event.by for event in chat.session[Compacted]] in (["provider"], ["model"])
+
+
 def call_waits_for_a_person(speaker: Speaker) -> None:
     buy, look = Call("buy", {"what": "tea"}), Call("look_up", {"word": "pets"})
     turns = [Turn(reasoning="Both.", calls=(buy, look)), Turn("Bought."), Turn(calls=(buy,)), Turn("Well.")]
@@ -423,6 +435,30 @@ def fork_keeps_the_prefix(speaker: Speaker) -> None:
             assert_prefix_kept([*bodies[:2], bodies[3]])
 
 
+def going_back(speaker: Speaker) -> None:
+    """To a turn in this process, and to a message in another; requests are those of then, byte for byte."""
+    looked = Turn(reasoning="Look.", calls=(Call("look_up", {"word": "pets"}),))
+    turns = [looked, Turn("Steps."), Turn("Fine.", reasoning="Hm."), Turn("Stairs."), Turn("Well."), Turn("Well.")]
+    with speaker.stage(*turns) as stage:
+        chat = chat_on(stage)
+        chat.send("What is it?")
+        chat.send("And then?")
+        chat.rewind(chat.checkpoints()[2])
+        assert chat.send().text == "Stairs."
+        chat.send("And then?")
+        session = Session()
+        session.restore(Snapshot.from_json(chat.session.snapshot().to_json()))
+        later = Conversation(prompt(), adapter=stage.adapter, session=session)
+        (point,) = [point for point in later.checkpoints() if point.text == "And then?"]
+        later.rewind(point)
+        assert later.send("And then?").text == "Well."
+        _, answered, _, repeated, asked, again = stage.received()
+        if speaker.name != "claude agent sdk":  # The CLI writes requests of its own.
+            assert (repeated, again) == (answered, asked)
+        assert "Steps." not in again and "Fine." not in again
+    assert said(later)[-3:] == [("assistant", "Stairs."), ("user", "And then?"), ("assistant", "Well.")]
+
+
 SCENARIOS: dict[str, Callable[[Speaker], None]] = {
     "first user turn": first_user_turn,
     "second turn": second_turn,
@@ -438,8 +474,10 @@ SCENARIOS: dict[str, Callable[[Speaker], None]] = {
     "earlier message redacted": earlier_message_redacted,
     "fallback": fallback,
     "overflow": overflow,
+    "compaction after an overflow": compaction,
     "call waits for a person": call_waits_for_a_person,
     "fork keeps the prefix": fork_keeps_the_prefix,
+    "going back": going_back,
 }
 
 FULL = "prompt is too long: 208310 tokens > 200000 maximum"
@@ -457,6 +495,13 @@ def speakers() -> list[Speaker]:
         Local(),
         Scripted(),
     ]
+
+
+def routes() -> list[Speaker]:
+    """The other routes of the network adapters."""
+    errors = {"openai": _error(**EXCEEDED), "anthropic": _error(message=FULL)}
+    models = {"openai": "gpt-5.6", "anthropic": "claude-opus-5-5"}
+    return [Vendor(network, errors[network.vendor.name], models[network.vendor.name]) for network in ROUTES]
 
 
 def table() -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from tests.adapters.vendors import VENDORS, Vendor
+from tests.adapters.vendors import ANTHROPIC, OPENAI, VENDORS, Vendor
 from tests.servers.loopback import Step
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives.clock import FakeClock
@@ -58,18 +58,19 @@ class Subject(Protocol):
 
 @dataclass(frozen=True)
 class Network:
-    """A network adapter behind its vendor's server."""
+    """A network adapter behind its vendor's server, with options that choose one of its routes."""
 
     vendor: Vendor
     exempt: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
-        return self.vendor.name
+        return " ".join([self.vendor.name, *(f"{name}={value}" for name, value in self.options.items())])
 
     @contextmanager
     def stage(self, *steps: Step, **options: Any) -> Any:
-        clock = FakeClock()
+        clock, options = FakeClock(), {**options, **self.options}
         with self.vendor.server(steps) as server, self.vendor.adapter(server, clock=clock, **options) as adapter:
             yield Stage(
                 adapter,
@@ -348,6 +349,18 @@ def subjects() -> list[Subject]:
     from tests.adapters.local.subject import SUBJECT as LOCAL
 
     return [*(Network(vendor) for vendor in VENDORS), CLAUDE, LOCAL]
+
+
+ROUTES = (
+    Network(OPENAI, options={"tool_route": "append"}),
+    Network(OPENAI, options={"tool_search": True}),
+    Network(ANTHROPIC, options={"model": "claude-sonnet-5"}),
+    Network(ANTHROPIC, options={"model": "claude-haiku-5-5"}),
+    Network(ANTHROPIC, options={"model": "claude-sonnet-5", "tool_route": "append"}),
+    Network(ANTHROPIC, options={"tool_search": True}),
+    Network(ANTHROPIC, options={"model": "claude-sonnet-5", "tool_search": True}),
+)
+"""The routes of the network adapters besides those that `subjects()` have: by option, or by model."""
 
 
 def table() -> str:

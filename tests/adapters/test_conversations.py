@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.adapters.conversations import REFUSED, SCENARIOS, Speaker, page, speakers
+from tests.adapters.conversations import REFUSED, SCENARIOS, Speaker, page, routes, speakers
 from tests.adapters.scenarios import PAGE
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 SPEAKERS = speakers()
+ROUTES = routes()
 
 
 @pytest.mark.parametrize("speaker", SPEAKERS, ids=[speaker.name for speaker in SPEAKERS])
@@ -17,6 +18,12 @@ SPEAKERS = speakers()
 def test_conversation(scenario: str, speaker: Speaker) -> None:
     if speaker.outcomes.get(scenario, REFUSED) != REFUSED:
         pytest.skip(speaker.outcomes[scenario])
+    SCENARIOS[scenario](speaker)
+
+
+@pytest.mark.parametrize("speaker", ROUTES, ids=[speaker.name for speaker in ROUTES])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_conversation_on_every_route(scenario: str, speaker: Speaker) -> None:
     SCENARIOS[scenario](speaker)
 
 

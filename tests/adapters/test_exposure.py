@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from tests.adapters.conversations import speakers
+from tests.adapters.conversations import routes, speakers
 from tests.adapters.scenarios import Stage
 from tests.disclosure.desk import FULL, SUMMARY, a_tool
 from tests.disclosure.trees import poke, steps, trees
@@ -32,7 +32,8 @@ from weakincentives.prompt import (
 from weakincentives.runtime import Conversation, Exposure, ModelCalled, ModelRequest, SectionsExposed, run_history
 from weakincentives.session import Session, Snapshot
 
-SPEAKERS = {speaker.name: speaker for speaker in speakers()}
+SPEAKERS = {speaker.name: speaker for speaker in [*speakers(), *routes()]}
+SPEAKERS = {name: speaker for name, speaker in SPEAKERS.items() if "=" not in name or name.endswith("sonnet-5")}
 # The CLI of the Claude Agent SDK takes a second to start.
 EXAMPLES = {"claude agent sdk": 4}
 BROKEN = Raw(400, b'{"error":{"message":"broken"}}')

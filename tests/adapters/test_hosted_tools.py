@@ -23,8 +23,17 @@ from weakincentives.prompt import (
     ToolContext,
     ToolResult,
 )
-from weakincentives.runtime import Completed, HostedToolInvoked, Message, TextDelta, ToolsInjected, assert_prefix_kept
+from weakincentives.runtime import (
+    Completed,
+    Conversation,
+    HostedToolInvoked,
+    Message,
+    TextDelta,
+    ToolsInjected,
+    assert_prefix_kept,
+)
 from weakincentives.session import Session, Snapshot
+from weakincentives.tools.advisor import Advice, AdvisorConfig, AdvisorSection
 from weakincentives.tools.code_interpreter import CodeInterpreterConfig, CodeInterpreterSection
 from weakincentives.tools.file_search import FileSearchConfig, FileSearchSection
 from weakincentives.tools.web_fetch import WebFetchSection
@@ -45,6 +54,7 @@ WHO = "https://www.who.int/news/flu"
 SECTIONS = {
     "web_search": WebSearchSection,
     "web_fetch": WebFetchSection,
+    "advisor": lambda: AdvisorSection(AdvisorConfig("claude-opus-5")),
     "code_interpreter": CodeInterpreterSection,
     "file_search": lambda: FileSearchSection(FileSearchConfig(("vs_1",))),
 }
@@ -54,6 +64,7 @@ PAIRS = [
     (OPENAI, "file_search"),
     (ANTHROPIC, "web_search"),
     (ANTHROPIC, "web_fetch"),
+    (ANTHROPIC, "advisor"),
     (ANTHROPIC, "code_interpreter"),
     (LITELLM, "web_search"),
 ]
@@ -473,3 +484,19 @@ def test_what_was_found_before_a_fallback_is_part_of_the_output() -> None:
     assert [citation.url for citation in output.citations] == [WHO, WHO]
     assert output.citations[1].span[0] >= before
     assert [event.output for event in session[HostedToolInvoked]] == [output]
+
+
+def test_the_advisors_blocks_are_sent_only_together_with_its_tool() -> None:
+    asked = stored_turn(ANTHROPIC, "advisor", "many_calls")
+    section = AdvisorSection(AdvisorConfig("claude-opus-5", max_uses=2))
+    with ANTHROPIC.server([asked, Turn("Yes."), Turn("No.")]) as server, ANTHROPIC.adapter(server) as adapter:
+        chat = Conversation(prompt(section), adapter=adapter)
+        output = chat.send("How?").hosted_outputs["advisor"]
+        chat.send("Sure?")
+        later = Conversation(prompt(), adapter=adapter, session=chat.session)
+        later.send("Really?")
+    assert output.advice == (Advice("Write the test first."), Advice("", complete=False))
+    assert ["advisor_tool_result" in json.dumps(body) for body in bodies(server)] == [False, True, False]
+    assert [request.headers["anthropic-beta"] for request in server.requests[:2]] == ["advisor-tool-2026-03-01"] * 2
+    declared = bodies(server)[0]["tools"][-1]
+    assert declared == {"type": "advisor_20260301", "name": "advisor", "model": "claude-opus-5", "max_uses": 2}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.models import MINI, MINIMAL, PLAIN
 from tests.adapters.tools import SYSTEM, SearchCodec, ask
 from tests.pictures import png
 from weakincentives.adapters.anthropic import AnthropicAdapter
@@ -159,9 +160,9 @@ def test_images_of_earlier_turns_count_and_the_message_is_not_added() -> None:
         (ANTHROPIC, (4000, 2000), 72 * 36),
         (AnthropicAdapter("claude-haiku-4-5"), (2000, 2000), 1568),
         (OPENAI, (1024, 1024), 1229),
-        (OpenAIAdapter("gpt-5-mini"), (1024, 1024), 1659),
-        (OpenAIAdapter("gpt-4o"), (1024, 1024), 85 + 4 * 170),
-        (OpenAIAdapter("gpt-5"), (2048, 4096), 70 + 6 * 140),
+        (OpenAIAdapter(MINI), (1024, 1024), 1659),
+        (OpenAIAdapter(PLAIN), (1024, 1024), 85 + 4 * 170),
+        (OpenAIAdapter(MINIMAL), (2048, 4096), 70 + 6 * 140),
     ],
 )
 def test_an_image_costs_what_the_vendor_says(adapter: Any, size: tuple[int, int], tokens: int) -> None:

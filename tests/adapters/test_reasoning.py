@@ -189,7 +189,7 @@ def test_a_user_who_speaks_after_a_failed_request_comes_before_the_operator() ->
 
 
 @pytest.mark.parametrize(
-    ("model", "role"), [("claude-opus-5", "system"), ("claude-sonnet-4-5", "user"), ("claude-sonnet-5", "user")]
+    ("model", "role"), [("claude-opus-5", "system"), ("claude-haiku-4-5", "user"), ("claude-sonnet-5", "user")]
 )
 def test_operator_text_is_a_reminder_where_a_model_takes_no_system_messages(model: str, role: str) -> None:
     spoken = [SYSTEM, Message("user", "Hi."), Message("system", "Be brief.")]

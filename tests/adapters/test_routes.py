@@ -102,8 +102,8 @@ def test_a_conversation_that_was_begun_anew_is_encoded_anew(adapter: Any) -> Non
 
 
 def test_the_route_is_the_users_to_force() -> None:
-    assert OpenAIAdapter("gpt-4-turbo").tool_route == "append"
-    assert OpenAIAdapter("gpt-4-turbo", tool_route="additional_tools").tool_route == "additional_tools"
+    assert OpenAIAdapter("my-deployment").tool_route == "append"
+    assert OpenAIAdapter("my-deployment", tool_route="additional_tools").tool_route == "additional_tools"
     assert AnthropicAdapter("claude-sonnet-5", tool_route="tool_addition").tool_route == "tool_addition"
 
 
@@ -162,3 +162,16 @@ def test_a_name_that_goes_to_another_section_is_sent_once(vendor: Vendor, closed
     assert str(bodies[-1]).count("'Pay back" if same else "'Pay back to gold.") == 1
     assert "Pay back to basic" not in str(bodies[-1])
     assert len(prefix_breaks(bodies, chat.session)) == (0 if same else 1)
+
+
+@pytest.mark.parametrize("model", ["claude-haiku-5-5", "claude-sonnet-5-5"])
+def test_haiku_gets_a_text_between_tool_results_and_a_system_message(model: str) -> None:
+    bodies, _, session = run(ANTHROPIC, OPEN, CLOSE, OPEN, USE, DONE, model=model)
+    closed = [
+        [block["type"] for block in before["content"]]
+        for before, after in itertools.pairwise(bodies[-1]["messages"])
+        if after["role"] == "system"
+    ]
+    text = ["text"] if "haiku" in model else []
+    assert closed == [["tool_result", *text]] * 3
+    assert_prefix_kept(bodies, session)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.adapters.scenarios import PAGE, SCENARIOS, Subject, page_with, subjects, table
+from tests.adapters.scenarios import PAGE, ROUTES, SCENARIOS, Network, Subject, page_with, subjects, table
 from weakincentives.runtime.spi import adapter_specs
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
@@ -17,6 +17,12 @@ SUBJECTS = subjects()
 def test_scenario(scenario: str, subject: Subject) -> None:
     if scenario in subject.exempt:
         pytest.skip(subject.exempt[scenario])
+    SCENARIOS[scenario](subject)
+
+
+@pytest.mark.parametrize("subject", ROUTES, ids=[subject.name for subject in ROUTES])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario_on_every_route(scenario: str, subject: Network) -> None:
     SCENARIOS[scenario](subject)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.adapters.models import ALWAYS, MINIMAL, PLAIN, UP_TO_HIGH
 from tests.adapters.tools import SYSTEM, ask, tool
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, ROUTED, VENDORS, Vendor
 from tests.servers.turn import Raw, Turn
@@ -40,9 +41,9 @@ def fields(adapter: Any, **settings: Any) -> dict[str, Any]:
         ("gpt-5.6", {"effort": "low"}, {"reasoning": {"effort": "low"}}),
         ("gpt-5.6", {"effort": "none", "temperature": 0.5}, {"reasoning": {"effort": "none"}, "temperature": 0.5}),
         ("gpt-5.6", {"effort": "max", "show_reasoning": True}, {"reasoning": {"effort": "max", "summary": "auto"}}),
-        ("gpt-5", {"effort": "none"}, {"reasoning": {"effort": "minimal"}}),
-        ("gpt-4o", {"temperature": 0.2, "show_reasoning": True}, {"temperature": 0.2}),
-        ("gpt-4o", {"effort": "none"}, {}),
+        (MINIMAL, {"effort": "none"}, {"reasoning": {"effort": "minimal"}}),
+        (PLAIN, {"temperature": 0.2, "show_reasoning": True}, {"temperature": 0.2}),
+        (PLAIN, {"effort": "none"}, {}),
         ("gpt-5.6", {"max_output_tokens": 50}, {"max_output_tokens": 50}),
         ("gpt-5.6", {"parallel_tool_calls": False}, {"parallel_tool_calls": False}),
         (
@@ -92,7 +93,7 @@ def test_litellm() -> None:
     expected = {"reasoning_effort": "low", "temperature": 0.1, "max_tokens": 9, "parallel_tool_calls": False}
     assert chosen == expected
     assert fields(LiteLLMAdapter("claude-opus-5"), effort="none") == {"thinking": {"type": "disabled"}}
-    for model in ("gpt-5.6", "ft:gpt-4.1:acme"):
+    for model in ("gpt-5.6", "ft:gpt-5.2:acme"):
         assert fields(LiteLLMAdapter(model), effort="low") == {"reasoning_effort": "low", "store": False}
 
 
@@ -101,17 +102,17 @@ def test_litellm() -> None:
     [
         (OpenAIAdapter("gpt-5.6"), {"temperature": 0.5}, "model 'gpt-5.6' does not accept temperature"),
         (
-            OpenAIAdapter("gpt-4o"),
+            OpenAIAdapter(PLAIN),
             {"effort": "high"},
-            "'gpt-4o' does not accept effort='high': it does not reason",
+            f"'{PLAIN}' does not accept effort='high': it does not reason",
         ),
         (
-            OpenAIAdapter("o3"),
+            OpenAIAdapter(ALWAYS),
             {"effort": "none"},
-            "'o3' does not accept effort='none': its lowest effort is 'low'",
+            f"'{ALWAYS}' does not accept effort='none': its lowest effort is 'low'",
         ),
         (OpenAIAdapter("gpt-6-astra"), {"effort": "none"}, "its lowest effort is 'low'"),
-        (OpenAIAdapter("gpt-5.1"), {"effort": "xhigh"}, "its highest effort is 'high'"),
+        (OpenAIAdapter(UP_TO_HIGH), {"effort": "xhigh"}, "its highest effort is 'high'"),
         (OpenAIAdapter("gpt-5.4"), {"effort": "max"}, "its highest effort is 'xhigh'"),
         (AnthropicAdapter("claude-opus-5"), {"temperature": 1.0}, "model 'claude-opus-5' does not accept temperature"),
         (AnthropicAdapter("claude-opus-5-5"), {"effort": "none"}, "it always thinks; its lowest effort is 'low'"),

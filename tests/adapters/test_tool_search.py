@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+from tests.adapters.models import UNSEARCHED
 from tests.adapters.scenarios import call
 from tests.adapters.sums import CLOSE, OPEN, add, prompt, run
 from tests.adapters.vendors import ANTHROPIC, OPENAI, VENDORS, Vendor
@@ -36,7 +38,16 @@ FOUND: dict[str, tuple[dict[str, Any], ...]] = {
             "call_id": None,
             "execution": "server",
             "status": "completed",
-            "tools": [{"type": "function", "name": "add", "defer_loading": True, "parameters": {}, "strict": True}],
+            "tools": [
+                {
+                    "type": "namespace",
+                    "name": "sums",
+                    "description": "Sums. How to add.",
+                    "tools": [
+                        {"type": "function", "name": "add", "defer_loading": True, "parameters": {}, "strict": True}
+                    ],
+                }
+            ],
         },
     ),
     "anthropic": (
@@ -66,12 +77,14 @@ def found(vendor: Vendor, *calls: Any) -> Turn:
 @both
 def test_tools_of_closed_sections_are_sent_deferred_beside_the_search_tool(vendor: Vendor) -> None:
     bodies, _, _ = run(vendor, Turn("Hi."), tool_search=True)
-    sent = bodies[0]["tools"]
-    assert [(tool.get("name"), tool.get("defer_loading", False)) for tool in sent[:-1]] == [
-        ("read_section", False),
-        ("add", True),
-    ]
-    assert sent[-1] == SEARCH_TOOLS[vendor.name]
+    first, hidden, search = bodies[0]["tools"]
+    assert first["name"] == "read_section" and "defer_loading" not in first
+    if vendor is OPENAI:
+        about = {"type": "namespace", "name": "sums", "description": "Sums. How to add."}
+        assert {name: hidden[name] for name in about} == about
+        (hidden,) = hidden["tools"]
+    assert (hidden["name"], hidden["defer_loading"]) == ("add", True)
+    assert search == SEARCH_TOOLS[vendor.name]
 
 
 @both
@@ -121,9 +134,9 @@ def test_a_run_goes_on_elsewhere_with_the_same_tools(vendor: Vendor) -> None:
     assert names == [names[0]] * 3
 
 
-@pytest.mark.parametrize(("adapter", "model"), [(OpenAIAdapter, "gpt-4o"), (AnthropicAdapter, "claude-3-haiku")])
+@pytest.mark.parametrize(("adapter", "model"), [(OpenAIAdapter, UNSEARCHED), (AnthropicAdapter, "claude-3-haiku")])
 def test_a_model_without_search_is_refused(adapter: Any, model: str) -> None:
-    with pytest.raises(ValueError, match=f"tool_search needs .*{model}"):
+    with pytest.raises(ValueError, match=f"tool_search needs .*{re.escape(model)}"):
         adapter(model, tool_search=True)
 
 

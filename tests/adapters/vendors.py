@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from tests.servers.anthropic_messages import MessagesServer
@@ -65,11 +66,12 @@ def openai_chat_adapter(server: Loopback, **options: Any) -> Any:
 
 OPENAI = Vendor("openai", ResponsesServer, openai_adapter)
 ANTHROPIC = Vendor("anthropic", MessagesServer, anthropic_adapter)
+SONNET = Vendor("anthropic", MessagesServer, partial(anthropic_adapter, model="claude-sonnet-5"))
 LITELLM = Vendor("litellm", ChatServer, litellm_adapter)
 OPENAI_CHAT = Vendor("openai chat", ChatServer, openai_chat_adapter, needs="httptools")
 VENDORS = (OPENAI, ANTHROPIC, OPENAI_CHAT, LITELLM)
 LEAN = (OPENAI, ANTHROPIC, OPENAI_CHAT)
-ROUTED = (OPENAI, ANTHROPIC)
+ROUTED = (OPENAI, ANTHROPIC, SONNET)
 """Those with a route for new tools that keeps the beginning of a request."""
 
 HOSTING = (OPENAI, ANTHROPIC, LITELLM)

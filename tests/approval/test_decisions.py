@@ -519,3 +519,34 @@ def test_no_part_of_a_secret_is_shown(before: int, monkeypatch: pytest.MonkeyPat
     assert "Noted" in shown and "key.txt" in shown
     for hidden in (secret, *LINES):
         assert not any(hidden[at : at + 6] in shown for at in range(len(hidden) - 5))
+
+
+GONE = "Its effects outside are not undone, because tool 'pay' is gone."
+
+
+@pytest.mark.parametrize(
+    ("decision", "result"),
+    [
+        (Approve(), "Unknown tool 'pay'. Available tools: none.\n" + GONE),
+        (Edit({"amount": 7}), "Unknown tool 'pay'. Available tools: none.\n" + GONE),
+        (Deny("Too much."), "A person denied this call: Too much.\n" + GONE),
+        (Answer("Later."), "Later.\n" + GONE),
+    ],
+)
+def test_a_decision_about_a_tool_that_is_gone_says_why(decision: Any, result: str) -> None:
+    session, model = Session(), ScriptedAdapter([call("pay", amount=5), "Done."])
+    (pending,) = run(prompt_with("effects", outside=True), model, session=session).pending
+    bare: Prompt[None] = Prompt(
+        ns="tests", key="approval", sections=[MarkdownSection(key="pay", title="Pay", template="No tools.")]
+    )
+    assert run(bare, model, session=session, decisions={pending.call_id: decision}).text == "Done."
+    assert [each.text for each in model.requests[-1].messages if each.role == "tool"] == [result]
+    assert session[Paid].all() == ()
+
+
+def test_ids_that_mean_a_call_inside_another_let_nothing_run() -> None:
+    session = Session()
+    model = ScriptedAdapter([[call("pay", call_id="a/b", amount=5), call("pay", call_id="a", amount=6)], "Done."])
+    with pytest.raises(PromptEvaluationError, match="have the ids 'a' and 'a/b'"):
+        run(prompt_with("call"), model, session=session)
+    assert (OUTSIDE, session[Paid].all(), session[PendingCall].all()) == ([], (), ())

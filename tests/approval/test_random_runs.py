@@ -27,6 +27,7 @@ from weakincentives import (
     Snapshot,
     ToolContext,
     call,
+    delegate,
     run,
     run_async,
     tool,
@@ -36,7 +37,7 @@ from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.runtime import Completed, Message, ModelReply, ModelRequest, PendingCall, ToolInvoked
 
 Way = Literal["run", "async", "stream", "chat"]
-KINDS = ("pay_effects", "pay_outside", "pay_call", "pay_free", "fail", "look")
+KINDS = ("pay_effects", "pay_outside", "pay_call", "pay_free", "fail", "look", "pay_late", "pay_stopped")
 
 
 @dataclass
@@ -106,7 +107,22 @@ def look(amount: int) -> str:
     return f"seen {amount}"
 
 
-TOOLS = [pay_effects, pay_outside, pay_call, pay_free, fail, look]
+@tool(approval="call", timeout=0.02)
+async def pay_late(amount: int, context: ToolContext) -> str:
+    "Pay, and take too long."
+    WORLD.pay("pay_late", amount, context)
+    await asyncio.sleep(60)
+    return "late"
+
+
+@tool(approval="call")
+def pay_stopped(amount: int, context: ToolContext) -> str:
+    "Pay, and be interrupted."
+    WORLD.pay("pay_stopped", amount, context)
+    raise KeyboardInterrupt
+
+
+TOOLS = [pay_effects, pay_outside, pay_call, pay_free, fail, look, pay_late, pay_stopped]
 TEMPLATE = PromptTemplate[None](
     ns="tests",
     key="random",
@@ -114,14 +130,21 @@ TEMPLATE = PromptTemplate[None](
 )
 
 
-def prompt() -> Prompt[None]:
-    return Prompt(TEMPLATE).bind(resources={Filesystem: WORLD.files})
+def agents(script: list[Any], levels: int) -> tuple[Prompt[None], StrictModel]:
+    """A prompt and its model; the calls are those of a child so many levels below."""
+    made, model = TEMPLATE, StrictModel(script)
+    for level in range(levels):
+        below = delegate(made, name="hand_on", description="Hand on.", adapter=model)
+        section = MarkdownSection(key="task", title="Task", template="Hand on.", tools=[below])
+        made = PromptTemplate[None](ns="tests", key=f"level{level}", sections=[section])
+        model = StrictModel([[("hand_on", None)], [("hand_on", None)]])
+    return Prompt(made).bind(resources={Filesystem: WORLD.files}), model
 
 
 class StrictModel(ScriptedAdapter):
     """Refuses what strict vendors refuse: a call without exactly one result before the next message."""
 
-    def __init__(self, turns: list[list[tuple[str, int]]]) -> None:
+    def __init__(self, turns: list[list[tuple[str, Any]]]) -> None:
         self._turns = list(turns)
         super().__init__(self._reply)
 
@@ -137,7 +160,8 @@ class StrictModel(ScriptedAdapter):
         assert not open_calls
         if not self._turns:
             return "Done."
-        return [call(name, amount=amount) for name, amount in self._turns.pop(0)] or "Nothing."
+        made = self._turns.pop(0)
+        return [call(name) if amount is None else call(name, amount=amount) for name, amount in made] or "Nothing."
 
 
 def stepped(way: Way, prompt: Any, model: Any, session: Session, content: str | None, decisions: Any) -> PromptResponse:
@@ -161,13 +185,14 @@ turns = st.lists(
 )
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @pytest.mark.limit(180)
-@given(st.data(), turns, st.sampled_from(["run", "async", "stream", "chat"]))
-def test_only_what_was_approved_happens(data: st.DataObject, script: list[Any], way: Way) -> None:
+@given(st.data(), turns, st.sampled_from(["run", "async", "stream", "chat"]), st.integers(0, 3))
+def test_only_what_was_approved_happens(data: st.DataObject, script: list[Any], way: Way, levels: int) -> None:
     WORLD.files, WORLD.outside = InMemoryFilesystem({"log.txt": ""}), []
-    world, session, model = WORLD, Session(), StrictModel(script)
-    response = stepped(way, prompt(), model, session, "Go." if way == "chat" else None, None)
+    world, session = WORLD, Session()
+    prompt, model = agents(script, levels)
+    response = stepped(way, prompt, model, session, "Go." if way == "chat" else None, None)
     for _ in range(60):
         if not response.pending:
             break
@@ -183,17 +208,30 @@ def test_only_what_was_approved_happens(data: st.DataObject, script: list[Any], 
         decisions = {each.call_id: data.draw(decision_for(each), "decision") for each in chosen}
         goes_on = way == "chat" and data.draw(st.integers(0, 4), "goes on") == 0
         content = "And then?" if goes_on else None
-        after = stepped(way, prompt(), model, session, content, decisions)
+        try:
+            after = stepped(way, prompt, model, session, content, decisions)
+        except KeyboardInterrupt:
+            assert any(each.tool == "pay_stopped" for each in response.pending)
+            if not session[PendingCall].all():
+                break
+            after = stepped(way, prompt, model, session, None, {})
+            decisions = {}
         denied = all(isinstance(each, Deny | Answer) for each in decisions.values())
-        if denied and not goes_on and after.pending and len(after.pending) == len(response.pending) - len(decisions):
+        if (
+            denied
+            and decisions
+            and not goes_on
+            and after.pending
+            and len(after.pending) == len(response.pending) - len(decisions)
+        ):
             assert world.digest(session) == before, "a denial changed something"
         response = after
     else:
         decisions = {each.call_id: Deny() for each in response.pending}
-        response = stepped(way, prompt(), model, session, None, decisions)
+        response = stepped(way, prompt, model, session, None, decisions)
         while response.pending:
             decisions = {each.call_id: Deny() for each in response.pending}
-            response = stepped(way, prompt(), model, session, None, decisions)
+            response = stepped(way, prompt, model, session, None, decisions)
     check_end(session, world)
 
 
@@ -207,7 +245,9 @@ def check_end(session: Session, world: World) -> None:
     asked = [each.id for message in session[Message].all() for each in message.tool_calls]
     answered = [message.call_id for message in session[Message].all() if message.role == "tool"]
     assert sorted(asked) == sorted(answered)
-    made = [event for event in session[ToolInvoked].all() if event.success and event.result.value]
+    assert session[PendingCall].all() == ()
+    invoked = [event for event in session[ToolInvoked].all() if event.name != "hand_on"]
+    made = [event for event in invoked if event.success and event.result.value]
     amounts = sorted(event.params.amount for event in made if event.result.value == f"paid {event.params.amount}")
     spoilt = session[Paid].all().count(Paid(1))
     logged = sorted(int(line) for line in world.files.read("log.txt").splitlines())
@@ -220,6 +260,6 @@ def check_end(session: Session, world: World) -> None:
         done = world.outside.count(("done", amount)) - world.outside.count(("undone", amount))
         assert done == sum(
             event.name == "pay_outside" and event.params.amount == amount and str(event.result.value).startswith("paid")
-            for event in session[ToolInvoked].all()
+            for event in invoked
             if event.success
         )

@@ -113,6 +113,10 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
     "model": [("list",), ("list", "--json")],
     "skills": [("check", EVIL), ("install", "skills")],
     "mcp": [("serve", f"agent:{EVIL}"), ("lock", f"no{EVIL}.json")],
+    "fork": [(EVIL, "--file", "runs.db"), (EVIL, f"agent:{EVIL}", "--turn", "1")],
+    "export": [("runs.db", "--atif"), (f"no {EVIL}.db", "--atif"), ("runs.db", EVIL, "--atif")],
+    "eval": [("show", "--file", "runs.db"), ("show", EVIL), ("compare", EVIL, EVIL), ("cases", f"no {EVIL}.db")],
+    "tune": [(f"agent:{EVIL}", "cases.jsonl"), ("agent:template", EVIL)],
 }
 
 

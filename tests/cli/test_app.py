@@ -27,7 +27,7 @@ def test_version(wink: Wink) -> None:
 def test_an_unknown_command_is_answered_with_those_that_exist(wink: Wink) -> None:
     done = wink("rander")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("wink: no command 'rander'; there are run, render, ")
+    assert done.stderr.startswith("wink: no command 'rander'; there are run, chat, ")
 
 
 def test_a_wrong_option_is_wrong_usage(wink: Wink) -> None:

@@ -47,5 +47,8 @@ def test_every_command_that_reads_has_json() -> None:
         "wink mcp lock",
         "wink model get",
         "wink model remove",
+        "wink fork",
+        "wink export",
+        "wink eval cases",
     }
     assert {name for _, parser in parsers() for name in without_json(grammar(parser, ""))} <= acting

@@ -14,7 +14,17 @@ from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.runtime import Conversation, MainLoop, ModelReply, TextDelta
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.runtime import (
+    Compacted,
+    Compaction,
+    Conversation,
+    MainLoop,
+    ModelCalled,
+    ModelReply,
+    ModelRequest,
+    TextDelta,
+)
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore, record
 
@@ -354,3 +364,26 @@ def test_an_answer_that_is_a_quotation_names_its_source(wink: Wink, item: str, s
     with record(wink.folder / "runs.db"):
         ScriptedAdapter([ModelReply(text="At six.", items=(item,))]).evaluate(prompt(), session=Session())
     assert f"\nanswer  At six.\n{source}\nsent    " in wink("runs", "show", "runs.db").stdout
+
+
+def test_show_says_what_a_compaction_cost_and_saved(wink: Wink) -> None:
+    def model(request: ModelRequest) -> str:
+        said = [each.text for each in request.messages if each.role == "user" and not each.kind]
+        return "A summary." if said[-1].startswith("Summarize") else "Well. " + "And so on. " * 120
+
+    template = PromptTemplate(ns="t", key="k", sections=[MarkdownSection(key="a", title="A", template="Talk.")])
+    with record(wink.folder / "runs.db"):
+        chat = Conversation(
+            Prompt(template), adapter=ScriptedAdapter(model), compaction=Compaction(window=1_500, keep=1)
+        )
+        for number in range(5):
+            response = chat.send(f"Go on, {number}.")
+    (event, *_) = chat.session[Compacted].all()
+    shown = wink("runs", "show", "runs.db", event.run_id).stdout
+    assert f"compact from {event.before:,} to {event.after:,} tokens by model" in shown
+    recorded = RunStore(wink.folder / "runs.db").run(event.run_id)
+    calls = [each.usage.input_tokens for each in chat.session[ModelCalled] if each.run_id == event.run_id]
+    assert recorded.usage.input_tokens == sum(calls) + event.usage.input_tokens
+    assert response.text.startswith("Well.")
+    explained = ScriptedAdapter(model).explain(chat.prompt, chat.session).render()
+    assert "tokens are left out of each request" in explained

@@ -10,7 +10,6 @@ import pytest
 from tests.disclosure.desk import FULL, SUMMARY, a_tool, answers, desk, play, section, tool_names
 from tests.helpers.endings import endings
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.limits import Budget, TokenUsage
 from weakincentives.prompt import (
     CollapseSection,
     Disclosure,
@@ -35,7 +34,6 @@ from weakincentives.runtime import (
     Exposure,
     MainLoop,
     Message,
-    ModelReply,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
@@ -321,34 +319,6 @@ def test_a_closed_section_stays_closed_in_the_next_render() -> None:
     session.dispatch(SetVisibilityOverride(("orders", "refunds"), FULL))
     session.dispatch(CollapseSection(("orders",)))
     assert tool_names(desk().render(session=session).tools) == ["read_section"]
-
-
-def test_a_context_over_its_limit_closes_the_sections_used_longest_ago() -> None:
-    session = Session()
-    template = PromptTemplate(ns="t", key="k", sections=[section(key, tools=(f"use_{key}",)) for key in ("a", "b")])
-
-    def reply(*calls: object, tokens: int) -> ModelReply:
-        return ModelReply(tool_calls=calls, usage=TokenUsage(tokens, 1), stop_reason="tool_calls")  # type: ignore[arg-type]
-
-    script = [
-        reply(call("read_section", call_id="1", section_key="a"), tokens=10),
-        reply(call("read_section", call_id="2", section_key="b"), tokens=20),
-        reply(call("use_a", call_id="3"), tokens=103),
-        "done",
-    ]
-    adapter = ScriptedAdapter(script)
-    adapter.evaluate(Prompt(template), session=session, budget=Budget(max_context_tokens=100))
-    assert [event.path for event in session[CollapseSection].all()] == [("b",)]
-    assert adapter.requests[-1].revoked == {"use_b"}
-
-
-def test_a_section_is_closed_once_for_the_context_and_stays_open_when_the_model_opens_it_again() -> None:
-    template = PromptTemplate(ns="t", key="k", sections=[section("a", tools=("use_a",))])
-    script = [read("a"), call("use_a"), call("use_a"), read("a"), call("use_a"), call("use_a"), "done"]
-    session = Session()
-    ScriptedAdapter(script).evaluate(Prompt(template), session=session, budget=Budget(max_context_tokens=1))
-    assert [event.path for event in session[CollapseSection]] == [("a",)]
-    assert [success for success, _ in answers(session)] == [True, True, False, True, True, True]
 
 
 def test_hosted_style_duplicates_never_shadow_an_offered_tool() -> None:

@@ -32,7 +32,7 @@ def poke(what: str, key: str, fail: bool, *, context: ToolContext) -> ToolResult
         return ToolResult("no such section", success=False)
     if what == "open":
         context.session.dispatch(SetVisibilityOverride(path, FULL))
-    elif what == "close" and context.view.collapsible(path):
+    elif what == "close" and context.view.outline.by_path[path].summary is not None:
         context.session.dispatch(CollapseSection(path))
     else:
         context.session.dispatch(ClearAllVisibilityOverrides())

@@ -157,3 +157,32 @@ def test_a_visitor_who_writes_instead_has_not_decided(browser: Browser) -> None:
         assert page.locator(".question").count() == 0
         page.close()
     assert model.requests[-1].messages[-2].text.startswith("Not decided")
+
+
+def test_a_visitor_edits_an_earlier_message_and_the_files_go_back_too(browser: Browser) -> None:
+    from examples.web_chat import application
+
+    lines = [CHANGE[0], "Changed.", "Thanks too.", CHANGE[0], "Changed again."]
+    with serving(application(model := ScriptedAdapter(lines))) as url:
+        page = browser.new_page()
+        page.goto(url)
+        page.fill("input[name=text]", "Order 7 goes to 2 Hill Road.")
+        page.click("text=Send")
+        page.click("text=Approve")
+        page.get_by_text("Changed.").wait_for()
+        page.fill("input[name=text]", "Thank you.")
+        page.click("text=Send")
+        page.get_by_text("Thanks too.").wait_for()
+        page.reload()
+        page.get_by_text("Thanks too.").wait_for()
+        page.locator("#log button").first.click()
+        assert page.input_value("input[name=text]") == "Order 7 goes to 2 Hill Road."
+        page.fill("input[name=text]", "Order 7 goes to 2 Hill Road, please.")
+        page.click("text=Send")
+        page.locator(".question").wait_for()
+        # It differs from the first address again.
+        assert "-to: 1 Mill Lane\n+to: 2 Hill Road" in page.locator(".question pre").inner_text()
+        shown = page.locator("#log .user").all_text_contents()
+        page.close()
+    assert shown == ["Order 7 goes to 2 Hill Road, please."]
+    assert [message.text for message in model.requests[-1].messages if message.by_user] == shown

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.runtime import Message
+from weakincentives.filesystem import InMemoryFilesystem
+from weakincentives.runtime import Message, PendingCall
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -26,7 +27,10 @@ def lines_of_code(source: str) -> int:
     return len({line for token in code for line in range(token.start[0], token.end[0] + 1)})
 
 
-@pytest.mark.parametrize(("name", "most"), [("bank_support", 37), ("triage", 46)])
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("bank_support", 37), ("triage", 46), ("guardrail", 57), ("handoff", 47), ("approval", 41)],
+)
 def test_an_example_has_no_more_lines_than_that_of_the_other_library(name: str, most: int) -> None:
     assert lines_of_code((EXAMPLES / f"{name}.py").read_text(encoding="utf-8")) <= most
 
@@ -67,6 +71,53 @@ def test_triage_stops_what_is_no_homework() -> None:
 
     model = ScriptedAdapter([Check(False, "It is about lunch.")])
     assert ask("What shall I eat?", model) == "I help with homework only. It is about lunch."
+
+
+def test_a_guardrail_refuses_homework_before_the_model_reads_it() -> None:
+    from examples.guardrail import Homework, desk, reply
+
+    script = [Homework("A question.", False), "Sacramento.", Homework("An equation.", True)]
+    model = ScriptedAdapter(script)
+    chat = desk(model)
+    assert reply(chat, "What is the capital of California?") == "Sacramento."
+    assert reply(chat, "Solve 2x + 5 = 11 for me.") == "Sorry, I can't help you with your math homework."
+    assert "2x" not in "".join(message.text for message in chat.messages)
+
+
+def test_a_hand_off_opens_the_section_of_the_language_and_stays_there() -> None:
+    from examples.handoff import desk, reply
+
+    model = ScriptedAdapter([call("read_section", section_key="french"), "Bonjour.", "De rien."])
+    chat = desk(model)
+    assert "".join(reply(chat, "Bonjour !")) == "Bonjour."
+    assert "".join(reply(chat, "Merci.")) == "De rien."
+    said = "".join(message.text for message in model.requests[-1].messages)
+    assert "Speak only French." in said and "Speak only Spanish." not in said
+
+
+@pytest.mark.parametrize("approved", [True, False])
+def test_a_person_decides_about_what_would_change(approved: bool) -> None:
+    from examples.approval import work
+
+    files, shown = InMemoryFilesystem({"notes.txt": "old\n"}), []
+
+    def decide(pending: PendingCall) -> bool:
+        shown.append(pending.text)
+        return approved
+
+    calls = [
+        call("write_file", path="notes.txt", content="new\n"),
+        call("execute_sql", query="DELETE FROM old"),
+        call("read_data", table="t"),
+    ]
+    model = ScriptedAdapter([calls, "Done."])
+    assert work("Clean up.", model, files, decide) == "Done."
+    assert "-old\n+new" in shown[0] and shown[1] == 'execute_sql({"query": "DELETE FROM old"})'
+    assert files.read("notes.txt") == ("new\n" if approved else "old\n")
+    results = {message.name: message.text for message in model.requests[-1].messages if message.role == "tool"}
+    denied = "A person denied this call: No."
+    assert results["read_data"] == "3 rows from t"
+    assert results["execute_sql"] == ("Deleted 42 rows" if approved else denied)
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,10 +11,34 @@ from typing import Any
 
 import pytest
 
-from tests.guarding.cases import CASES, WORDS, Case, check, guard_for, prompt_for
-from weakincentives import Conversation, MarkdownSection, Prompt, ScriptedAdapter, Session, call, run, run_async
-from weakincentives.guards import Ask, Guard, GuardContext, GuardedCall, Outcome, Replace
-from weakincentives.runtime import Completed, MainLoop, PromptResponse
+from tests.guarding.cases import CASES, OUTSIDE, WORDS, Case, Paid, check, guard_for, prompt_for
+from weakincentives import (
+    Answer,
+    Approve,
+    Conversation,
+    Deny,
+    Edit,
+    MarkdownSection,
+    Prompt,
+    ScriptedAdapter,
+    Session,
+    call,
+    delegate,
+    run,
+    run_async,
+)
+from weakincentives.guards import (
+    Ask,
+    Guard,
+    GuardContext,
+    GuardDecided,
+    GuardedCall,
+    GuardRefusedError,
+    Outcome,
+    Replace,
+    Stop,
+)
+from weakincentives.runtime import Completed, MainLoop, Message, PromptResponse, ToolInvoked
 
 Way = Callable[[Prompt[Any], ScriptedAdapter, Session], PromptResponse[Any]]
 
@@ -69,6 +94,12 @@ class Bill:
 
 
 ANSWERED = [case for case in CASES if not isinstance(case.outcome, Ask)]
+DECIDED: list[tuple[Any, tuple[str, ...], str]] = [
+    (Approve(), ("pay 5",), "paid 5"),
+    (Deny("Too much."), (), "A person denied this call: Too much."),
+    (Answer("Later."), (), "Later."),
+    (Edit({"amount": 4}), ("pay 4",), "paid 4"),
+]
 
 
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
@@ -83,6 +114,95 @@ def test_a_guard_decides_in_the_durable_loop(case: Case, is_async: bool, tmp_pat
     )
     with loop:
         check(case, session, lambda: loop.execute(Bill("5"), key="bill"))
+
+
+@pytest.mark.parametrize(("decision", "outside", "result"), DECIDED, ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("levels", [0, 1])
+def test_a_person_whom_a_guard_asks_decides_in_the_durable_loop(
+    decision: Any, outside: tuple[str, ...], result: str, levels: int, tmp_path: Path
+) -> None:
+    pytest.importorskip("dbos", reason="needs the extra [durable]: pip install 'weakincentives[durable]'")
+    from tests.durable.fleet import PATIENCE, until
+    from weakincentives.durable import DurableMainLoop
+
+    case = next(case for case in CASES if isinstance(case.outcome, Ask))
+    OUTSIDE.clear()
+    child = scripted()
+    prompt = prompt_for(guard_for(case, is_async=False))
+    model = child if not levels else ScriptedAdapter([call("child", call_id="c"), "All done."])
+    prompt = prompt if not levels else parent_of(prompt.template, child)
+    with DurableMainLoop("guards", lambda bill: prompt, model, str(tmp_path / "durable.db")) as loop:
+        loop.start()
+        loop.submit(Bill("5"), key="bill")
+        until(lambda: loop.questions("bill"), "the question")
+        (question,) = loop.questions("bill")
+        assert question.text.startswith("Is 5 right?\npay(") and OUTSIDE == []
+        loop.approve("bill", question.call_id, decision)
+        assert loop.result("bill", timeout=PATIENCE).text == ("All done." if levels else "Done.")
+    assert tuple(OUTSIDE) == outside
+    (read,) = [message.text for message in child.requests[-1].messages if message.role == "tool"]
+    assert read.rpartition("\n")[2] == result
+
+
+def parent_of(child: Any, adapter: ScriptedAdapter, *guards: Guard) -> Prompt[Any]:
+    below = delegate(child, name="child", description="Pay.", adapter=adapter)
+    section = MarkdownSection(key="task", title="Task", template="Delegate.", tools=[below])
+    return Prompt(ns="tests", key="parent", sections=[section], guards=guards)
+
+
+def by_durable(prompt: Prompt[Any], model: ScriptedAdapter, session: Session) -> PromptResponse[Any]:
+    pytest.importorskip("dbos", reason="needs the extra [durable]: pip install 'weakincentives[durable]'")
+    from weakincentives.durable import DurableMainLoop
+
+    with tempfile.TemporaryDirectory() as folder:
+        loop = DurableMainLoop(
+            "guards", lambda bill: prompt, model, f"{folder}/durable.db", new_session=lambda bill: session
+        )
+        with loop:
+            return loop.execute(Bill("5"), key="bill")
+
+
+HELD_BY_CHILD = [(case, "child") for case in CASES]
+HELD_BY_PARENT = [(case, "parent") for case in CASES if case.hook in ("before_tool", "after_tool")]
+
+
+@pytest.mark.parametrize("way", [*WAYS, by_durable], ids=lambda way: way.__name__)
+@pytest.mark.parametrize(
+    ("case", "holder"),
+    [*HELD_BY_CHILD, *HELD_BY_PARENT],
+    ids=lambda each: each if isinstance(each, str) else each.id,
+)
+def test_a_guard_decides_about_a_child_however_its_parent_is_run(case: Case, holder: str, way: Way) -> None:
+    asks, stops = isinstance(case.outcome, Ask), isinstance(case.outcome, Stop)
+    if asks and way is by_durable:
+        return  # Tested above: there, nobody gets a response before the person has decided.
+    OUTSIDE.clear()
+    session, child, guard = Session(), scripted(), guard_for(case, is_async=False)
+    guard.tools = ("pay",)
+    template = prompt_for(*([guard] if holder == "child" else [])).template
+    parent = parent_of(template, child, *([guard] if holder == "parent" else []))
+    model = ScriptedAdapter([call("child", call_id="c"), "All done."])
+    try:
+        response = way(parent, model, session)
+    except GuardRefusedError as error:
+        assert (stops, holder, error.message) == (True, "parent", case.text)
+    else:
+        assert not (stops and holder == "parent")
+        asked = [("c/call_1", 'Is 5 right?\npay({"amount": 5})')] if asks else []
+        assert [(each.call_id, each.text) for each in response.pending] == asked
+        assert response.text == ("" if asks else "All done.")
+        results = [message.text for message in session[Message].all() if message.role == "tool"]
+        if case.error:
+            (result,) = results
+            assert result.startswith("'child' failed: Rule ") and result.endswith(case.text)
+        else:
+            assert results == ([] if asks else [case.text])
+    assert tuple(OUTSIDE) == case.outside
+    assert tuple(each.amount for each in session[Paid].all()) == case.paid
+    invoked = [each.text for each in session[ToolInvoked].all() if each.name == "pay"]
+    assert invoked == ([] if case.result is None else [case.result])
+    expected = [] if case.outcome is None else [("Rule", case.hook, type(case.outcome).__name__.lower())]
+    assert [(each.guard, each.hook, each.outcome) for each in session[GuardDecided].all()] == expected
 
 
 def test_a_replay_asks_no_guard_again_and_a_call_that_runs_again_does(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What a front lists in `__all__` can be imported from it (ruff keeps the lists in order)."""
+"""What a front has in `__all__` can be imported from it, and is what type checkers see."""
 
 from __future__ import annotations
 
@@ -18,10 +18,21 @@ FRONTS = sorted(
 )
 
 
+def source(front: str) -> str:
+    return (PACKAGE.parent / Path(*front.split(".")) / "__init__.py").read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize("front", FRONTS)
 def test_every_name_of_a_front_can_be_imported(front: str) -> None:
     module = import_module(front)
     assert [name for name in module.__all__ if not hasattr(module, name)] == []
+
+
+@pytest.mark.parametrize("front", [front for front in FRONTS if "public_names(" in source(front)])
+def test_a_front_has_the_names_that_type_checkers_see(front: str) -> None:
+    imports = [node for node in ast.walk(ast.parse(source(front))) if isinstance(node, ast.ImportFrom)]
+    seen = [alias.asname for node in imports for alias in node.names if alias.asname == alias.name]
+    assert sorted(filter(None, seen)) == import_module(front).__all__
 
 
 @pytest.mark.parametrize("front", FRONTS)

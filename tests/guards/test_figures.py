@@ -39,8 +39,19 @@ QUOTED = {
             f"`{name}()`": [f"{name}: sent", f"{name}: uncached"]
             for name in ("OpenOrRead", "OpenToFiles", "OpenAndHalt")
         },
+        **{
+            f"{line}, {model}": [f"ReadSections, {row}: sent", f"ReadSections, {row}: uncached"]
+            for line, model, row in (
+                ("`append`", "gpt-5.6", "append"),
+                ("`tool_search=True`", "gpt-5.6", "tool_search with namespaces"),
+                ("`tool_addition`", "claude-opus-5", "tool_addition, claude-opus-5"),
+                ("`append`", "claude-sonnet-5", "append, claude-sonnet-5"),
+                ("`tool_reference`", "claude-sonnet-5", "tool_reference, claude-sonnet-5"),
+                ("`tool_search=True`", "claude-sonnet-5", "tool_search, claude-sonnet-5"),
+            )
+        },
     },
-    "docs/durable-agents.md": {"recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"]},
+    "docs/sizing.md": {"recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"]},
 }
 
 

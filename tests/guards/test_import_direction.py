@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -15,7 +16,7 @@ TESTS = SOURCE.parent / "tests"
 
 GROUND = frozenset(
     {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_loops"}
-    | {"_threads"}
+    | {"_steps", "_threads"}
 )
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
@@ -33,6 +34,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "content": GROUND,
     "_frozen": GROUND,
     "_generics": GROUND,
+    "_steps": GROUND,
     "_threads": GROUND,
     "redaction": GROUND,
     "serde": GROUND | DATA,
@@ -51,12 +53,13 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "adapters.claude_agent_sdk": LOOP | {"tools", "adapters", "telemetry", "mcp"},
     "telemetry": LOOP,
     "durable": LOOP | {"telemetry"},
-    "mcp": LOOP | {"telemetry"},
+    "mcp": LOOP | {"skills", "telemetry"},
     "contrib": OUTER | FRONT,
     "ui": OUTER | FRONT,
-    "viewer": OUTER | FRONT | {"contrib"},
-    "cli": OUTER | FRONT | {"contrib", "viewer"},
-    "demo": OUTER | FRONT | {"contrib", "cli"},
+    "evals": OUTER | FRONT,
+    "viewer": OUTER | FRONT | {"contrib", "evals"},
+    "cli": OUTER | FRONT | {"contrib", "evals", "viewer"},
+    "demo": OUTER | FRONT | {"contrib", "cli", "evals"},
 }
 
 COMPANIONS = (
@@ -66,6 +69,7 @@ COMPANIONS = (
     "durable",
     "mcp",
     "ui",
+    "evals",
     "demo",
     *(name for name in MAY_IMPORT if "." in name),
 )
@@ -163,5 +167,5 @@ def is_front(module: str) -> bool:
     """True for packages, modules that are part of none, seams, and a module that its package has a name for."""
     package, _, name = module.rpartition(".")
     path = modules()[module]
-    listed = package.count(".") and f'"{name}"' in modules()[package].read_text(encoding="utf-8")
+    listed = package.count(".") and re.search(rf'"{name}"|\b{name} as {name}\b', modules()[package].read_text("utf-8"))
     return path.name == "__init__.py" or package == "weakincentives" or module in SEAMS or bool(listed)

@@ -89,6 +89,15 @@ def test_the_reference_has_every_documented_name_of_a_package(pages: dict[Path, 
     assert [name for name in made if f"weakincentives.{front}.{name}" not in anchors] == []
 
 
+def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
+    def shown(page: str) -> str:
+        return re.sub(r"<[^>]+>", "", (site / "api" / page).read_text(encoding="utf-8"))
+
+    assert "max_turns: int | None" in shown("limits.html")
+    assert "default_params: ParamsT_co | None" in shown("prompt.html")
+    assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
+
+
 def test_the_search_finds_a_page_from_a_folder_on_disk(site: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or pytest.skip("there is no chromium")

@@ -13,7 +13,6 @@ from tests.disclosure.trees import build, line, poke, steps, trees
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.limits import Budget
 from weakincentives.prompt import (
     CollapseSection,
     MarkdownSection,
@@ -30,7 +29,7 @@ from weakincentives.prompt import (
     WorkspaceSection,
     tool,
 )
-from weakincentives.runtime import MainLoop, ModelRequest, RunHistory, run_history
+from weakincentives.runtime import Compacted, Compaction, MainLoop, ModelRequest, RunHistory, run_history
 from weakincentives.runtime.spi import HistoryBuilder, RunState
 from weakincentives.session import Session
 
@@ -143,11 +142,11 @@ def test_a_run_resumed_from_a_snapshot_has_what_the_snapshot_had() -> None:
     assert shown(watch.history.turns[-1].state)["orders"] is SUMMARY
 
 
-def played(*script: Any, session: Session | None = None, budget: Budget | None = None, **options: Any) -> RunHistory:
+def played(*script: Any, session: Session | None = None, **options: Any) -> RunHistory:
     session = session or Session()
-    template = desk(allow_collapse=True, **options.pop("template", {}))
+    template, compaction = desk(allow_collapse=True, **options.pop("template", {})), options.pop("compaction", None)
     adapter = ScriptedAdapter([*script, "done"], **options)
-    MainLoop(budget=budget).execute(Prompt(template), session=session, adapter=adapter)
+    MainLoop().execute(Prompt(template), session=session, adapter=adapter, compaction=compaction)
     return run_history(session)
 
 
@@ -212,12 +211,15 @@ def test_a_restart_is_told_with_the_request_that_needed_it() -> None:
     )
 
 
-def test_a_section_that_the_budget_closed_says_why() -> None:
+def test_a_conversation_that_was_shortened_says_why_a_section_was_closed() -> None:
     session = Session()
     watch = Watch(session)
-    played(READ_ORDERS, call("lookup"), session=session, budget=Budget(max_context_tokens=1))
+    script = [READ_ORDERS, READ_DOCS, READ_DOCS, call("read_section", section_key="nope")]
+    played(*script, session=session, compaction=Compaction(window=200, keep=1, by=lambda messages: ""))
     (closed,) = [step for step in watch.history.steps if step.kind == "collapsed"]
-    assert (closed.sections, closed.reason) == (("orders",), "context is over 1 tokens")
+    assert (closed.sections, closed.reason) == (("orders",), "the conversation was shortened")
+    compacted, *_ = [step for step in watch.history.steps if step.kind == "compacted"]
+    assert compacted.reason.startswith("from ") and compacted.route == session[Compacted].all()[0].by
     assert [section.reason for section in watch.history.turns[-1].state.sections][2] == closed.reason
 
 

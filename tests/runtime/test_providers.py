@@ -109,7 +109,7 @@ def test_an_adapter_of_the_library_keeps_its_name(tmp_path: Path) -> None:
 
 
 def test_the_routes_that_keep_the_prompt_cache_come_from_the_specs() -> None:
-    assert cache_safe_routes() == {"additional_tools", "tool_addition", "tool_search"}
+    assert cache_safe_routes() == {"additional_tools", "tool_addition", "tool_reference", "tool_search"}
 
 
 def test_reading_the_specs_loads_tables_of_models_and_no_adapter() -> None:

@@ -123,11 +123,11 @@ def test_a_budget_allows_fewer_turns_or_more(entry: str, form: str, turns: int |
 
 @every_entry
 def test_a_budget_in_money_knows_the_prices_of_known_models(entry: str, form: str) -> None:
-    """A thousand tokens of gpt-5 are $0.00125, and ten thousand written ones $0.1."""
-    model = Obedient("gpt-5", TokenUsage(1_000, 10_000))
-    with pytest.raises(BudgetExceededError, match=r"max_cost=0\.25, spent 0\.30375") as caught:
+    """A thousand tokens of gpt-6-sol are $0.002, and ten thousand written ones $0.1."""
+    model = Obedient("gpt-6-sol", TokenUsage(1_000, 10_000))
+    with pytest.raises(BudgetExceededError, match=r"max_cost=0\.25, spent 0\.306") as caught:
         begin(entry, form, model, budget=Budget(max_cost=0.25))
-    assert (len(model.requests), Prices(1.25, 10.0).cost(caught.value.usage)) == (3, pytest.approx(0.30375))
+    assert (len(model.requests), Prices(2.0, 10.0).cost(caught.value.usage)) == (3, pytest.approx(0.306))
 
 
 @every_entry
@@ -139,7 +139,7 @@ def test_a_budget_in_money_for_an_unknown_model_is_refused_before_it_is_called(e
 
 
 def test_own_prices_come_before_the_table() -> None:
-    model = Obedient("gpt-5", TokenUsage(1_000_000))
+    model = Obedient("gpt-6-sol", TokenUsage(1_000_000))
     with pytest.raises(BudgetExceededError, match="spent 6"):
         begin("run", "sync", model, budget=Budget(max_cost=5, prices=Prices(2, 0)))
 
@@ -227,7 +227,7 @@ def exchanges(chat: Conversation[Any], form: str, n: int) -> None:
             asyncio.run(streamed(chat.stream_async, ("More.",), {}))
 
 
-def answering(model: str = "gpt-5") -> ScriptedAdapter:
+def answering(model: str = "gpt-6-sol") -> ScriptedAdapter:
     return ScriptedAdapter(lambda request: ModelReply(text="Yes.", usage=TokenUsage(1_000, 10_000)), model=model)
 
 

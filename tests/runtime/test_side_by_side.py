@@ -27,6 +27,7 @@ from weakincentives import (
 from weakincentives.errors import BudgetExceededError, ToolValidationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import OpenSectionsResult, SectionVisibility
+from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import Message, ToolInvoked
 
 RAN: Counter[str] = Counter()
@@ -58,6 +59,9 @@ def meet(name: str, context: ToolContext) -> str:
     "Write, at the same time as others."
     TOGETHER.wait(20)
     context.session.dispatch(Noted(name))
+    if (files := context.filesystem) is not None:
+        files.write(f"{name}.txt", str([*files.glob("**")]))
+        TOGETHER.wait(20)
     return f"met {name}"
 
 
@@ -70,7 +74,9 @@ def add(name: str, context: ToolContext, fails: bool = False) -> str:
     "Change the total and a file that others change too."
     RAN[name] += 1
     context.session.dispatch(Added(name))
-    if (files := context.resources.get_optional(Filesystem)) is not None:
+    desk = context.resources.get_optional(Desk)
+    files = context.resources.get_optional(Filesystem) if desk is None else desk.files
+    if files is not None:
         files.write("log.txt", f"{files.read('log.txt')}{name}\n")
     if fails:
         raise ToolValidationError("broken")
@@ -81,6 +87,8 @@ def add(name: str, context: ToolContext, fails: bool = False) -> str:
 def own(name: str, context: ToolContext) -> str:
     "Change something of its own."
     context.session.dispatch(Noted(name))
+    if (files := context.filesystem) is not None:
+        files.write(f"{name}.txt", f"{files.exists(f'{name}.txt')}\n", mode="append")
     return f"own {name}"
 
 
@@ -98,10 +106,19 @@ def look() -> str:
     return "seen"
 
 
-def prompt(files: Any = None) -> Prompt[None]:
+@dataclass(frozen=True)
+class Desk:
+    """Has the files from elsewhere, so that a tool changes them past its branch."""
+
+    files: Any
+
+
+def prompt(files: Any = None, desk: Desk | None = None) -> Prompt[None]:
     section = MarkdownSection(key="t", title="T", template="Go.", tools=[meet, add, own, end, look])
     made: Prompt[None] = Prompt(ns="tests", key="beside", sections=[section])
-    return made if files is None else made.bind(resources={Filesystem: files})
+    if files is not None:
+        made = made.bind(resources={Filesystem: files})
+    return made if desk is None else made.bind(resources={Desk: desk})
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +126,10 @@ def _clean() -> None:
     RAN.clear()
     UNDONE.clear()
     TOGETHER.reset()
+
+
+def contents(files: InMemoryFilesystem | None) -> dict[str, str]:
+    return {} if files is None else {path: files.read(path) for path in files.glob("**")}
 
 
 def finished(asked: Prompt[Any], session: Session, script: list[Any], way: str) -> list[str]:
@@ -121,26 +142,74 @@ def finished(asked: Prompt[Any], session: Session, script: list[Any], way: str) 
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-def test_calls_overlap_and_keep_their_order(way: str) -> None:
-    session = Session()
+@pytest.mark.parametrize("has_files", [False, True], ids=["", "files"])
+def test_calls_overlap_and_keep_their_order(way: str, has_files: bool) -> None:
+    session, files = Session(), InMemoryFilesystem() if has_files else None
     calls = [call("meet", name="a"), call("meet", name="b"), call("meet", name="c"), call("look")]
-    assert finished(prompt(), session, [calls], way) == ["met a", "met b", "met c", "seen"]
-    assert sorted(event.name for event in session[Noted].all()) == ["a", "b", "c"]
+    assert finished(prompt(files), session, [calls], way) == ["met a", "met b", "met c", "seen"]
+    assert [event.name for event in session[Noted].all()] == ["a", "b", "c"]
+    assert contents(files) == ({} if files is None else {f"{name}.txt": "[]" for name in "abc"})
+
+
+@dataclass
+class Counted:
+    """A resource with snapshots."""
+
+    count: int = 0
+
+    def snapshot(self) -> int:
+        return self.count
+
+    def restore(self, count: int) -> None:
+        self.count = count
+
+
+class Branched(Counted):
+    def branch(self) -> Branched:
+        return Branched(self.count)
+
+
+@tool(concurrent=True)
+def count(context: ToolContext, number: int) -> str:
+    "Count in a resource, which fails for a 0."
+    counted = context.resources.get(Counted)
+    counted.count += number
+    if not number:
+        raise ToolValidationError("nothing")
+    return f"{counted.count}"
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("kind", [Counted, Branched])
+@pytest.mark.parametrize("lazy", [False, True], ids=["", "lazy"])
+def test_resources_with_snapshots_count_each_call_once(way: str, kind: type[Counted], lazy: bool) -> None:
+    made: list[Counted] = []
+
+    def create(resources: Any) -> Counted:
+        made.append(kind())
+        return made[-1]
+
+    registry = ResourceRegistry.of(Binding(Counted, create) if lazy else Binding.instance(Counted, create(None)))
+    section = MarkdownSection(key="t", title="T", template="Go.", tools=[count])
+    asked: Prompt[None] = Prompt(ns="tests", key="counts", sections=[section]).bind(resources=registry)
+    calls = [call("count", number=number) for number in (1, 0, 2, 3)]
+    assert finished(asked, Session(), [calls], way) == ["1", "nothing", "3", "6"]
+    assert made[-1].count == 6
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
 @pytest.mark.parametrize("files", [None, InMemoryFilesystem()], ids=["", "files"])
-def test_the_later_of_two_that_change_the_same_runs_again_alone(way: str, files: Any) -> None:
+@pytest.mark.parametrize("direct", [False, True], ids=["", "direct"])
+def test_the_later_of_two_that_change_the_same_runs_again_alone(way: str, files: Any, direct: bool) -> None:
     session = Session()
     if files is not None:
         files.write("log.txt", "")
     calls = [call("add", name=name) for name in "abcd"]
-    results = finished(prompt(files), session, [calls], way)
+    results = finished(prompt(files, desk=Desk(files) if direct else None), session, [calls], way)
     assert results == [f"added {name}, now {number}" for number, name in enumerate("abcd", 1)]
     assert session[Total].latest() == Total(4)
     if files is not None:
         assert files.read("log.txt") == "a\nb\nc\nd\n"
-        assert dict.fromkeys("abcd", 1) == RAN, "calls that may change files overlapped"
     assert [event.name for event in session[Added].all()] == list("abcd")
     assert {name: RAN[name] - UNDONE[name] for name in "abcd"} == dict.fromkeys("abcd", 1)
     assert len(session[ToolInvoked].all()) == 4
@@ -157,8 +226,8 @@ groups = st.lists(
 
 
 @settings(max_examples=60)
-@given(st.lists(groups, min_size=1, max_size=3), st.sampled_from(["sync", "async"]))
-def test_the_end_is_that_of_the_same_calls_one_after_the_other(turns: list[Any], way: str) -> None:
+@given(st.lists(groups, min_size=1, max_size=3), st.sampled_from(["sync", "async"]), st.sampled_from([None, "memory"]))
+def test_the_end_is_that_of_the_same_calls_one_after_the_other(turns: list[Any], way: str, kind: str | None) -> None:
     def script(turn: Any) -> list[Any]:
         keys = ("name", "fails")
         return [call(name, **dict(zip(keys, given, strict=False))) for name, *given in turn]
@@ -170,12 +239,13 @@ def test_the_end_is_that_of_the_same_calls_one_after_the_other(turns: list[Any],
         for each in (add, own):
             each.concurrent = concurrent
         session = Session()
+        files = None if kind is None else InMemoryFilesystem({"log.txt": "", "old.txt": "x"})
         try:
-            results = finished(prompt(), session, [script(turn) for turn in turns], way)
+            results = finished(prompt(files), session, [script(turn) for turn in turns], way)
         finally:
             add.concurrent = own.concurrent = True
         outside = {name: RAN[name] - UNDONE[name] for name in RAN}
-        state = session[Total].latest() or Total(), session[Added].all(), session[Noted].all()
+        state = session[Total].latest() or Total(), session[Added].all(), session[Noted].all(), contents(files)
         ends.append((results, state, outside))
     assert ends[0] == ends[1]
 

@@ -383,3 +383,12 @@ def test_a_turn_is_resumed_elsewhere_with_the_visibilities_passed_to_it() -> Non
     adapter = ScriptedAdapter([call("lookup"), "In Lyon."])
     assert adapter.resume(Prompt(chat.prompt.template), session=restored(chat)).text == "In Lyon."
     assert "lookup" not in adapter.requests[-1].revoked
+
+
+def test_a_section_that_closes_and_changes_at_once_is_told_with_its_new_text_at_once() -> None:
+    chat = chat_with(TASK, customer(summary="A customer.", visibility=lambda params: SUMMARY if params.vip else FULL))
+    for given in (Customer("Ann"), Customer("Bob", vip=True), Customer("Bob", vip=True), Customer("Bob")):
+        chat.bind(given)
+        chat.send("Hello.")
+    told_bob, applies = f"{CHANGED}## Customer\n\nServe Bob.", f"{APPLIES}## Customer\n\nServe Bob."
+    assert told(chat) == ["Hello.", told_bob, "Hello.", "Hello.", applies, "Hello."]

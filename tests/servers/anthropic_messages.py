@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from tests.servers.loopback import Answer, Loopback, Received, event
-from tests.servers.rules import counting_problem, messages_problem, sign
+from tests.servers.loopback import Answer, Loopback, Received, Script, event
+from tests.servers.rules import Compactions, counting_problem, messages_problem, sign, unseen_call
 from tests.servers.turn import Turn, words
 
 _STOPS = {"length": "max_tokens", "refusal": "refusal", "content_filter": "refusal", "pause": "pause_turn"}
@@ -15,17 +15,46 @@ _STOPS = {"length": "max_tokens", "refusal": "refusal", "content_filter": "refus
 class MessagesServer(Loopback):
     """Answers `POST /v1/messages` and its counting of tokens; refuses what the vendor refuses."""
 
+    def __init__(self, script: Script = (), **options: Any) -> None:
+        super().__init__(script, **options)
+        self.compactions = Compactions()
+
     def render(self, turn: Turn, received: Received) -> Answer:
         if "count_tokens" in received.target:
             refusal = counting_problem(received.target, received.json)
             body = refusal or {"input_tokens": turn.input_tokens}
             return Answer(400 if refusal else 200, json.dumps(body).encode())
-        if refusal := messages_problem(received.json):
-            return Answer(400, json.dumps(refusal).encode())
-        message = self._message(turn, len(self.requests), received.json)
+        betas = received.headers.get("anthropic-beta", "")
+        refusal = self.compactions.problem(received.json, betas) or messages_problem(received.json, self.compactions)
+        if self.window is not None and self.size(received) > self.window:
+            problem = f"prompt is too long: {self.size(received)} tokens > {self.window} maximum"
+            refusal = {"type": "error", "error": {"type": "invalid_request_error", "message": problem}}
+        if refusal:
+            return self.refuse(refusal)
+        if "compaction" in received.json:
+            return Answer(body=json.dumps(self._compaction(turn, received, betas)).encode())
+        whole = self.compactions.whole(received.json)
+        if name := unseen_call(whole, [call.name for call in turn.calls], turn.items):
+            error = {"type": "error", "error": {"message": f"the script calls '{name}', which the model cannot see"}}
+            return Answer(400, json.dumps(error).encode())
+        message = self._message(turn, len(self.requests), whole)
         if not received.json.get("stream"):
             return Answer(body=json.dumps(message).encode(), delay=turn.delay, cut=turn.cut_after is not None)
         return Answer(events=tuple(_events(message)), delay=turn.delay, cut_after=turn.cut_after)
+
+    def _compaction(self, turn: Turn, received: Received, betas: str) -> dict[str, Any]:
+        """A summary in place of an answer, with its costs beside the usual ones."""
+        spent = {"type": "compaction", "input_tokens": self.size(received), "output_tokens": turn.output_tokens}
+        empty = turn.stop == "empty"
+        return {
+            "id": f"msg_{len(self.requests)}",
+            "type": "message",
+            "role": "assistant",
+            "model": "claude-opus-5",
+            "content": [] if empty else [self.compactions.make(turn.text, received.json, betas)],
+            "stop_reason": "max_tokens" if empty else "compaction",
+            "usage": {"input_tokens": 0, "output_tokens": 0, "iterations": [spent]},
+        }
 
     def _message(self, turn: Turn, number: int, asked: dict[str, Any]) -> dict[str, Any]:
         content: list[Any] = list(turn.items)

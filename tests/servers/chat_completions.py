@@ -16,8 +16,14 @@ class ChatServer(Loopback):
     """Answers `POST /chat/completions`; the items of a turn are the annotations of its text."""
 
     def render(self, turn: Turn, received: Received) -> Answer:
-        if refusal := chat_problem(received.json):
-            return Answer(400, json.dumps(refusal).encode())
+        refusal = chat_problem(received.json)
+        if self.window is not None and self.size(received) > self.window:
+            problem = f"This model's maximum context length is {self.window} tokens. Please reduce the messages."
+            refusal = {
+                "error": {"message": problem, "type": "invalid_request_error", "code": "context_length_exceeded"}
+            }
+        if refusal:
+            return self.refuse(refusal)
         number = len(self.requests)
         usage = {
             "prompt_tokens": turn.input_tokens,

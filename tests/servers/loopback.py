@@ -65,8 +65,10 @@ Script = Iterable[Step] | Callable[[Received], Step]
 class Loopback:
     """Serves a script. Subclasses render a `Turn` in their vendor's format."""
 
-    def __init__(self, script: Script = (), *, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(self, script: Script = (), *, tls: ssl.SSLContext | None = None, window: int | None = None) -> None:
         self.requests: list[Received] = []
+        self.refused = 0
+        self.window = window
         self.connections = 0
         self._script = script if callable(script) else iter(tuple(script))
         self._tls = tls
@@ -76,6 +78,15 @@ class Loopback:
 
     def render(self, turn: Turn, received: Received) -> Answer:
         raise NotImplementedError
+
+    def refuse(self, problem: Mapping[str, Any]) -> Answer:
+        """A refusal, as the vendor words it."""
+        self.refused += 1
+        return Answer(400, json.dumps(problem).encode())
+
+    def size(self, received: Received) -> int:
+        """The tokens of a request, roughly."""
+        return len(received.body) // 4
 
     def answer(self, received: Received) -> Answer:
         self.requests.append(received)

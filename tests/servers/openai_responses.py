@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from tests.servers.loopback import Answer, Loopback, Received, Script, event
-from tests.servers.rules import CIPHER, counting_problem, responses_problem
-from tests.servers.turn import Turn, words
+from tests.servers.rules import CIPHER, compact_problem, counting_problem, namespaces_of, responses_problem
+from tests.servers.turn import Call, Turn, words
 
 
 class ResponsesServer(Loopback):
@@ -17,16 +17,26 @@ class ResponsesServer(Loopback):
     def __init__(self, script: Script = (), **options: Any) -> None:
         super().__init__(script, **options)
         self._issued: dict[str, str] = {}
+        self.compactions: list[dict[str, Any]] = []
 
     def render(self, turn: Turn, received: Received) -> Answer:
         if "input_tokens" in received.target:
             refusal = counting_problem(received.target, received.json)
             body = refusal or {"object": "response.input_tokens", "input_tokens": turn.input_tokens}
             return Answer(400 if refusal else 200, json.dumps(body).encode())
-        if refusal := responses_problem(received.json, self._issued):
-            return Answer(400, json.dumps(refusal).encode())
+        refusal = responses_problem(received.json, self._issued, self.compactions)
+        if received.target.endswith("/compact"):
+            refusal = compact_problem(received.json) or refusal
+        if self.window is not None and self.size(received) > self.window:
+            problem = "Your input exceeds the context window of this model. Please adjust your input and try again."
+            refusal = {"error": {"message": problem, "type": "invalid_request_error", "param": "input"}}
+            refusal["error"]["code"] = "context_length_exceeded"
+        if refusal:
+            return self.refuse(refusal)
+        if received.target.endswith("/compact"):
+            return Answer(body=json.dumps(self._compaction(turn, received)).encode())
         number = len(self.requests)
-        response = self._response(turn, number)
+        response = self._response(turn, number, received.json)
         if not received.json.get("stream"):
             return Answer(body=json.dumps(response).encode(), delay=turn.delay, cut=turn.cut_after is not None)
         events = [event("response.created", {"type": "response.created", "response": {**response, "output": []}})]
@@ -46,7 +56,21 @@ class ResponsesServer(Loopback):
         events.append(event(closing, {"type": closing, "response": response}))
         return Answer(events=tuple(events), delay=turn.delay, cut_after=turn.cut_after)
 
-    def _response(self, turn: Turn, number: int) -> dict[str, Any]:
+    def _compaction(self, turn: Turn, received: Received) -> dict[str, Any]:
+        """The window after a compaction: the user's last messages, and an item that only the vendor can read."""
+        number = len(self.requests)
+        said = [item for item in received.json["input"] if item.get("role") == "user"][-2:]
+        texts = [item["content"] if isinstance(item["content"], str) else item["content"][0]["text"] for item in said]
+        kept = [
+            {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]} for text in texts
+        ]
+        item = {"type": "compaction", "id": f"cmp_{number}", "encrypted_content": f"compacted:{id(self)}:{number}"}
+        output = [*kept, item] if turn.stop != "empty" else kept
+        self.compactions.append(item)
+        usage = {"input_tokens": self.size(received), "output_tokens": 60, "total_tokens": self.size(received) + 60}
+        return {"id": f"cmp_{number}", "object": "response.compaction", "output": output, "usage": usage}
+
+    def _response(self, turn: Turn, number: int, asked: Mapping[str, Any]) -> dict[str, Any]:
         output: list[Any] = list(turn.items)
         if turn.reasoning:
             cipher, summary = f"{CIPHER}{id(self)}:{number}", [{"type": "summary_text", "text": turn.reasoning}]
@@ -66,13 +90,18 @@ class ResponsesServer(Loopback):
                     "content": [part],
                 }
             )
+        spaces, searches = namespaces_of(asked), any(tool.get("execution") for tool in asked.get("tools", ()))
         for index, call in enumerate(turn.calls):
+            if call.name == "search_sections" and searches:
+                output.append(_search(call, number, index))
+                continue
             output.append(
                 {
                     "type": "function_call",
                     "id": f"fc_{number}_{index}",
                     "call_id": call.id or f"call_{number}_{index}",
                     "name": call.name,
+                    **({"namespace": spaces[call.name]} if call.name in spaces else {}),
                     "arguments": call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments),
                     "status": "completed",
                 }
@@ -98,6 +127,18 @@ class ResponsesServer(Loopback):
                 "total_tokens": turn.input_tokens + turn.output_tokens,
             },
         }
+
+
+def _search(call: Call, number: int, index: int) -> dict[str, Any]:
+    """A search that the client is to execute."""
+    return {
+        "type": "tool_search_call",
+        "id": f"tsc_{number}_{index}",
+        "call_id": call.id or f"call_{number}_{index}",
+        "execution": "client",
+        "status": "completed",
+        "arguments": json.loads(call.arguments) if isinstance(call.arguments, str) else call.arguments,
+    }
 
 
 def _told(item: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:

@@ -10,7 +10,7 @@ from weakincentives.runtime.spi import known_prices, prices_for
     ("name", "known"),
     [
         ("gpt-5.6", "gpt-5.6"),
-        ("openai/gpt-5-mini", "gpt-5-mini"),
+        ("openai/gpt-5.4-mini", "gpt-5.4-mini"),
         ("gpt-5.4-2026-03-05", "gpt-5.4"),
         ("anthropic/claude-haiku-4-5-20251001", "claude-haiku-4-5"),
         ("claude-opus-5@20260724", "claude-opus-5"),
@@ -28,5 +28,5 @@ def test_a_model_that_only_resembles_another_has_no_price(name: str) -> None:
 
 def test_own_prices_win() -> None:
     own = Prices(1.0, 2.0)
-    assert prices_for("gpt-5", {"gpt-5": own}) == own
+    assert prices_for("gpt-5.2", {"gpt-5.2": own}) == own
     assert prices_for("my-model", {"my-model": own}) == own

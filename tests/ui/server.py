@@ -18,7 +18,7 @@ from starlette.routing import Route
 
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.runtime import Channel, ModelReply, ModelRequest, TextDelta
-from weakincentives.ui import Threads, ag_ui, vercel_ai
+from weakincentives.ui import DurableThreads, Threads, ag_ui, vercel_ai
 
 
 @contextmanager
@@ -44,7 +44,7 @@ class Page:
     Cancelling the task that waits for an answer is a connection that breaks; `gone` is one that is closed.
     """
 
-    def __init__(self, threads: Threads, path: str = "vercel") -> None:
+    def __init__(self, threads: Threads | DurableThreads, path: str = "vercel") -> None:
         self._app = application(threads)
         self._path = path
         self.gone = asyncio.Event()
@@ -134,11 +134,12 @@ def said(body: str) -> str:
     return "".join(chunk["delta"] for chunk in chunks(body) if chunk["type"] in texts)
 
 
-def application(threads: Threads, **options: Any) -> Starlette:
+def application(threads: Threads | DurableThreads, **options: Any) -> Starlette:
     return Starlette(
         routes=[
-            Route("/vercel", vercel_ai(threads), methods=["GET", "POST"]),
-            Route("/ag-ui", ag_ui(threads), methods=["GET", "POST"]),
+            Route("/vercel", vercel_ai(threads), methods=["GET", "POST", "DELETE"]),
+            Route("/vercel/{id}/stream", vercel_ai(threads)),
+            Route("/ag-ui", ag_ui(threads), methods=["GET", "POST", "DELETE"]),
         ],
         **options,
     )

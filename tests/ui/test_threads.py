@@ -18,7 +18,16 @@ from tests.ui.server import Page, Talkative, application, asked, chunks, post, s
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.guards import Guard, Outcome, Refuse
 from weakincentives.limits import Deadline
-from weakincentives.prompt import Prompt, PromptTemplate, TextSection, Tool, ToolContext, ToolResult, tool
+from weakincentives.prompt import (
+    Prompt,
+    PromptTemplate,
+    TextSection,
+    Tool,
+    ToolContext,
+    ToolResult,
+    WorkspaceSection,
+    tool,
+)
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import Conversation, Message, ModelRequest
 from weakincentives.session import Session, Snapshot
@@ -37,6 +46,18 @@ def scripted(*lines: Any, **options: Any) -> Threads:
 
 def one(chat: Conversation[Any], **options: Any) -> Page:
     return Page(Threads(lambda thread, request: chat, **options))
+
+
+def writing() -> PromptTemplate[Any]:
+    @tool
+    def write_file(path: str, content: str, context: ToolContext) -> str:
+        "Write a file."
+        assert context.filesystem is not None
+        context.filesystem.write(path, content)
+        return "Written."
+
+    sections = [WorkspaceSection(), TextSection(key="a", title="A", text="Go.", tools=[write_file])]
+    return PromptTemplate(ns="ui", key="a", sections=sections)
 
 
 def spoken(chat: Conversation[Any]) -> list[str]:
@@ -787,20 +808,22 @@ def error(status: int, text: str) -> tuple[int, str]:
     return status, json.dumps({"error": text}, separators=(",", ":"))
 
 
-EDITED = error(409, "An earlier message cannot be edited; send a new one.")
+EDITED = error(409, "The message that was edited is not known here; reload the page to see the conversation.")
+NO_WAY_BACK = error(409, "The conversation cannot go back to that message; send a new one.")
+EFFECTS = error(
+    409, "Later steps had effects that are not taken back, so the conversation cannot go back; send a new message."
+)
 RECEIVED = error(409, "This message has already been received.")
 BEHIND = error(409, "The conversation has gone on elsewhere; reload the page to see it.")
 
 
 @PATHS
-async def test_an_edited_message_is_refused_by_name_and_a_repeated_one_is_not_sent_twice(path: str) -> None:
+async def test_a_repeated_message_is_not_sent_twice_and_an_unknown_one_cannot_be_edited(path: str) -> None:
     chat = chatting("One.", "Two.", "Three.")
     page = one(chat)
     page._path = path
     await page.send("First?", key="a")
     await page.send("Second?", key="b", earlier=["a"])
-    assert await page.send("Other?", key="a") == EDITED
-    assert await page.send("Other?", key="b", earlier=["a"]) == EDITED
     assert await page.send("First?", key="a") == RECEIVED
     assert await page.send("Second?", key="b", earlier=["a"]) == RECEIVED
     assert await page.send("New?", key="c", earlier=["a"]) == BEHIND
@@ -808,6 +831,74 @@ async def test_an_edited_message_is_refused_by_name_and_a_repeated_one_is_not_se
         assert await page.send("Other?", key="x", messageId="x") == EDITED
     assert await page.hear("Third?", key="d", earlier=["a", "b", "never received"]) == "Three."
     assert spoken(chat) == ["First?", "One.", "Second?", "Two.", "Third?", "Three."]
+
+
+@PATHS
+@pytest.mark.parametrize("edited", ["a", "b"])
+async def test_an_edited_message_takes_the_conversation_back(path: str, edited: str) -> None:
+    chat = chatting("One.", "Two.", "Other.", "Last.")
+    page = one(chat)
+    page._path = path
+    await page.send("First?", key="a")
+    await page.send("Second?", key="b", earlier=["a"])
+    assert await page.hear("Other?", key=edited, earlier=["a"] if edited == "b" else []) == "Other."
+    assert await page.hear("Last?", key="c", earlier=["a", "b"][: 1 + (edited == "b")]) == "Last."
+    kept = ["First?", "One."] if edited == "b" else []
+    assert spoken(chat) == [*kept, "Other?", "Other.", "Last?", "Last."]
+
+
+@PATHS
+async def test_a_page_goes_back_over_effects_outside_only_if_the_application_allows_it(path: str) -> None:
+    sent: list[str] = []
+
+    def unsend(params: Any, *, context: ToolContext) -> None:
+        sent.append("not sent")
+
+    @tool(compensate=unsend)
+    def send_mail() -> str:
+        "Send a mail."
+        sent.append("sent")
+        return "Sent."
+
+    def made(**options: Any) -> tuple[Page, Conversation[Any]]:
+        section = TextSection(key="a", title="A", text="Go.", tools=[send_mail])
+        template = PromptTemplate(ns="ui", key="a", sections=[section])
+        chat = chatting("One.", call("send_mail"), "Two.", "Other.", "Last.", template=template)
+        return Page(Threads(lambda thread, request: chat, **options), path), chat
+
+    for over_effects in (False, True):
+        page, chat = made(over_effects=over_effects)
+        await page.send("First?", key="a")
+        await page.send("Mail it.", key="b", earlier=["a"])
+        status, _ = edited = await page.send("Other?", key="a")
+        assert (status, edited == EFFECTS) == ((200, False) if over_effects else (409, True))
+        kept = ["Other?", "Other."] if over_effects else ["First?", "One.", "Mail it.", "", "Two."]
+        assert spoken(chat) == kept
+    assert sent == ["sent", "sent"]
+
+
+async def test_going_back_is_saved_before_the_message_is_answered() -> None:
+    saved: list[list[str]] = []
+
+    def save(thread: str, chat: Conversation[Any], version: Any) -> int:
+        saved.append(spoken(chat))
+        return len(saved)
+
+    page = one(chatting("One.", "Other."), save=save)
+    await page.send("First?", key="a")
+    await page.send("Other?", key="a")
+    assert saved == [["First?", "One."], [], ["Other?", "Other."]]
+
+
+@PATHS
+async def test_files_go_back_with_an_edited_message(path: str) -> None:
+    chat = chatting(call("write_file", path="a.txt", content="1"), "One.", "Other.", template=writing())
+    page = one(chat)
+    page._path = path
+    await page.send("Write.", key="a")
+    assert chat.session.workspace.read("a.txt") == "1"
+    assert await page.hear("Do nothing.", key="a") == "Other."
+    assert not chat.session.workspace.exists("a.txt")
 
 
 @PATHS
@@ -877,7 +968,7 @@ async def test_a_message_that_is_refused_does_not_stop_the_exchange_under_way() 
     first = asyncio.ensure_future(Page(threads).send("Buy.", key="c", earlier=["a", "b"]))
     while not till.started.is_set():
         await asyncio.sleep(0)
-    assert await Page(threads).send("Other?", key="a") == EDITED
+    assert await Page(threads).send("Other?", key="a") == NO_WAY_BACK
     assert await Page(threads).send("New?", key="d", earlier=["a"]) == BEHIND
     till.go.set()
     assert said((await first)[1]) == "Sorry."
@@ -903,17 +994,20 @@ async def test_an_answer_is_regenerated_without_the_message_or_the_tools_twice()
     assert said == [("user", "Refund 7."), ("assistant", ""), ("tool", "Refunded."), ("assistant", "It is done.")]
 
 
+@PATHS
 @pytest.mark.parametrize("keys", [("", "", ""), ("a", "b", "c")])
-async def test_only_the_last_answer_can_be_regenerated_and_an_unknown_message_is_sent(keys: tuple[str, ...]) -> None:
-    chat = chatting("One.", "Two.", "Three.")
+async def test_any_answer_can_be_regenerated_and_an_unknown_message_is_sent(path: str, keys: tuple[str, ...]) -> None:
+    chat = chatting("One.", "Two.", "Again.", "Three.")
     page = one(chat)
+    page._path = path
     await page.send("First?", key=keys[0])
     await page.send("Second?", key=keys[1], earlier=[*filter(None, keys[:1])])
-    again = {"trigger": "regenerate-message"}
-    refused = error(409, "Only the last answer of a conversation can be regenerated.")
-    assert await page.send("First?", key=keys[0], **again) == refused
-    await page.send("Third?", key=keys[2], earlier=[*filter(None, keys[:2])], **again)
-    assert [message.text for message in chat.messages if message.role == "assistant"] == ["One.", "Two.", "Three."]
+    again: dict[str, Any] = {"trigger": "regenerate-message"}
+    if path == "ag-ui":
+        again = {"forwardedProps": {"regenerate": True}}
+    assert await page.hear("First?", key=keys[0], **again) == "Again."
+    await page.send("Third?", key=keys[2], earlier=[*filter(None, keys[:1])], **again)
+    assert spoken(chat) == ["First?", "Again.", "Third?", "Three."]
 
 
 async def test_a_message_that_the_application_adds_does_not_make_the_page_outdated() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.npm_support import NpmModules
+from tests.viewer.axe import faults
 from tests.viewer.playground import on_call, paying
 from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer
@@ -16,21 +17,6 @@ from weakincentives.viewer import Viewer
 expect = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
 ).expect
-
-CHECK = """async () => {
-    const { violations } = await axe.run(document, { resultTypes: ["violations"] });
-    return violations
-        .filter(({ impact }) => ["serious", "critical"].includes(impact))
-        .map(({ id, nodes }) => `${id}: ${nodes.slice(0, 3).map((node) => node.html.slice(0, 160)).join(" | ")}`);
-}"""
-
-
-def faults(page: Any, npm_modules: NpmModules) -> list[str]:
-    source = (npm_modules.folder / "node_modules" / "axe-core" / "axe.min.js").read_text(encoding="utf-8")
-    # As a debugger does: the page's own policy allows no such script.
-    page.evaluate(source)
-    found: list[str] = page.evaluate(CHECK)
-    return found
 
 
 @pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])

@@ -88,7 +88,7 @@ def test_a_run_that_failed_after_opening_is_compared_with_a_run_of_as_many_turns
         ledger = store.ledger(failed.run_id)
     assert [row.full_prompt_tokens is None for row in ledger.rows] == [True, False]
     assert failed.saved == ledger.saved > 0
-    assert (failed.prompt, failed.model) == ("operations/on-call", "gpt-5.1")
+    assert (failed.prompt, failed.model) == ("operations/on-call", "gpt-5.2")
 
 
 @dataclass(frozen=True)
@@ -103,11 +103,11 @@ def test_a_run_that_failed_before_its_first_turn_names_prompt_and_model(tmp_path
         MainLoop().execute(
             Prompt(ns="shop", key="hello", sections=[section]),
             session=Session(),
-            adapter=ScriptedAdapter(["Hi."], model="gpt-5.1"),
+            adapter=ScriptedAdapter(["Hi."], model="gpt-5.2"),
         )
     with RunStore(path) as store:
         (run,) = store.list_runs()
-    assert (run.status, run.prompt, run.prompt_name, run.model) == ("failed", "shop/hello", "hello", "gpt-5.1")
+    assert (run.status, run.prompt, run.prompt_name, run.model) == ("failed", "shop/hello", "hello", "gpt-5.2")
     assert "Unbound" in run.error
 
 

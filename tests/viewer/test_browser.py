@@ -57,7 +57,7 @@ def test_the_list_leads_to_a_run(viewer: Viewer, open_page: Open) -> None:
     expect(page.locator(".run-row:not(.head)")).to_have_count(1)
     page.locator(".run-row:not(.head) a").click()
     expect(page.locator("h1")).to_contain_text("p99 latency 4.8 s")
-    expect(page.locator(".facts")).to_contain_text("claude-sonnet-4-5")
+    expect(page.locator(".facts")).to_contain_text("claude-sonnet-4-6")
 
 
 def test_the_list_tells_question_answer_and_what_was_saved(viewer: Viewer, open_page: Open) -> None:
@@ -378,7 +378,7 @@ def test_an_exported_run_opens_from_disk(runs: Path, run_ids: Sequence[str], ope
     page.get_by_label("Search everything").fill("smallest reversible")
     page.keyboard.press("Enter")
     expect(page.locator(".hit").first).to_contain_text("smallest reversible")
-    page.goto(f"{file.as_uri()}#/run/{run_ids[0]}/events?event=7")
+    page.goto(f"{file.as_uri()}#/run/{run_ids[0]}/events?event=8")
     expect(page.get_by_label("Event")).to_contain_text("read_section")
 
 

@@ -351,3 +351,30 @@ def test_what_an_adapter_does_not_send_does_not_count_as_cached(tmp_path: Path) 
         shown = playground.render(Wanted(params={"Alert": {"service": "a", "text": "b"}}))
         assert (shown["tokens"]["tools"] > 0) is sends
         assert shown["cache"] == {"tokens": shown["tokens"]["total"], "breaks_at": "", "section": ""}
+
+
+def test_a_run_goes_on_from_a_turn_of_a_recorded_one(tmp_path: Path) -> None:
+    script = ["Hello.", "From there."]
+    sections = [MarkdownSection(key="a", title="A", template="Answer.")]
+    playground = Playground(
+        PromptTemplate(ns="tests", key="play", sections=sections),
+        adapters=[AdapterChoice("scripted")],
+        make_adapter=lambda name: ScriptedAdapter([script.pop(0)]),
+        overrides=JsonPromptOverridesStore(tmp_path),
+    )
+    path = tmp_path / "runs.db"
+    with record(path), Viewer(path, port=0, playground=playground) as viewer:
+        (token,) = parse_qs(urlsplit(viewer.url).query)["token"]
+
+        def ran(**wanted: Any) -> str:
+            _, text = request(viewer, "POST", "/api/play/run", wanted, **{"x-wink-token": token})
+            run_id: str = json.loads(text)["run_id"]
+            while not playground.live(run_id)["done"]:
+                pass
+            return run_id
+
+        first = ran(message="Who is on call?")
+        second = ran(from_run=first, from_turn=1)
+    with RunStore(path) as store:
+        said = [message.text for message in store.turn(second, 1).messages if message.role == "user"]
+        assert (said, store.run(second).answer) == (["Who is on call?"], "From there.")

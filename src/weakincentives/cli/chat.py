@@ -44,6 +44,7 @@ from weakincentives.runtime import (
     Decisions,
     Exposure,
     ModelCalled,
+    Point,
     PromptRendered,
     SectionsExposed,
     TextDelta,
@@ -59,6 +60,9 @@ COMMANDS = {
     "/open KEY": "show a section in full from the next message on",
     "/why [KEY]": "what the model has of each section, and why",
     "/decide": "ask again about the calls that wait for your decision",
+    "/back [N]": "list the points of the conversation, or go back to one, with files and state; /back undo undoes it",
+    "/again": "have the model reply again, after /back to a turn",
+    "/fork [N]": "go on in a second conversation from a point, or from here; this one stays as it is",
     "/new": "start a new conversation with the same prompt",
     "/view": "open this conversation in the browser",
     "/save FILE": "write the conversation as Markdown (.md), or as JSON for --resume",
@@ -76,10 +80,15 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     prompt = selection.selected_prompt(arguments)
-    opened = selection.opened(arguments, prompt)
     session = Session()
     if arguments.resume:
         resume(session, arguments.resume, prompt)
+    return converse(arguments, prompt, session)
+
+
+def converse(arguments: argparse.Namespace, prompt: Prompt[Any], session: Session, *, replies: bool = False) -> int:
+    """Talk on a session; if it `replies`, the model begins."""
+    opened = selection.opened(arguments, prompt)
     recording = recorder(arguments.record)
     adapter = make_adapter(arguments)
 
@@ -90,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with recording or nullcontext(), ExitStack() as stack:
         file = "" if recording is None else runs_file(arguments.record)
-        return Chat(begin, file, stack, Continuation(file, arguments)).talk(session)
+        return Chat(begin, file, stack, Continuation(file, arguments)).talk(session, replies=replies)
 
 
 class Chat:
@@ -112,15 +121,15 @@ class Chat:
         self._viewer = ""
         self._failed = False
 
-    def _start(self, session: Session) -> None:
+    def _start(self, chat: Conversation[Any]) -> None:
         self._conversations.close()
-        self._chat = self._conversations.enter_context(self._begin(session))
-        self._screen = Screen(self._chat.prompt, session)
+        self._chat = self._conversations.enter_context(chat)
+        self._screen = Screen(self._chat.prompt, self._chat.session)
 
-    def talk(self, session: Session) -> int:
-        self._start(session)
+    def talk(self, session: Session, *, replies: bool = False) -> int:
+        self._start(self._begin(session))
         self._greet()
-        line: str | None = "/decide" if self._chat.pending else self._read()
+        line: str | None = "/decide" if self._chat.pending else "/again" if replies else self._read()
         while line is not None:
             try:
                 if line.startswith("/"):
@@ -220,6 +229,9 @@ class Chat:
             "/open": self._open,
             "/why": self._why,
             "/decide": self._decide,
+            "/back": self._back,
+            "/again": self._again,
+            "/fork": self._fork,
             "/new": self._new,
             "/view": self._view,
             "/save": self._save,
@@ -256,8 +268,55 @@ class Chat:
         if self._chat.pending:
             self._continuation.report(self._chat.pending)
             self._continuation.leave()
-        self._start(Session())
+        self._start(self._begin(Session()))
         self._screen.line("new     conversation", "2")
+
+    def _again(self, _: str) -> None:
+        self._ask(None)
+        self._ask_person()
+
+    def _back(self, argument: str) -> None:
+        if not argument:
+            self._list_points()
+            return
+        point = None if argument == "undo" else self._point(argument)
+        report = self._chat.undo_rewind() if point is None else self._chat.rewind(point)
+        for change in report.files:
+            self._screen.line(f"file    {change.path}", "2")
+        for name, why in report.left_alone.items():
+            self._screen.line(f"left    {name}: {why}", "33")
+        for call in report.outside:
+            self._screen.line(f"outside {call.tool} ({call.call_id}): its effects are not undone", "33")
+        where = "undone" if point is None else self._named(point)
+        where += "; /again repeats the request" if point is not None and point.kind == "turn" else ""
+        self._screen.refresh()
+        self._screen.line(f"back    {where}", "2")
+        self._continuation.update(self._chat.session)
+
+    def _fork(self, argument: str) -> None:
+        point = self._point(argument) if argument else None
+        self._start(self._chat.fork(point))
+        self._screen.line(f"fork    {'from here' if point is None else self._named(point)}", "2")
+
+    def _list_points(self) -> None:
+        points = self._chat.checkpoints()
+        if not points:
+            raise UsageError("there is no point to go back to yet")
+        rows = [(f"{number}", self._named(point)) for number, point in enumerate(points, 1)]
+        print_table(Table(("N", "back to"), rows, right=("N",), flexible="back to"))
+
+    def _point(self, argument: str) -> Point:
+        points = self._chat.checkpoints()
+        if not argument.isdecimal() or not 1 <= int(argument) <= len(points):
+            has = f"a number from 1 to {len(points)}" if points else "nothing yet: there is no point to go back to"
+            raise UsageError(f"/back and /fork take {has}, got {argument!r}; /back lists the points")
+        return points[int(argument) - 1]
+
+    @staticmethod
+    def _named(point: Point) -> str:
+        if point.kind == "message":
+            return f"before the message: {shortened(point.text, 60)}"
+        return f"turn {point.turn} of the answer, before its reply"
 
     def _view(self, _: str) -> None:
         if not self._file:

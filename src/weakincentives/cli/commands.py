@@ -23,31 +23,46 @@ from weakincentives import __version__
 from weakincentives.cli.output import UsageError, did_you_mean, print_error, print_line, printable
 from weakincentives.errors import UnboundParamsError, WinkError, callers_traceback
 
-PURPOSES = {
-    "run": "run a prompt on a model and print its answer",
-    "render": "print a prompt exactly as a model would first see it",
-    "explain": "show what a run would show, hide and cost before you run it",
-    "chat": "talk to a prompt in the terminal",
-    "init": "make a starter project",
-    "play": "play with a prompt in the browser: sections, text, cost, overrides, runs",
-    "skills": "check skill folders, and install the skill for building with this library",
-    "overrides": "list, show, edit and compare overrides of prompt texts",
-    "runs": "list, show, export and prune recorded runs",
-    "view": "open recorded runs in the browser",
-    "report": "advise which sections to show in full, from recorded runs",
-    "model": "fetch, list and remove the language model of the embedded adapter",
-    "worker": "work on durable runs until told to stop",
-    "work": "list, show, retry, cancel, approve and prune durable runs",
-    "mcp": "serve a prompt to MCP hosts, and lock the listings of MCP servers",
-    "completion": "print a completion script for your shell",
+GROUPS = {
+    "Try": {
+        "run": "run a prompt on a model and print its answer",
+        "chat": "talk to a prompt in the terminal",
+        "play": "play with a prompt in the browser: sections, text, cost, runs",
+        "init": "make a starter project",
+    },
+    "Build": {
+        "render": "print a prompt exactly as a model would first see it",
+        "explain": "show what a run would show, hide and cost before you run it",
+        "overrides": "list, show, edit and compare overrides of prompt texts",
+        "skills": "check skill folders, and install the skill for this library",
+        "mcp": "serve a prompt to MCP hosts, and lock listings of MCP servers",
+        "model": "fetch, list and remove the embedded adapter's language model",
+    },
+    "Look": {
+        "runs": "list, show, export and prune recorded runs",
+        "view": "open recorded runs in the browser",
+        "fork": "go on with a recorded run in the chat, from one of its turns",
+        "report": "advise which sections to show in full, from recorded runs",
+        "export": "write recorded runs in another tool's format",
+    },
+    "Evaluate": {
+        "eval": "run a prompt on cases, and compare evaluations case by case",
+        "tune": "propose better summaries, tested on cases they were not chosen on",
+    },
+    "Operate": {
+        "worker": "work on durable runs until told to stop",
+        "work": "list, show, retry, cancel, approve and prune durable runs",
+        "completion": "print a completion script for your shell",
+    },
 }
+PURPOSES = {name: purpose for group in GROUPS.values() for name, purpose in group.items()}
 MODULES = {
     **dict.fromkeys(("run", "render", "explain"), "prompts"),
     **dict.fromkeys(("init", "skills", "model"), "setup"),
     **dict.fromkeys(("play", "view"), "browser"),
     **dict.fromkeys(("worker", "work"), "work"),
 }
-EPILOG = "Run wink COMMAND --help for its options. Agents and prompts are given as module:variable."
+EPILOG = "Run wink COMMAND --help for its options.\nAgents and prompts are given as module:variable."
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -113,7 +128,11 @@ def run(name: str, words: Sequence[str]) -> int:
 
 def overview() -> str:
     width = max(map(len, PURPOSES))
-    commands = "\n".join(f"  {name.ljust(width)}  {purpose}" for name, purpose in PURPOSES.items())
+    groups = (
+        "\n".join([title, *(f"  {name.ljust(width)}  {purpose}" for name, purpose in group.items())])
+        for title, group in GROUPS.items()
+    )
+    commands = "\n\n".join(groups)
     return f"usage: wink COMMAND ...\n\nTyped prompts that open section by section.\n\n{commands}\n\n{EPILOG}"
 
 
@@ -208,13 +227,24 @@ def parser(name: str) -> argparse.ArgumentParser:
     """The complete parser of one command."""
     command = load(name)
     made = Parser(
-        prog=f"wink {name}", description=command.description, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog=f"wink {name}",
+        description=_wrapped(command.description),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.configure(made)
     for action in made._actions:
         if isinstance(action, argparse._SubParsersAction):
             action.metavar = "{" + "|".join(action.choices) + "}"
     return made
+
+
+def _wrapped(text: str) -> str:
+    """Paragraphs that fit the terminal; lines with an indent stay as they are."""
+    from shutil import get_terminal_size
+    from textwrap import fill
+
+    width = min(get_terminal_size().columns, 100)
+    return "\n\n".join(part if "\n " in part else fill(part, width) for part in text.strip().split("\n\n"))
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -167,7 +167,7 @@ def edit_one(
         raise UsageError(f"--visibility takes neither --from nor --delete; pass --visibility {DECLARED} to remove it")
 
     if arguments.delete or arguments.visibility == DECLARED:
-        kept = _without(override, kind, name, path)
+        kept = override.without(kind, name if kind == "tool" else path)
         if kept == override:
             raise UsageError(f"nothing is stored for {label}")
         store.upsert(kept)
@@ -202,17 +202,6 @@ def edit_one(
     return 0
 
 
-def _without(override: PromptOverride, kind: Kind, name: str, path: tuple[str, ...]) -> PromptOverride:
-    match kind:
-        case "tool":
-            return override.without_tool(name)
-        case "summary":
-            return override.without_summary(path)
-        case "visibility":
-            return override.without_visibility(path)
-    return override.without_section(path)
-
-
 def _current(
     descriptor: PromptDescriptor, override: PromptOverride, name: str, path: tuple[str, ...], kind: Kind
 ) -> str:
@@ -224,9 +213,8 @@ def _current(
     stores = {"section": override.sections, "summary": override.summaries, "visibility": override.visibility}
     if (stored := stores[kind].get(path)) is not None:
         return stored.body
-    if kind == "visibility":
-        return descriptor.visibility[path].source if path in descriptor.visibility else ""
-    known = (descriptor.sections if kind == "section" else descriptor.summaries).get(path)
+    described = {"section": descriptor.sections, "summary": descriptor.summaries, "visibility": descriptor.visibility}
+    known = described[kind].get(path)
     return (known and known.source) or ""
 
 

@@ -14,6 +14,8 @@ from weakincentives._display import shortened
 from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
 from weakincentives.runtime import (
     CallDecided,
+    CheckpointFailed,
+    Compacted,
     GuardDecided,
     HostedToolInvoked,
     Message,
@@ -21,11 +23,13 @@ from weakincentives.runtime import (
     PendingCall,
     PromptChanged,
     PromptRendered,
+    Rewound,
     RunEnded,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
 )
+from weakincentives.runtime.spi import prices_for
 from weakincentives.session import Session
 from weakincentives.telemetry import asked_text, question_in
 
@@ -162,6 +166,12 @@ def _decided(event: CallDecided) -> str:
     return f"decided {_DECISIONS.get(event.decision, event.decision)}{by}{f': {event.reason}' if event.reason else ''}"
 
 
+def _compacted(event: Compacted) -> str:
+    prices = prices_for(event.model)
+    cost = f" (${prices.cost(event.usage):.4f})" if prices is not None and event.usage.total_tokens else ""
+    return f"compact {event}{cost}"
+
+
 def _ended(event: RunEnded) -> str:
     """How an attempt ended; an answer and a halt are shown by their own messages."""
     match event.status:
@@ -179,6 +189,12 @@ def _ended(event: RunEnded) -> str:
             return ""
 
 
+def _rewound(event: Rewound) -> str:
+    if not event.back:
+        return "back    was undone: its turns count again"
+    return f"back    its turns from {event.turn} on were undone" if event.turn else "back    it was undone"
+
+
 _DECISIONS = {
     "approve": "approved",
     "deny": "denied",
@@ -193,6 +209,8 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
     ToolsInjected: lambda event: _changed("added", event),
     ToolsWithdrawn: lambda event: _changed("withdrew", event),
     CallDecided: _decided,
+    Compacted: lambda event: _compacted(event),
+    CheckpointFailed: lambda event: f"unsaved {event.reason}",
     RunEnded: lambda event: _ended(event) if event.status == "restarted" else "",
     Message: lambda event: _quoted(event),
 }
@@ -244,8 +262,9 @@ STORY: Mapping[type, Callable[[Any], str]] = {
         f"prompt  changed: {', '.join(event.changed_sections + event.removed_sections + event.removed_tools)}"
     ),
     RunEnded: lambda event: _ended(event),
+    Rewound: _rewound,
 }
 _BOLD, _DIM, _YELLOW, _MAGENTA, _CYAN = "1", "2", "33", "35", "36"
 STYLES = {"asked": _BOLD, "answer": _BOLD, "open": _CYAN, "close": _CYAN, "tools": _MAGENTA, "tool": _YELLOW}
-STYLES |= dict.fromkeys(("stopped", "decided", "waits", "asks"), _YELLOW)
-STYLES |= {"prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM, "guard": _YELLOW}
+STYLES |= dict.fromkeys(("stopped", "decided", "waits", "asks", "back", "unsaved"), _YELLOW)
+STYLES |= {"compact": _CYAN, "prompt": _DIM, "picks": _DIM, "model": _DIM, "quoted": _DIM, "guard": _YELLOW}

@@ -178,7 +178,8 @@ def history_facts(history: RunHistory, errors: list[dict[str, Any]]) -> dict[str
         for section in step.sections
     ]
     tag = history.renders[-1].overrides_tag if history.renders else ""
-    return {"overrides_tag": tag, "turn_list": turns, "disclosure": disclosure, "errors": errors}
+    undone = {"undone_from": history.undone_from}
+    return {"overrides_tag": tag, "turn_list": turns, "disclosure": disclosure, "errors": errors} | undone
 
 
 def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:

@@ -44,6 +44,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "target", metavar="module:variable", help="a PromptTemplate, a Prompt, or a function that returns one"
     )
+    add_prompt_options(parser)
+
+
+def add_prompt_options(parser: argparse.ArgumentParser) -> None:
+    """The params, open sections and overrides of a prompt."""
     add_params_option(parser)
     parser.add_argument(
         "--open", metavar="KEY", action="append", default=[], help="show this section in full; repeatable"

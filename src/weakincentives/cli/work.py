@@ -26,7 +26,16 @@ from weakincentives.cli.recordings import recorder
 from weakincentives.cli.runs import moment
 
 if TYPE_CHECKING:
-    from weakincentives.durable import Question, Reply, Work, WorkerHealth, WorkStatus, WorkStore
+    from weakincentives.durable import (
+        DurableConversations,
+        DurableMainLoop,
+        Question,
+        Reply,
+        Work,
+        WorkerHealth,
+        WorkStatus,
+        WorkStore,
+    )
 
 WORKER = """\
 Work on the durable runs of a loop until SIGTERM or Ctrl-C, then hand unfinished runs back at their next step.
@@ -45,7 +54,7 @@ are shown as stored.
 
 
 def configure_worker(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("loop", help="the DurableMainLoop, as module:variable")
+    parser.add_argument("loop", help="the DurableMainLoop or DurableConversations, as module:variable")
     parser.add_argument("--database-url", help="a file or postgresql://... (default: the loop's own)")
     parser.add_argument("--queue", action="append", help="a queue to serve, repeatable (default: the loop's name)")
     parser.add_argument("--concurrency", type=number(1), default=8, help="runs at a time per worker (default: 8)")
@@ -55,6 +64,7 @@ def configure_worker(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--health", type=_host_and_port, metavar="PORT", help="answer /healthz and /readyz over HTTP on this port"
     )
+    parser.add_argument("--otel", action="store_true", help="report spans and metrics to OpenTelemetry's providers")
     parser.add_argument(
         "--drain", type=number(0, kind=float), default=30.0, help="seconds to wait for running steps (default: 30)"
     )
@@ -64,11 +74,12 @@ def run_worker(arguments: argparse.Namespace) -> int:
     import logging
 
     from weakincentives.cli.selection import resolve
-    from weakincentives.durable import DurableMainLoop, QueueLimits
+    from weakincentives.durable import DurableConversations, DurableMainLoop, QueueLimits
 
-    loop = resolve(arguments.loop, DurableMainLoop)
-    if not isinstance(loop, DurableMainLoop):
-        raise UsageError(f"{arguments.loop} must be a DurableMainLoop, got {type(loop).__name__}")
+    loop = resolve(arguments.loop, DurableMainLoop, DurableConversations)
+    if not isinstance(loop, DurableMainLoop | DurableConversations):
+        kinds = "a DurableMainLoop or DurableConversations"
+        raise UsageError(f"{arguments.loop} must be {kinds}, got {type(loop).__name__}")
     loop.database_url = arguments.database_url or loop.database_url or default("database-url")
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(message)s")
     logging.getLogger("weakincentives.durable").setLevel(logging.INFO)
@@ -76,7 +87,12 @@ def run_worker(arguments: argparse.Namespace) -> int:
     queues = tuple(arguments.queue or (loop.name,))
     file = arguments.record or default("record")
     recording = recorder(file) if file else None
-    with recording or nullcontext(), _serving_health(arguments.health, loop.health), loop:
+    with (
+        recording or nullcontext(),
+        _reporting(loop) if arguments.otel else nullcontext(),
+        _serving_health(arguments.health, loop.health),
+        loop,
+    ):
         name = loop.start(queues=queues, limits=limits)
         print_error(f"{name} works on {', '.join(queues)} (version {loop.version})")
         # Set after the start, which a signal must be able to end. Not an Event: a handler might find its lock held.
@@ -135,6 +151,16 @@ def run_work(arguments: argparse.Namespace) -> int:
     finally:
         store.close()
     return 0
+
+
+@contextmanager
+def _reporting(loop: DurableMainLoop[Any, Any] | DurableConversations[Any]) -> Iterator[None]:
+    """Report to the global providers, which `opentelemetry-instrument` configures from the environment."""
+    from weakincentives.durable import measured
+    from weakincentives.telemetry import instrument
+
+    with instrument(), measured(loop):
+        yield
 
 
 @contextmanager
@@ -237,10 +263,15 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     work, steps, alive = store.find(arguments.id), store.steps(arguments.id), store.ownership.workers()
     questions = store.questions(work_id=arguments.id, waiting=False)
     failure, answer = store.failure(arguments.id), store.answer_text(arguments.id)
+    decisions = store.archive.decisions(arguments.id)
     if arguments.json:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
         asked = [_question_facts(question) for question in questions]
-        outcome = {"error": failure, "answer": answer, "steps": listed, "questions": asked}
+        decided = [
+            {"call_id": call_id, "decision": _answered(each, ""), "by": each.by, "note": _note(each)}
+            for call_id, each in decisions.items()
+        ]
+        outcome = {"error": failure, "answer": answer, "steps": listed, "questions": asked, "decisions": decided}
         print_json(_facts(work, alive) | outcome)
         return
     for name in _NAMES:
@@ -251,6 +282,8 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
         print_line(f"error     {failure}")
     if answer:
         print_line(f"answer    {shortened(' '.join(answer.split()), 200)}")
+    for call_id, decision in decisions.items():
+        print_line(f"{_answered(decision, ''):9} {call_id}{_details(decision)}")
     for question in questions:
         state = _answered(question.answer, work.status)
         first, *others = question.text.splitlines() or [""]

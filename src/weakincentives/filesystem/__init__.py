@@ -7,57 +7,45 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front
-from weakincentives.filesystem.memory import InMemoryDirectory, InMemoryFilesystem, InMemorySnapshot
-from weakincentives.filesystem.patch import FileChange
+from weakincentives._imports import lazy_front, public_names
+from weakincentives.filesystem.edits import (
+    MAX_RESTORABLE as MAX_RESTORABLE,
+    FileEdit as FileEdit,
+    Retreat as Retreat,
+    edits_of as edits_of,
+    retreat as retreat,
+)
+from weakincentives.filesystem.memory import (
+    InMemoryDirectory as InMemoryDirectory,
+    InMemoryFilesystem as InMemoryFilesystem,
+    InMemorySnapshot as InMemorySnapshot,
+)
+from weakincentives.filesystem.patch import FileChange as FileChange
 from weakincentives.filesystem.protocol import (
-    AlreadyExistsError,
-    BadPatternError,
-    DirectoryNotEmptyError,
-    Entry,
-    EntryKind,
-    Filesystem,
-    FilesystemError,
-    InvalidPathError,
-    IsDirectoryError,
-    Match,
-    NotDirectoryError,
-    NotFoundError,
-    NotTextError,
-    SnapshotError,
-    StaleFilesError,
-    Stat,
-    WriteMode,
+    AlreadyExistsError as AlreadyExistsError,
+    BadPatternError as BadPatternError,
+    DirectoryNotEmptyError as DirectoryNotEmptyError,
+    Entry as Entry,
+    EntryKind as EntryKind,
+    Filesystem as Filesystem,
+    FilesystemError as FilesystemError,
+    InvalidPathError as InvalidPathError,
+    IsDirectoryError as IsDirectoryError,
+    Match as Match,
+    NotDirectoryError as NotDirectoryError,
+    NotFoundError as NotFoundError,
+    NotTextError as NotTextError,
+    SnapshotError as SnapshotError,
+    StaleFilesError as StaleFilesError,
+    Stat as Stat,
+    WriteMode as WriteMode,
 )
 
 if TYPE_CHECKING:
-    from weakincentives.filesystem.host import HostFilesystem, HostSnapshot
+    from weakincentives.filesystem.host import HostFilesystem as HostFilesystem, HostSnapshot as HostSnapshot
 
-__all__ = [
-    "AlreadyExistsError",
-    "BadPatternError",
-    "DirectoryNotEmptyError",
-    "Entry",
-    "EntryKind",
-    "FileChange",
-    "Filesystem",
-    "FilesystemError",
-    "HostFilesystem",
-    "HostSnapshot",
-    "InMemoryDirectory",
-    "InMemoryFilesystem",
-    "InMemorySnapshot",
-    "InvalidPathError",
-    "IsDirectoryError",
-    "Match",
-    "NotDirectoryError",
-    "NotFoundError",
-    "NotTextError",
-    "SnapshotError",
-    "StaleFilesError",
-    "Stat",
-    "WriteMode",
-]
+if not TYPE_CHECKING:
+    __all__ = public_names(globals(), "HostFilesystem", "HostSnapshot")
 
 
 __getattr__ = lazy_front(__name__, {"host": ["HostFilesystem", "HostSnapshot"]})

@@ -235,15 +235,29 @@ class HostFilesystem(Searchable):
         processes are included. If other calls have overwritten a file that the call changed, and have ended, this is a
         `StaleFilesError`.
         """
+        return tuple(change(path, *both) for path, both in self.nodes_since(mark).items())
+
+    def nodes_since(self, mark: HostSnapshot, limit: int | None = None) -> dict[str, tuple[Node | None, Node | None]]:
+        """What was, and is, at the paths in `changes_since`; of files with more than `limit` bytes, only that."""
         with self._lock:
             call = mark.mark if isinstance(mark, HostSnapshot) else None
             if not isinstance(call, CallMark) or call.journal is not self._changes:
                 raise SnapshotError("mark must be what begin_call() of this filesystem returned in the current call")
-            current = self._store.current
+
+            def current(parts: Parts) -> State:
+                return self._store.peek(parts, limit)
+
             made = self._changes.made_by(call, current)
             made = self._with_external(mark, made, lambda parts, found: (found, current(parts)))
-            nodes = {join(parts): (as_node(before), as_node(after)) for parts, (before, after) in made.items()}
-        return tuple(change(path, *nodes[path]) for path in sorted(nodes) if nodes[path][0] != nodes[path][1])
+            both = ((as_node(before, limit), as_node(after, limit)) for before, after in made.values())
+            nodes = dict(zip(map(join, made), both, strict=True))
+        # Two files that were not read may differ.
+        unread = set() if limit is None else {path for path, both in nodes.items() if Node("other") in both}
+        return {path: nodes[path] for path in sorted(nodes) if path in unread or nodes[path][0] != nodes[path][1]}
+
+    def node(self, path: str, limit: int | None = None) -> Node | None:
+        """What is at a path, links not followed; a file with more than `limit` bytes is not read."""
+        return as_node(self._store.peek(split(path), limit))
 
     def apply(self, changes: Iterable[FileChange]) -> None:
         """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Self
 
 from weakincentives._fence import check_fence, current_calls
 from weakincentives.filesystem.changes import CallMark, Changes
@@ -139,6 +141,13 @@ class InMemoryFilesystem(Searchable):
             self._fresh = {}
             return InMemorySnapshot(self._root)
 
+    def branch(self) -> Self:
+        """A filesystem with the same files, which keeps its changes for itself."""
+        branch = copy(self)
+        branch._root, branch._fresh, branch._changes = self.snapshot().root, {}, Changes()
+        branch._lock = branch._changes.lock
+        return branch
+
     def begin_call(self) -> InMemorySnapshot | CallMark[InMemoryDirectory | bytes | None]:
         """A snapshot for the rollback of the current tool call: restoring it undoes only what the call changed."""
         with self._lock:
@@ -164,15 +173,26 @@ class InMemoryFilesystem(Searchable):
         A path that has its old content again is left out. If others have overwritten a file that the call changed, and
         have ended, this is a `StaleFilesError`.
         """
+        return tuple(change(path, *both) for path, both in self.nodes_since(mark).items())
+
+    def nodes_since(
+        self, mark: InMemorySnapshot | CallMark[InMemoryDirectory | bytes | None], limit: int | None = None
+    ) -> dict[str, tuple[Node | None, Node | None]]:
+        """What was, and is, at the paths in `changes_since`; of files with more than `limit` bytes, only that."""
         with self._lock:
             if not isinstance(mark, CallMark) or mark.journal is not self._changes:
                 raise SnapshotError("mark must be what begin_call() of this filesystem returned in the current call")
             made = self._changes.made_by(mark, self._current)
-        return tuple(
-            change(join(parts), _as_node(before), _as_node(after))
+        return {
+            join(parts): (_as_node(before, limit), _as_node(after, limit))
             for parts, (before, after) in sorted(made.items(), key=lambda item: join(item[0]))
             if before != after
-        )
+        }
+
+    def node(self, path: str, limit: int | None = None) -> Node | None:
+        """What is at a path; a file with more than `limit` bytes is not read."""
+        with self._lock:
+            return _as_node(self._current(_parts(path)), limit)
 
     def apply(self, changes: Iterable[FileChange]) -> None:
         """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""
@@ -282,9 +302,11 @@ def _parts(path: str) -> Parts:
     return parts
 
 
-def _as_node(state: InMemoryDirectory | bytes | None) -> Node | None:
+def _as_node(state: InMemoryDirectory | bytes | None, limit: int | None = None) -> Node | None:
     if state is None:
         return None
+    if limit is not None and isinstance(state, bytes) and len(state) > limit:
+        return Node("other")
     return Node("file", state) if isinstance(state, bytes) else Node("directory")
 
 

@@ -83,6 +83,11 @@ class FileChange:
         return f"<FileChange {self._summary}>"
 
     @property
+    def size(self) -> int:
+        """The bytes before and after."""
+        return len(self.before or b"") + len(self.after or b"")
+
+    @property
     def digest(self) -> str:
         """The SHA-256 of the whole change: equal digests mean that the same bytes take the place of the same bytes."""
         found = hashlib.sha256(repr((self.path, self.kind, self.mode, self.kind_before, self.mode_before)).encode())
@@ -101,8 +106,10 @@ class FileChange:
             plain = bool(lines) and old.kind == new.kind and old.mode == new.mode
         text = "".join(lines if plain else [f"{self._summary}\n", *lines])
         if len(text) > MAX_DIFF:
-            missing = f"{len(text) - MAX_DIFF:,} more characters of this diff are not shown"
-            text = f"{text[:MAX_DIFF]}\n[{missing}; {self._summary}]\n"
+            # Between words, so that no part of a secret is left that nobody recognises as one.
+            shown = text[: max(text.rfind(each, 0, MAX_DIFF) for each in '\n ",;') + 1]
+            missing = f"{len(text) - len(shown):,} more characters of this diff are not shown"
+            text = f"{shown.rstrip()}\n[{missing}; {self._summary}]\n"
         return text
 
     @property

@@ -7,12 +7,13 @@ in a separate Python process, which ends when its time is up.
 
 from __future__ import annotations
 
+import fnmatch
 import marshal
 import re
 import sys
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from weakincentives._fence import check_fence, seconds_left
@@ -61,12 +62,12 @@ class Searchable(ABC):
     def glob(self, pattern: str, *, path: str = ".") -> tuple[str, ...]:
         if self.stat(path).kind != "directory":
             raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
-        expression = compile_glob(pattern)
+        fits = compile_glob(pattern)
         base = split(path)
         names = [name for name in pattern.split("/") if name not in ("", ".")]
         depth = None if "**" in pattern or "{" in pattern else len(names)
         found = (parts for parts, _ in _until_stopped(self._walk(base, depth)))
-        return tuple(join(parts) for parts in found if expression.fullmatch("/".join(parts[len(base) :])))
+        return tuple(join(parts) for parts in found if fits(parts[len(base) :]))
 
     def grep(
         self, pattern: str, *, path: str = ".", glob: str | None = None, limit: int | None = None
@@ -140,8 +141,8 @@ def _text(data: bytes) -> str:
         return ""
 
 
-def compile_glob(pattern: str) -> re.Pattern[str]:
-    """A regular expression for whole paths: `**` crosses directories, `*` and `?` do not."""
+def compile_glob(pattern: str) -> Callable[[Parts], bool]:
+    """A predicate for whole paths: `**` crosses directories, `*` and `?` do not."""
     _check_length(pattern)
     if not pattern or "\0" in pattern:
         raise BadPatternError(
@@ -149,19 +150,14 @@ def compile_glob(pattern: str) -> re.Pattern[str]:
         )
     if pattern.startswith("/") or ".." in pattern.split("/"):
         raise InvalidPathError(f"Glob {pattern!r} leads out of the root; use one relative to it", path=pattern)
-    text = "|".join(_translate(alternative) for alternative in _expand(pattern))
-    try:
-        return re.compile(text, re.DOTALL)
-    except re.error as error:
-        raise BadPatternError(f"Glob {pattern!r} is invalid: {error}", path=pattern) from None
+    options = [_tests(each) for each in _expand(pattern)]
+    return lambda parts: any(_fits(parts, tests) for tests in options)
 
 
 def compile_filter(pattern: str) -> Callable[[Parts], bool]:
     """A predicate for grep's `glob` and for ignore patterns. Without a slash, a pattern applies to the name alone."""
-    expression = compile_glob(pattern.rstrip("/"))
-    if "/" in pattern.rstrip("/"):
-        return lambda parts: expression.fullmatch("/".join(parts)) is not None
-    return lambda parts: bool(parts) and expression.fullmatch(parts[-1]) is not None
+    fits = compile_glob(pattern.rstrip("/"))
+    return fits if "/" in pattern.rstrip("/") else lambda parts: fits(parts[-1:])
 
 
 def _expand(pattern: str) -> list[str]:
@@ -183,45 +179,34 @@ def _options(pattern: str) -> list[str]:
     return [pattern[: braces.start()] + choice + pattern[braces.end() :] for choice in braces[1].split(",")]
 
 
-def _translate(pattern: str) -> str:
-    """The regular expression for a glob. The part between two `**` is atomic: backtracking would find nothing new."""
-    segments: list[list[str]] = [[]]
-    for part in pattern.split("/"):
-        if part == "**":
-            segments.append([])
-        elif part not in ("", "."):
-            segments[-1].append(_translate_name(part))
-    first, *rest = ["/".join([*segment, ""]) for segment in segments]
-    if not rest:
-        return first[:-1]
-    *middle, last = rest
-    found = "".join(f"(?>(?:[^/]+/)*?{segment})" for segment in middle if segment)
-    return first + found + (f"(?:[^/]+/)*{last[:-1]}" if last else ".*")
+def _tests(pattern: str) -> list[Callable[[str], object] | None]:
+    """A test for each name in a glob without braces; None stands for `**`, any number of names."""
+    names = [name for name in pattern.split("/") if name not in ("", ".")]
+    names += ["*"] if names[-1:] == ["**"] else []
+    translated = [fnmatch.translate(name) for name in names]
+    if any("(?!)" in text for text in translated):  # Instead of a class without characters.
+        raise BadPatternError(f"Glob {pattern!r} is invalid: bad character range", path=pattern)
+    return [None if name == "**" else re.compile(text).match for name, text in zip(names, translated, strict=True)]
 
 
-def _translate_name(name: str) -> str:
-    """Translate one name; the part between two `*` is atomic for the same reason."""
-    first, *rest = _PIECE.sub(_translate_piece, name).split("\0")
-    if not rest:
-        return first
-    *middle, last = rest
-    return first + "".join(f"(?>[^/]*?{piece})" for piece in middle) + f"[^/]*{last}"
+def _fits(names: Parts, tests: Sequence[Callable[[str], object] | None]) -> bool:
+    """True if the names pass the tests. If one fails, the last `**` before it takes one more name."""
+    at = step = 0
+    again: tuple[int, int] | None = None
+    while at < len(names):
+        test = tests[step] if step < len(tests) else bool
+        if test is None:
+            step += 1
+            again = at, step
+        elif step < len(tests) and test(names[at]):
+            at, step = at + 1, step + 1
+        elif again is not None:
+            at, step = again = again[0] + 1, again[1]
+        else:
+            return False
+    return step == len(tests)
 
 
-def _translate_piece(piece: re.Match[str]) -> str:
-    stars, any_one, negated, chosen, character = piece.groups()
-    if stars:
-        return "\0"
-    if any_one:
-        return "[^/]"
-    if chosen:
-        # The characters that mean something in a class of Python's, or will.
-        escaped = re.sub(r"[\\^[&~|]|(?<=-)-", r"\\\g<0>", chosen)
-        return f"(?!/)[{'^' if negated else ''}{escaped}]"
-    return re.escape(character)
-
-
-_PIECE = re.compile(r"(\*+)|(\?)|\[(!?)(.[^]]*)\]|(.)", re.DOTALL)
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _SPECIAL = frozenset(r"\.^$*+?{}[]|()")
 

@@ -49,6 +49,9 @@ class SavedContent:
     def open(self) -> IO[bytes]:
         return open(self.file, "rb") if self.file else BytesIO(self.data)
 
+    def __len__(self) -> int:
+        return os.path.getsize(self.file) if self.file else len(self.data)
+
     def equals(self, other: IO[bytes]) -> bool:
         with self.open() as mine:
             while chunk := mine.read(CHUNK):
@@ -93,12 +96,12 @@ State = FileState | DirectoryState | LinkState | LostState | None
 """None means that nothing is there."""
 
 
-def as_node(state: State) -> Node | None:
-    """A state as data."""
+def as_node(state: State, limit: int | None = None) -> Node | None:
+    """A state as data; a file with more than `limit` bytes is not read."""
     match state:
         case None:
             return None
-        case FileState():
+        case FileState() if limit is None or len(state.content) <= limit:
             with state.content.open() as source:
                 return Node("file", source.read(), state.mode)
         case DirectoryState():
@@ -155,6 +158,22 @@ class StateStore:
             return None
         except FilesystemError as error:
             return LostState(f"{error}, so it was not saved")
+
+    def peek(self, parts: Parts, limit: int | None) -> State:
+        """What is at a path, for a moment: nothing is written to disk, and a file of more bytes is not read."""
+        try:
+            with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
+                status = place.stat()
+                if status is None or not stat.S_ISREG(status.st_mode):
+                    return self.save(place, status)
+                if limit is not None and status.st_size > limit:
+                    return LostState("it is too large")
+                with os.fdopen(place.open(os.O_RDONLY), "rb") as source:
+                    return FileState(SavedContent(source.read()), stat.S_IMODE(status.st_mode))
+        except (NotFoundError, NotDirectoryError):
+            return None
+        except FilesystemError as error:
+            return LostState(f"{error}, so it was not read")
 
     def put_back(self, states: Mapping[Parts, State]) -> dict[Parts, str]:
         """Put every state back at its path, even if some fail; returns the reasons for the failures."""

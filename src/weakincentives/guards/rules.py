@@ -14,6 +14,7 @@ from weakincentives.filesystem import Filesystem, InvalidPathError, NotFoundErro
 from weakincentives.prompt import Guard, ToolResult
 from weakincentives.prompt.guards import Decided, GuardedCall, Outcome, Refuse, Retry
 from weakincentives.runtime import GuardContext, GuardDecided, Message, ModelCalled, ToolInvoked
+from weakincentives.runtime.spi import Run
 from weakincentives.session import LogEntry
 
 
@@ -32,7 +33,7 @@ class RequiresTool(Guard):
 
 
 class MaxCalls(Guard):
-    """At most `limit` calls of this tool in a run; calls that a guard refused do not count."""
+    """At most `limit` calls of this tool in a run and those inside it; calls that a guard refused do not count."""
 
     def __init__(self, tool: str, limit: int) -> None:
         self.tools = (_tool_name(self, tool),)
@@ -47,9 +48,13 @@ class MaxCalls(Guard):
         return Refuse(f"The tool '{call.name}' may be called {times} in a run; go on without it.")
 
     def _calls_before(self, call: GuardedCall, context: GuardContext) -> int:
-        """The calls in earlier turns, and those before this one in its turn, which may still be running or waiting."""
-        session = context.session
-        called, messages = session[ModelCalled].latest(), session[Message].view()
+        """The calls in earlier turns, and those before this one in its turn, which may still be running or waiting.
+
+        In a run inside the guard's, the conversation is that of the inner run.
+        """
+        session, run = context.session, context.session[Run].latest()
+        caller, messages = context.run_id if run is None else run.run_id, session[Message].view()
+        called = next((each for each in reversed(session[ModelCalled].view()) if each.run_id == caller), None)
         asked = next((each.tool_calls for each in reversed(messages) if each.tool_calls), ())
         ids = [each.id for each in asked if each.name == call.name]
         now, since = set(ids), 0.0 if called is None else called.timestamp
@@ -62,7 +67,7 @@ class MaxCalls(Guard):
             each.call_id
             for each in session[ToolInvoked].view()
             if each.name == call.name and _of_run(each.run_id, context)
-            if not (each.call_id in now and each.timestamp >= since)
+            if not (each.run_id == caller and each.call_id in now and each.timestamp >= since)
         )
         turn = Counter(ids[: ids.index(call.id)] if call.id in now else ())
         return ((made + turn) - refused).total()

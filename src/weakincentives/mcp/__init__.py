@@ -6,15 +6,11 @@ from weakincentives._imports import import_extra, lazy_front
 from weakincentives.mcp.connection import (
     Elicitation,
     HttpServer,
-    ListedTool,
-    Listing,
     MCPServerError,
     Progress,
     StdioServer,
-    lock_file,
-    read_lock,
-    write_lock,
 )
+from weakincentives.mcp.listing import ListedSkill, ListedTool, Listing, SkillFile, lock_file, read_lock, write_lock
 from weakincentives.mcp.section import MCPResult, MCPSection, by_prefix, by_resource, mcp_sections
 
 if TYPE_CHECKING:
@@ -23,12 +19,14 @@ if TYPE_CHECKING:
 __all__ = [
     "Elicitation",
     "HttpServer",
+    "ListedSkill",
     "ListedTool",
     "Listing",
     "MCPResult",
     "MCPSection",
     "MCPServerError",
     "Progress",
+    "SkillFile",
     "StdioServer",
     "TemplateServer",
     "by_prefix",

@@ -1,4 +1,4 @@
-"""An MCP server: how it is configured, what it lists, the lock file with its listing, and a connection to it.
+"""An MCP server: how it is configured, and a connection to it.
 
 For sync and async runs alike, the client lives in one task on an event loop in its own thread, and calls are submitted
 to that loop: a client must be exited by the task that entered it, and it cancels that task when an HTTP server dies.
@@ -20,10 +20,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weakincentives import serde
 from weakincentives._imports import import_extra
 from weakincentives._loops import LoopThread
-from weakincentives.errors import PromptValidationError, SerdeError, WinkError
+from weakincentives.errors import WinkError
+from weakincentives.mcp.listing import MAX_LISTING, MAX_PAGES, MAX_TOOLS, ListedSkill, ListedTool, Listing
 from weakincentives.telemetry import Redactor
 
 if TYPE_CHECKING:
@@ -31,10 +31,6 @@ if TYPE_CHECKING:
     from mcp_types import CallToolResult
 T = TypeVar("T")
 MAX_STARTS = 2
-MAX_PAGES = 100
-MAX_TOOLS = 1_000
-MAX_LISTING = 4 << 20
-"""The most text that a server may list, in characters: its instructions, and the definitions of its tools."""
 # A server gets two seconds to exit on its own and two more after SIGTERM before it is killed.
 CLOSE_SECONDS = 6.0
 
@@ -72,54 +68,6 @@ class HttpServer:
 
 
 Server = StdioServer | HttpServer
-
-
-@dataclass(frozen=True, slots=True)
-class ListedTool:
-    """A tool as its server describes it; `read_only` is the server's own claim."""
-
-    name: str
-    description: str
-    schema: Mapping[str, Any]
-    read_only: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """The offer of a server: its name and version, its instructions, and its tools."""
-
-    name: str = ""
-    version: str = ""
-    instructions: str = ""
-    tools: tuple[ListedTool, ...] = ()
-
-    def changed_from(self, before: Listing) -> dict[str, str]:
-        """The tools that differ from an earlier listing, and how: added, removed or changed."""
-        old, new = ({tool.name: tool for tool in listing.tools} for listing in (before, self))
-        differ = [name for name in old | new if old.get(name) != new.get(name)]
-        return {name: "removed" if name not in new else "changed" if name in old else "added" for name in differ}
-
-
-def lock_file(config: str | os.PathLike[str]) -> Path:
-    """The file with the listings of a config file's servers: `.mcp.lock.json` beside `.mcp.json`."""
-    path = Path(config)
-    return path.with_name(f"{path.stem}.lock.json")
-
-
-def read_lock(path: str | os.PathLike[str]) -> dict[str, Listing]:
-    """The listings in a lock file, by section key; empty if there is no such file."""
-    try:
-        return serde.decode(dict[str, Listing], Path(path).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except SerdeError as error:
-        raise PromptValidationError(f"'{path}' is not a lock file of MCP servers: {error}; delete it.") from None
-
-
-def write_lock(path: str | os.PathLike[str], listings: Mapping[str, Listing]) -> None:
-    """Write the listings, in an order and layout that make diffs easy to read."""
-    text = json.dumps(serde.dump(dict(sorted(listings.items()))), indent=2, ensure_ascii=False)
-    Path(path).write_text(f"{text}\n", encoding="utf-8")
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +130,19 @@ class Connection:
             ) from None
         except Exception as error:
             raise MCPServerError(f"MCP server '{self.name}' cannot list its tools: {first_cause(error)}") from error
+
+    def read_skill(self, skill: ListedSkill, uri: str) -> str:
+        """The text of a file of a skill, as the server has it now."""
+        from weakincentives.mcp.skills import read_skill
+
+        process = self._started()
+        future = process.submit(read_skill(process.client, skill, uri))
+        try:
+            return future.result(process.start_timeout)
+        except Exception as error:
+            future.cancel()
+            why = "it did not answer in time" if isinstance(error, TimeoutError) else str(first_cause(error))
+            raise MCPServerError(f"MCP server '{self.name}' cannot show its skill '{skill.name}': {why}") from error
 
     async def call(
         self, tool: str, arguments: Mapping[str, Any], timeout: float | None, on_progress: OnProgress | None = None
@@ -478,7 +439,12 @@ async def _list(client: Client) -> Listing:
         cursor = page.next_cursor
         if cursor is None:
             break
-    return Listing(name, version, instructions, tuple(tools))
+    skills: tuple[ListedSkill, ...] = ()
+    if client.server_capabilities.extensions:
+        from weakincentives.mcp.skills import list_skills
+
+        skills = await list_skills(client)
+    return Listing(name, version, instructions, tuple(tools), skills)
 
 
 def first_cause(error: BaseException) -> BaseException:

@@ -29,6 +29,7 @@ from weakincentives._display import shortened
 from weakincentives.content import Part
 from weakincentives.limits import Budget, Meter
 from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
+from weakincentives.mcp.skills import OfferedSkills
 from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
 from weakincentives.runtime import (
     Answer,
@@ -82,8 +83,14 @@ class TemplateServer:
     """A template as a server: `run_stdio()` serves one host, `app` is an ASGI application for any number of them."""
 
     def __init__(
-        self, prompt: Prompt[Any], params: tuple[Any, ...], session: Session | None, relist_seconds: float
+        self,
+        prompt: Prompt[Any],
+        params: tuple[Any, ...],
+        session: Session | None,
+        relist_seconds: float,
+        skills: bool = True,
     ) -> None:
+        self._skills = skills
         self._prompt = copy.copy(prompt).bind(*params)
         template = self._prompt.template = copy.copy(prompt.template)
         # The host produces its own answer, and sees only as much of a section as the tool that opens it returns.
@@ -116,7 +123,7 @@ class TemplateServer:
     @cached_property
     def server(self) -> Server[Any]:
         """The server itself, for uses that `run_stdio` and `app` do not cover."""
-        return AnnouncingServer(
+        server = AnnouncingServer(
             self._prompt.name,
             instructions=self._instructions,
             lifespan=self._lifespan,
@@ -124,6 +131,10 @@ class TemplateServer:
             on_call_tool=self._call_tool,
             on_subscriptions_listen=self._listen,
         )
+        if self._skills:
+            enabled = self._prompt.present(Session()).view().existing()
+            OfferedSkills(node.section for node in enabled if len(node.path) == 1).register(server)
+        return server
 
     @asynccontextmanager
     async def _lifespan(self, server: Server[Any]) -> AsyncIterator[dict[str, Any]]:
@@ -219,8 +230,11 @@ def serve(
     *params: Any,
     session: Session | None = None,
     relist_seconds: float = 5.0,
+    skills: bool = True,
 ) -> TemplateServer:
     """Offer a prompt to MCP hosts: its text as instructions, its tools, and `read_section` to open more.
+
+    Root sections with a summary and a fixed text are `skills` too, for hosts that read skills over MCP.
 
     `params` are bound as by `Prompt.bind`. Each host has its own copy of the prompt, with everything bound to it, and
     its own session; the single host of `run_stdio` uses the given one. The answer to a call that adds tools waits until
@@ -230,7 +244,7 @@ def serve(
         prompt = Prompt(prompt)
     if not isinstance(prompt, Prompt):
         raise TypeError(f"serve takes a Prompt or a PromptTemplate, got {prompt!r}")
-    return TemplateServer(prompt, params, session, relist_seconds)
+    return TemplateServer(prompt, params, session, relist_seconds, skills)
 
 
 class _HostAdapter(LoopAdapter):

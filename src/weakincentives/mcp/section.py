@@ -21,16 +21,13 @@ from weakincentives.mcp.connection import (
     Connection,
     Connections,
     HttpServer,
-    ListedTool,
-    Listing,
     OnElicit,
     OnProgress,
     Server,
     StdioServer,
     first_cause,
-    lock_file,
-    read_lock,
 )
+from weakincentives.mcp.listing import ListedSkill, ListedTool, Listing, lock_file, read_lock
 from weakincentives.prompt import (
     Approvals,
     Compensation,
@@ -81,6 +78,7 @@ class MCPSection(Section[None]):
     does not name have a minute. `approval` has a person decide before a "call", or is a function of the arguments that
     returns "call" or None, or a mapping by name. `lock` is a file with the server's listing, so that the tools are
     known before the server is started. `trusted=True` accepts the server's claims about which tools are read-only.
+    The server's skills are child sections, unless `skills=False`.
     """
 
     literal = True
@@ -101,6 +99,7 @@ class MCPSection(Section[None]):
         compensate: Mapping[str, Compensation[dict[str, Any]]] | None = None,
         trusted: bool = False,
         lock: str | os.PathLike[str] | None = None,
+        skills: bool = True,
         **options: Unpack[SectionOptions[None]],
     ) -> None:
         require_extra("mcp", "mcp", "MCPSection")
@@ -118,6 +117,7 @@ class MCPSection(Section[None]):
         self._on_progress = on_progress
         self._compensate = dict(compensate or {})
         self._trusted = trusted
+        self._skills = skills
         self._lock = lock
         stored = None if lock is None else read_lock(lock).get(key)
         self._check_options(key, stored)
@@ -148,7 +148,8 @@ class MCPSection(Section[None]):
             if not fnmatch.filter(names, pattern):
                 known = ", ".join(map(_printable, names)) or "none"
                 logger.warning("No tool of MCP server '%s' matches %r; it has: %s.", self.key, pattern, known)
-        if before and listing.instructions == before.instructions and not listing.changed_from(before):
+        same = before and (listing.instructions, listing.skills) == (before.instructions, before.skills)
+        if before and same and not listing.changed_from(before):
             return None
         changed = {} if self._stored is None else listing.changed_from(self._stored)
         if changed:
@@ -239,8 +240,23 @@ class MCPSection(Section[None]):
                 continue
             group = None if self._group is None else self._group(listed.name)
             (tools if group is None else groups.setdefault(section_key(group), [])).append(made)
-        children = tuple(ToolGroup(key, made) for key, made in groups.items())
-        return LateContent(tuple(tools), children, listing.instructions.strip(), changed)
+        children = [ToolGroup(key, made) for key, made in groups.items()]
+        skills = self._skill_sections(listing, set(groups)) if self._skills else []
+        return LateContent(tuple(tools), (*children, *skills), listing.instructions.strip(), changed)
+
+    def _skill_sections(self, listing: Listing, taken: set[str]) -> list[MCPSkill]:
+        """The server's skills; of several with one name, or with the name of a group, the path makes the key."""
+        made = []
+        for skill in listing.skills:
+            path = skill.uri.partition("://")[2].removesuffix("/SKILL.md")
+            keys = (section_key(skill.name), section_key(path.replace("/", "-")), f"skill-{len(taken)}")
+            key = next(key for key in keys if key not in taken)
+            taken.add(key)
+            made.append(MCPSkill(key, skill, partial(self._read, skill)))
+        return made
+
+    def _read(self, skill: ListedSkill, uri: str, resources: ScopedResourceContext) -> str:
+        return self._connection(resources).read_skill(skill, uri)
 
     def _tool(self, listed: ListedTool) -> Tool[Any, Any]:
         size = len(listed.description) + len(json.dumps(listed.schema))
@@ -249,7 +265,7 @@ class MCPSection(Section[None]):
                 f"its definition has {size:,} characters, and at most {MAX_DEFINITION:,} are sent."
             )
         compensate = self._compensate.get(listed.name)
-        return Tool.from_schema(
+        made = Tool.from_schema(
             name=listed.name,
             description=listed.description,
             schema=listed.schema,
@@ -260,6 +276,8 @@ class MCPSection(Section[None]):
             timeout=self._timeout_of(listed.name),
             approval=self._approval_of(listed.name),
         )
+        made.reaches_outside = not made.read_only
+        return made
 
     def _default_summary(self, title: str) -> str:
         if self._stored is None or not self._stored.tools:
@@ -279,6 +297,47 @@ class ToolGroup(Section[None]):
 
     def render_body(self, params: None) -> str:
         return ""
+
+
+ReadFile = Callable[[str, ScopedResourceContext], str]
+
+
+class SkillPage(Section[None]):
+    """A file of a server's skill, fetched when it is opened.
+
+    Its text comes from outside: it is never a system message, whatever the voice of the strategy.
+    """
+
+    def __init__(self, key: str, title: str, summary: str, uri: str, read: ReadFile) -> None:
+        self._uri = uri
+        self._read = read
+        summary = summary.replace("$", "$$")
+        super().__init__(key=key, title=title, summary=summary, visibility=SectionVisibility.SUMMARY)
+
+    def render_body(self, params: None) -> str:
+        return ""
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        return LateContent(text=self._read(self._uri, resources).strip())
+
+
+class MCPSkill(SkillPage):
+    """A skill of a server: `SKILL.md` is its text, the other pages are its children, and other files are named."""
+
+    def __init__(self, key: str, skill: ListedSkill, read: ReadFile) -> None:
+        self._skill = skill
+        super().__init__(key, skill.name, skill.description, skill.uri, read)
+
+    def load(self, resources: ScopedResourceContext) -> LateContent | None:
+        root = self._skill.uri.removesuffix("SKILL.md")
+        paths = {file.uri: file.uri.removeprefix(root) for file in self._skill.files if file.uri != self._skill.uri}
+        pages = {uri: section_key(path.removesuffix(".md")) for uri, path in paths.items() if path.endswith(".md")}
+        children = tuple(SkillPage(key, paths[uri], paths[uri], uri, self._read) for uri, key in pages.items())
+        notes = [f"`{paths[uri]}` is the subsection `{key}`." for uri, key in pages.items()]
+        if other := [f"`{path}`" for uri, path in paths.items() if uri not in pages]:
+            notes.append(f"Files of this skill that are not shown: {', '.join(other)}.")
+        text = self._read(self._skill.uri, resources).strip()
+        return LateContent(children=children, text="\n\n".join([text, *notes]))
 
 
 def by_prefix(name: str) -> str | None:

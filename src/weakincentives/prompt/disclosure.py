@@ -14,7 +14,7 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.prompt.layout import media_in
 from weakincentives.prompt.outline import Node
 from weakincentives.prompt.ranking import Ranker
-from weakincentives.prompt.ranking.finder import CLEAR, WORD_FINDER, Found, SectionFinder, matching_sentence
+from weakincentives.prompt.ranking.finder import CLEAR, WORD_FINDER, Found, SectionFinder, collecting, matching_sentence
 from weakincentives.prompt.toolkit import AnyTool, Handler, Tool, ToolResult
 from weakincentives.prompt.view import Disclosure, Menu, Suffix, View, Voice
 from weakincentives.prompt.visibility import (
@@ -30,7 +30,8 @@ logger = logging.getLogger("weakincentives.prompt")
 MAX_REASON = 256
 MAX_FOUND = 20
 CONTEXT_FOLDER = "context"
-RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section", "search_sections"})
+SEARCH_TOOL = "search_sections"
+RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section", SEARCH_TOOL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,7 +250,7 @@ class SearchSections(Disclosure):
         if self.menu != "all":
             words += " Most sections are not listed in the prompt: search before you give up."
         options = {"result_type": SearchSectionsResult, "read_only": True}
-        return _tool("search_sections", words, self._search, SearchSectionsParams, **options)
+        return _tool(SEARCH_TOOL, words, self._search, SearchSectionsParams, **options)
 
     def _search(self, params: SearchSectionsParams, *, context: Any) -> ToolResult[SearchSectionsResult]:
         if not params.query.strip() or not 1 <= params.limit <= MAX_FOUND:
@@ -257,7 +258,8 @@ class SearchSections(Disclosure):
             return ToolResult(message, success=False)
         view: View = context.view
         try:
-            found = self.finder.closed(view, params.query, params.limit)
+            with collecting([] if context.presentation is None else context.presentation.rankings):
+                found = self.finder.closed(view, params.query, params.limit)
         except Exception as error:
             return ToolResult(f"The search failed: {type(error).__name__}: {error}", success=False)
         if not found:
@@ -334,7 +336,7 @@ def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResu
         problem = f"Unknown section key: '{key}'."
     elif not view.is_open(path):
         problem = f"Section '{key}' is not expanded."
-    elif not view.collapsible(path):
+    elif view.outline.by_path[path].summary is None:
         problem = f"Section '{key}' has no summary, so it stays open."
     else:
         context.session.dispatch(CollapseSection(path=path))

@@ -13,6 +13,7 @@ from weakincentives.prompt.toolkit import HostedTool, ToolResult, check_timeout
 
 Hook = Literal["before_run", "before_tool", "after_tool", "before_answer"]
 HOOKS: tuple[Hook, ...] = get_args(Hook)
+TOOL_HOOKS: tuple[Hook, ...] = ("before_tool", "after_tool")
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ combination; a render then only fills in values and joins the pieces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
 from operator import getitem
 from typing import Any
@@ -92,6 +92,11 @@ class Layout:
     @cached_property
     def user_piece(self) -> int:
         return next((piece for node, piece in self.marks if node.index >= self._user_start), len(self._pieces))
+
+    def by_section(self, pieces: Sequence[str]) -> Iterator[tuple[Node, Sequence[str]]]:
+        """The filled pieces of each shown section, in order."""
+        ends = [*(piece for _, piece in self.marks[1:]), len(pieces)]
+        return ((node, pieces[start:end]) for (node, start), end in zip(self.marks, ends, strict=False))
 
     def fill(self, params: Params, price: Price | None = None) -> list[str]:
         """The pieces with every slot filled; joined, they are the text."""

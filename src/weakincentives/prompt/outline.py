@@ -1,4 +1,4 @@
-"""A template's tree, flattened and checked once, the visibility of its sections, and the params that fill it."""
+"""A template's tree, flattened and checked once, and the params that fill it."""
 
 from __future__ import annotations
 
@@ -7,28 +7,23 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain, count
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
-from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own, missing_summary
+from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own
 from weakincentives.prompt.toolkit import MAX_FOREIGN_NAME, AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
-    ABSENT,
     FULL,
-    PACKED,
     SUMMARY,
-    Overrides,
     SectionPath,
     SectionVisibility,
     visible,
-    with_ancestors,
 )
 
 NOTHING_LATE = LateContent()
 MAX_CACHED = 256
 T = TypeVar("T")
-Decider = Literal["declared", "selector", "override", "session", "budget", "rule", "search"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -351,68 +346,3 @@ class Params:
             raise UnboundParamsError(
                 f"No {name} was bound and {why}; pass one to bind().", params_type=name, missing=missing
             ) from error
-
-
-@dataclass(frozen=True)
-class VisibilityState:
-    """The visibility of each section of an outline, packed: `own` as if its ancestors were open, `seen` with them.
-
-    `decided` has the decider of each visibility that differs from the declared one. `opened` are the nodes that were
-    opened on request, by index, in order of opening.
-    """
-
-    outline: Outline
-    own: bytes
-    decided: Mapping[int, Decider] = field(default_factory=dict)
-    opened: tuple[int, ...] = ()
-    seen: bytes = field(init=False, compare=False, repr=False)
-
-    def __post_init__(self) -> None:
-        seen = self.outline.cached(("seen", self.own), lambda: visible(self.own, self.outline.parents))
-        object.__setattr__(self, "seen", seen)
-
-    @cached_property
-    def _moments(self) -> dict[int, int]:
-        return {index: moment for moment, index in enumerate(self.opened, start=1)}
-
-    def opened_at(self, node: Node) -> int:
-        """When the section became visible: 0 if it was declared open, else its place in `opened`."""
-        return max(self._moments.get(up.index, 0) for up in (node, *self.outline.ancestors(node)))
-
-    def with_visibility(self, chosen: Overrides, decider: Decider, *, alone: bool = False) -> VisibilityState:
-        """The state with sections opened or closed, unless `alone` with their ancestors; unknown paths are ignored."""
-        own, decided, opened = bytearray(self.own), dict(self.decided), list(self.opened)
-        for path, visibility in (chosen if alone else with_ancestors(chosen)).items():
-            node = self.outline.by_path.get(path)
-            if node is None or self.seen[node.index] == ABSENT:
-                continue
-            if visibility is SectionVisibility.SUMMARY and node.summary is None:
-                if decider == "session":  # It had a summary when it was closed.
-                    continue
-                raise missing_summary(node.key)
-            if visibility is SectionVisibility.FULL and own[node.index] != FULL:
-                opened.append(node.index)
-            elif path not in chosen:
-                continue
-            own[node.index] = PACKED.index(visibility)
-            decided[node.index] = decider
-        return VisibilityState(self.outline, bytes(own), decided, tuple(opened))
-
-    def moved(self, after: Outline) -> VisibilityState:
-        """The same state in an outline that has additional sections, which show what they declare."""
-        own, before = bytearray(after.base), self.outline.nodes
-        index = {node.index: after.by_path[node.path].index for node in before if node.path in after.by_path}
-        for old, new in index.items():
-            own[new] = self.own[old]
-        decided = {index[old]: decider for old, decider in self.decided.items() if old in index}
-        return VisibilityState(after, bytes(own), decided, tuple(index[old] for old in self.opened if old in index))
-
-    def chosen(self) -> dict[str, SectionVisibility]:
-        """The visibility of sections that a rule, the user's words or the token budget opened, by key."""
-        nodes = self.outline.nodes
-        found = (nodes[at] for at, decider in self.decided.items() if decider in ("rule", "search", "budget"))
-        return {node.key: PACKED[self.own[node.index]] for node in found}
-
-    def selected(self) -> dict[str, SectionVisibility]:
-        """The visibility of dynamic sections by key; ABSENT if disabled."""
-        return {node.key: PACKED[self.own[node.index]] for node in self.outline.dynamic}

@@ -16,13 +16,13 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from textwrap import dedent
-from typing import Any, Literal, Protocol, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from weakincentives import serde
 from weakincentives.errors import PromptError, PromptValidationError, SerdeError
 from weakincentives.filesystem import HostFilesystem
-from weakincentives.prompt.outline import Node, Outline
-from weakincentives.prompt.section import format_problem, has_own, split_text
+from weakincentives.prompt.outline import Node, Outline, Replacements
+from weakincentives.prompt.section import Section, TemplateText, format_problem, has_own, split_text
 from weakincentives.prompt.toolkit import MAX_DESCRIPTION, Tool, check_description
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, check_visibility
 
@@ -36,6 +36,12 @@ logger = logging.getLogger(__name__)
 Kind = Literal["section", "summary", "visibility", "tool"]
 Reason = Literal["missing", "closed", "changed", "invalid"]
 LATEST = "latest"
+_MAPS: dict[Kind, str] = {
+    "section": "sections",
+    "summary": "summaries",
+    "visibility": "visibility",
+    "tool": "tools",
+}
 FULL, SUMMARY = OVERRIDABLE = (SectionVisibility.FULL, SectionVisibility.SUMMARY)
 FORMAT = "weakincentives.override/1"
 _PLAIN = re.compile(r"[a-z0-9_-][a-z0-9._-]*(?<!\.)")
@@ -84,26 +90,20 @@ class PromptOverride:
     def with_section(self, path: SectionPath, override: SectionOverride) -> PromptOverride:
         return replace(self, sections={**self.sections, path: override})
 
-    def without_section(self, path: SectionPath) -> PromptOverride:
-        return replace(self, sections={other: kept for other, kept in self.sections.items() if other != path})
-
     def with_tool(self, name: str, override: ToolOverride) -> PromptOverride:
         return replace(self, tools={**self.tools, name: override})
-
-    def without_tool(self, name: str) -> PromptOverride:
-        return replace(self, tools={other: kept for other, kept in self.tools.items() if other != name})
 
     def with_summary(self, path: SectionPath, override: SectionOverride) -> PromptOverride:
         return replace(self, summaries={**self.summaries, path: override})
 
-    def without_summary(self, path: SectionPath) -> PromptOverride:
-        return replace(self, summaries={other: kept for other, kept in self.summaries.items() if other != path})
-
     def with_visibility(self, path: SectionPath, override: SectionOverride) -> PromptOverride:
         return replace(self, visibility={**self.visibility, path: override})
 
-    def without_visibility(self, path: SectionPath) -> PromptOverride:
-        return replace(self, visibility={other: kept for other, kept in self.visibility.items() if other != path})
+    def without(self, kind: Kind, name: SectionPath | str) -> PromptOverride:
+        """The same without the override of a section's text, summary or visibility, or of a tool."""
+        field = _MAPS[kind]
+        kept: Any = {other: words for other, words in getattr(self, field).items() if other != name}
+        return replace(self, **{field: kept})
 
     def tagged(self, tag: str) -> PromptOverride:
         """The same under another tag, for example to promote "latest" to "stable"."""
@@ -112,47 +112,17 @@ class PromptOverride:
 
 @dataclass(frozen=True, slots=True)
 class SectionDescriptor:
-    """The hash of a section's text or summary; `placeholders` are the names that it may use, none if it is `literal`.
+    """The hash of a section's text, summary or declared visibility; `source` is that itself, unless code decides it.
 
-    Unless `strict`, as for a summary, a `$` that starts no placeholder is a dollar sign.
+    `misfit` says why it cannot be replaced by the body of an override, and is empty if it can.
     """
 
     path: SectionPath
     content_hash: str
     accepts_overrides: bool
-    placeholders: tuple[str, ...] = ()
     source: str | None = field(default=None, repr=False, compare=False)
-    literal: bool = False
-    strict: bool = True
-    params_type: type | None = field(default=None, repr=False, compare=False)
-
-    def misfit(self, override: SectionOverride) -> str:
-        """Why the section cannot show the body of an override; empty if it can."""
-        try:
-            text = split_text(override.body, where="its body", strict=self.strict, literal=self.literal)
-        except PromptValidationError as error:
-            return str(error)
-        unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(text.names) if name not in self.placeholders)
-        if unknown:
-            known = ", ".join(self.placeholders) or "none"
-            return f"its body uses {unknown}, which the section cannot fill; it has: {known}"
-        problem = format_problem(self.params_type, text)
-        return f"its body has {problem}" if problem else ""
-
-
-@dataclass(frozen=True, slots=True)
-class VisibilityDescriptor:
-    """The hash of a section's declared visibility; closed to overrides if code decides it."""
-
-    path: SectionPath
-    content_hash: str
-    accepts_overrides: bool
-    source: str = ""
-
-    def misfit(self, override: SectionOverride) -> str:
-        """Why the section cannot have the visibility of an override; empty if it can."""
-        known = [each.value for each in OVERRIDABLE]
-        return "" if override.body in known else f"it must be one of {', '.join(known)}, got {override.body!r}"
+    placeholders: tuple[str, ...] = ()
+    misfit: Callable[[SectionOverride], str] = field(default=lambda override: "", repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +156,7 @@ class PromptDescriptor:
     sections: Mapping[SectionPath, SectionDescriptor]
     tools: Mapping[str, ToolDescriptor]
     summaries: Mapping[SectionPath, SectionDescriptor] = field(default_factory=dict)
-    visibility: Mapping[SectionPath, VisibilityDescriptor] = field(default_factory=dict)
+    visibility: Mapping[SectionPath, SectionDescriptor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, ns: str, key: str, outline: Outline) -> PromptDescriptor:
@@ -218,11 +188,7 @@ class PromptDescriptor:
         return self._override_section("The visibility of section", self.visibility, path, value)
 
     def _override_section(
-        self,
-        what: str,
-        known: Mapping[SectionPath, SectionDescriptor] | Mapping[SectionPath, VisibilityDescriptor],
-        path: SectionPath,
-        body: str,
+        self, what: str, known: Mapping[SectionPath, SectionDescriptor], path: SectionPath, body: str
     ) -> SectionOverride:
         described = known.get(path)
         if described is None:
@@ -261,52 +227,58 @@ class StaleOverride:
         return f"{self.kind} '{self.name}': {self.detail}"
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
-    """The parts of an override that apply, by section and by tool; `stale` lists what does not."""
+class Applied(NamedTuple):
+    """The part of an override that applies; `stale` lists the rest."""
 
-    section_bodies: Mapping[SectionPath, str] = field(default_factory=dict)
-    tools: Mapping[str, ToolOverride] = field(default_factory=dict)
+    override: PromptOverride
     stale: tuple[StaleOverride, ...] = ()
-    summaries: Mapping[SectionPath, str] = field(default_factory=dict)
-    visibility: Mapping[SectionPath, SectionVisibility] = field(default_factory=dict)
 
 
-def apply_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
-    """The changes that an override makes to the prompt as it is today; logs a warning for what does not apply."""
-    applied = check_override(descriptor, override)
-    for stale in applied.stale:
+def apply_override(outline: Outline, descriptor: PromptDescriptor, override: PromptOverride) -> Outline:
+    """A template's outline with the part of an override that applies to it today; logs a warning for the rest."""
+    applied, left_out = check_override(descriptor, override)
+    for stale in left_out:
         logger.warning("Override %s/%s@%s not applied to %s", override.ns, override.key, override.tag, stale)
-    return applied
+
+    def text(path: SectionPath, words: SectionOverride, *, strict: bool = True) -> TemplateText:
+        literal = outline.by_path[path].section.literal
+        return split_text(words.body, where=".".join(path), strict=strict, literal=literal)
+
+    replaced = Replacements(
+        {path: text(path, words) for path, words in applied.sections.items()},
+        {path: text(path, words, strict=False) for path, words in applied.summaries.items()},
+        {path: SectionVisibility(chosen.body) for path, chosen in applied.visibility.items()},
+    )
+    tools = {
+        tool.name: tool.with_descriptions(words.description, words.param_descriptions)
+        for node in outline.nodes
+        for tool in node.tools
+        if (words := applied.tools.get(tool.name)) is not None
+    }
+    return outline.overridden(replaced, tools) if tools or replaced != Replacements() else outline
 
 
 def check_override(descriptor: PromptDescriptor, override: PromptOverride) -> Applied:
-    """`apply_override` without logging."""
-    stale: list[StaleOverride] = []
-
-    def applying(kind: Kind, known: Mapping[Any, Any], given: Mapping[Any, AnyOverride]) -> dict[Any, Any]:
-        problems = {name: _problem(known.get(name), words) for name, words in given.items()}
-        for name, problem in problems.items():
+    """The part of an override that applies, and what does not."""
+    applied, stale = override, list[StaleOverride]()
+    for kind, known, given in _parts(descriptor, override):
+        for name, words in given.items():
+            problem = _problem(known.get(name), words)
+            closes = problem is None and kind == "visibility" and words.body == SUMMARY.value
+            if closes and descriptor.summaries[name].source is None and name not in applied.summaries:
+                problem = "invalid", "it has no summary to show; override that too"
             if problem is not None:
                 stale.append(StaleOverride(kind, name if kind == "tool" else ".".join(name), *problem))
-        return {name: words for name, words in given.items() if problems[name] is None}
+                applied = applied.without(kind, name)
+    return Applied(applied, tuple(stale))
 
-    bodies = applying("section", descriptor.sections, override.sections)
-    summaries = applying("summary", descriptor.summaries, override.summaries)
-    visibility = applying("visibility", descriptor.visibility, override.visibility)
-    for path, chosen in list(visibility.items()):
-        if chosen.body == SUMMARY.value and descriptor.summaries[path].source is None and path not in summaries:
-            del visibility[path]
-            problem = "it has no summary to show; override that too"
-            stale.append(StaleOverride("visibility", ".".join(path), "invalid", problem))
-    tools = applying("tool", descriptor.tools, override.tools)
-    return Applied(
-        {path: text.body for path, text in bodies.items()},
-        tools,
-        tuple(stale),
-        {path: text.body for path, text in summaries.items()},
-        {path: SectionVisibility(chosen.body) for path, chosen in visibility.items()},
-    )
+
+def _parts(
+    descriptor: PromptDescriptor, override: PromptOverride
+) -> Iterator[tuple[Kind, Mapping[Any, Any], Mapping[Any, Any]]]:
+    """What the prompt has and what replaces it, of each kind, by path or name."""
+    for kind, name in _MAPS.items():
+        yield kind, getattr(descriptor, name), getattr(override, name)
 
 
 def _problem(known: Any, override: AnyOverride) -> tuple[Reason, str] | None:
@@ -314,7 +286,7 @@ def _problem(known: Any, override: AnyOverride) -> tuple[Reason, str] | None:
     if known is None:
         return "missing", "the prompt has nothing of this name"
     if not known.accepts_overrides:
-        by_code = isinstance(known, VisibilityDescriptor) and not known.source
+        by_code = known.content_hash == _hash("visibility")
         return "closed", "a function decides it" if by_code else "it does not accept overrides"
     if override.expected_hash != known.content_hash:
         return "changed", "it was written for text that has changed since; rewrite it or delete it"
@@ -322,9 +294,7 @@ def _problem(known: Any, override: AnyOverride) -> tuple[Reason, str] | None:
     return ("invalid", misfit) if misfit else None
 
 
-def _applicable(
-    what: str, known: SectionDescriptor | VisibilityDescriptor | ToolDescriptor, override: OverrideT
-) -> OverrideT:
+def _applicable(what: str, known: SectionDescriptor | ToolDescriptor, override: OverrideT) -> OverrideT:
     if problem := _problem(known, override):
         raise PromptValidationError(f"{what} cannot be overridden like this: {problem[1]}.")
     return override
@@ -334,25 +304,37 @@ def diff(descriptor: PromptDescriptor, override: PromptOverride) -> str:
     """A unified diff from the prompt's own text to the override's; it notes what is not applied, and why."""
     stale = {(item.kind, item.name): f"# not applied: {item}\n" for item in check_override(descriptor, override).stale}
     parts: list[str] = []
-    sections: tuple[tuple[Kind, Mapping[SectionPath, Any], Mapping[SectionPath, SectionOverride]], ...] = (
-        ("section", descriptor.sections, override.sections),
-        ("summary", descriptor.summaries, override.summaries),
-        ("visibility", descriptor.visibility, override.visibility),
-    )
-    for kind, known, given in sections:
-        for path, body in given.items():
-            described, name = known.get(path), ".".join(path)
-            parts.append(stale.get((kind, name), ""))
-            parts += _unified(f"{kind} {name}", (described and described.source) or "", body.body, override.tag)
-    for name, words in override.tools.items():
-        tool = descriptor.tools.get(name)
-        parts.append(stale.get(("tool", name), ""))
-        if words.description is not None:
-            parts += _unified(f"tool {name}", tool.description if tool else "", words.description, override.tag)
-        for param, text in words.param_descriptions.items():
-            before = tool.param_descriptions.get(param, "") if tool else ""
-            parts += _unified(f"tool {name} param {param}", before, text, override.tag)
+    for kind, known, given in _parts(descriptor, override):
+        for name, words in given.items():
+            key, described = name if kind == "tool" else ".".join(name), known.get(name)
+            parts.append(stale.get((kind, key), ""))
+            before = {"": described.description, **described.param_descriptions} if kind == "tool" and described else {}
+            if kind != "tool":
+                parts += _unified(f"{kind} {key}", (described and described.source) or "", words.body, override.tag)
+                continue
+            texts = {"": words.description} if words.description is not None else {}
+            for param, text in {**texts, **words.param_descriptions}.items():
+                label = f"tool {key} param {param}" if param else f"tool {key}"
+                parts += _unified(label, before.get(param, ""), text, override.tag)
     return "".join(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Tries an override on a share of the traffic: the same key, such as a conversation's id, always gets the same."""
+
+    name: str
+    share: float
+    tag: str
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.tag or not 0 <= self.share <= 1:
+            raise PromptValidationError(f"An experiment needs a name, a tag and a share from 0 to 1, got {self}.")
+
+    def assign(self, key: str) -> str | None:
+        """The tag of the override for this key; None if it is not part of the share."""
+        place = int.from_bytes(sha256(f"{self.name}\0{key}".encode()).digest()[:8], "big") / 2**64
+        return self.tag if place < self.share else None
 
 
 class PromptOverridesError(PromptError):
@@ -470,47 +452,57 @@ def _lines(text: str) -> list[str]:
 
 def _describe_section(node: Node) -> SectionDescriptor:
     section = node.section
-    params_type = section.params_type
-    names = () if params_type is None else tuple(column.name for column in serde.columns(params_type))
     if section.source is None:
         made_by = f"{type(section).__module__}.{type(section).__qualname__}"
+        names = _placeholders(section)
         return SectionDescriptor(node.path, _hash("code", made_by), accepts_overrides=False, placeholders=names)
-    source = dedent(section.source).strip()
     kind = "literal" if section.literal else "text"
-    return SectionDescriptor(
-        node.path,
-        _hash(kind, source),
-        section.accepts_overrides,
-        names,
-        source,
-        literal=section.literal,
-        params_type=params_type,
-    )
+    return _describe_text(node, kind, section.source, is_open=section.accepts_overrides, strict=True)
 
 
 def _describe_summary(node: Node) -> SectionDescriptor:
     """A section without a summary may be given one; code that writes its own summary is closed to overrides."""
-    section = node.section
-    text = None if section.summary is None else dedent(section.summary).strip()
-    names = () if section.params_type is None else tuple(column.name for column in serde.columns(section.params_type))
-    return SectionDescriptor(
-        node.path,
-        _hash("summary") if text is None else _hash("summary", text),
-        section.accepts_overrides and not has_own(section, "render", "summary_text"),
-        names,
-        text,
-        literal=section.literal,
-        strict=False,
-        params_type=section.params_type,
-    )
+    is_open = node.section.accepts_overrides and not has_own(node.section, "render", "summary_text")
+    return _describe_text(node, "summary", node.section.summary, is_open=is_open, strict=False)
 
 
-def _describe_visibility(node: Node) -> VisibilityDescriptor:
+def _describe_text(node: Node, kind: str, text: str | None, *, is_open: bool, strict: bool) -> SectionDescriptor:
+    """A text with placeholders; unless `strict`, a `$` that starts none is a dollar sign."""
+    section, source = node.section, None if text is None else dedent(text).strip()
+
+    def misfit(override: SectionOverride) -> str:
+        try:
+            text = split_text(override.body, where="its body", strict=strict, literal=section.literal)
+        except PromptValidationError as error:
+            return str(error)
+        known = _placeholders(section)
+        unknown = ", ".join(f"${{{name}}}" for name in dict.fromkeys(text.names) if name not in known)
+        if unknown:
+            return f"its body uses {unknown}, which the section cannot fill; it has: {', '.join(known) or 'none'}"
+        problem = format_problem(section.params_type, text)
+        return f"its body has {problem}" if problem else ""
+
+    content_hash = _hash(kind) if source is None else _hash(kind, source)
+    return SectionDescriptor(node.path, content_hash, is_open, source, _placeholders(section), misfit)
+
+
+def _placeholders(section: Section[Any]) -> tuple[str, ...]:
+    """The names that a section can fill in."""
+    return () if section.params_type is None else tuple(column.name for column in serde.columns(section.params_type))
+
+
+def _describe_visibility(node: Node) -> SectionDescriptor:
+    """The declared visibility; it is closed to overrides if code decides it."""
     declared = node.section.visibility
     if node.selects or not isinstance(declared, SectionVisibility):
-        return VisibilityDescriptor(node.path, _hash("visibility"), accepts_overrides=False)
-    value = declared.value
-    return VisibilityDescriptor(node.path, _hash("visibility", value), node.section.accepts_overrides, value)
+        return SectionDescriptor(node.path, _hash("visibility"), accepts_overrides=False)
+
+    def misfit(override: SectionOverride) -> str:
+        known = [each.value for each in OVERRIDABLE]
+        return "" if override.body in known else f"it must be one of {', '.join(known)}, got {override.body!r}"
+
+    content_hash, is_open = _hash("visibility", declared.value), node.section.accepts_overrides
+    return SectionDescriptor(node.path, content_hash, is_open, declared.value, misfit=misfit)
 
 
 def _describe_tool(tool: Tool[Any, Any], *, twin: bool) -> ToolDescriptor:

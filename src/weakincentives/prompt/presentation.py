@@ -13,10 +13,11 @@ from typing import Any, TypeVar, cast
 from weakincentives._threads import until
 from weakincentives.errors import DeadlineExceededError, PromptRenderError, UnboundParamsError
 from weakincentives.limits import Deadline
-from weakincentives.prompt.outline import Decider, Node, Outline, Params, VisibilityState
+from weakincentives.prompt.outline import Node, Outline, Params
+from weakincentives.prompt.ranking.finder import PaidRanking, collecting
 from weakincentives.prompt.section import LateContent
 from weakincentives.prompt.toolkit import AnyTool
-from weakincentives.prompt.view import View, ViewOptions
+from weakincentives.prompt.view import Decider, View, ViewOptions
 from weakincentives.prompt.visibility import (
     ABSENT,
     PACKED,
@@ -31,6 +32,7 @@ from weakincentives.session import Session
 
 T = TypeVar("T")
 Late = dict[SectionPath, LateContent | None]
+_BEFORE_THE_RUN = ("rule", "search", "budget")
 logger = logging.getLogger("weakincentives.prompt")
 
 
@@ -57,8 +59,11 @@ class Presentation:
         for path, content in list(self._late.items()):
             self._grow(path, content)
         self._bound = dict(bound)
+        self._params = Params(self._bound)
         self._options = options
-        self._base: VisibilityState | None = None
+        self._base: View | None = None
+        # Those made for this run that have to be paid for.
+        self.rankings: list[PaidRanking] = []
         # The last view, after the base and the session's overrides that it was made of.
         self._latest: tuple[tuple[Any, Any], View] | None = None
 
@@ -71,17 +76,18 @@ class Presentation:
         if outline.ruled or options.disclosure.preopen:
             view = self.view()
             if options.disclosure.preopen or any(node.section.rule_needs_text for node in outline.ruled):
-                words = "\n\n".join(part for part in (view.user_text(), words) if part)
+                asked = "".join(view.pieces()[view.layout.user_piece :]).strip()
+                words = "\n\n".join(part for part in (asked, words) if part)
             self._open(self._ruled(view, words), "rule")
             self._open(self._preopened(self.view(), words), "search")
         if options.token_budget is not None:
-            fitted = self.view().fitted(options.token_budget, options.counter).state
-            self._open((outline.nodes[at] for at, why in fitted.decided.items() if why == "budget"), "budget")
+            fitted = self.view().fitted(options.token_budget, options.counter)
+            self._open((outline.by_path[path] for path, why in fitted.decided.items() if why == "budget"), "budget")
 
     def _open(self, nodes: Iterable[Node], decider: Decider) -> None:
         assert self._base is not None
         opened = {node.path: SectionVisibility.FULL for node in nodes}
-        self._base = self._base.with_visibility(opened, decider, alone=decider == "budget")
+        self._base = self._base.opened(opened, decider, alone=decider == "budget")
 
     def resume(
         self,
@@ -95,8 +101,12 @@ class Presentation:
 
     def decisions(self) -> tuple[dict[str, SectionVisibility], dict[str, SectionVisibility]]:
         """The visibilities of sections that were opened as the run began, and those that their code decided, by key."""
-        assert self._base is not None
-        return self._base.chosen(), self._base.selected()
+        base, found = self._begun(), self.outline.by_path
+        opened = [found[path] for path, why in base.decided.items() if why in _BEFORE_THE_RUN and path in found]
+        chosen, selected = (
+            {node.key: base.own_visibility(node) for node in each} for each in (opened, self.outline.dynamic)
+        )
+        return chosen, selected
 
     def view(self) -> View:
         """The sections shown and the tools offered now."""
@@ -114,22 +124,20 @@ class Presentation:
         """The params of this type: those bound, else the default of a section that uses them."""
         sources = (node.source for node in self.outline.nodes if node.source is not None)
         source = next((each for each in sources if each.params_type is params_type), None)
-        return cast("T | None", self._bound.get(params_type) if source is None else Params(self._bound)[source])
+        return cast("T | None", self._bound.get(params_type) if source is None else self._params[source])
 
-    def _begun(self) -> VisibilityState:
+    def _begun(self) -> View:
         if self._base is None:
             self.begin()
         assert self._base is not None
         return self._base
 
-    def _declared(
-        self, overrides: Overrides, selected: Mapping[str, SectionVisibility] = MappingProxyType({})
-    ) -> VisibilityState:
+    def _declared(self, overrides: Overrides, selected: Mapping[str, SectionVisibility] = MappingProxyType({})) -> View:
         """The declared visibility, with the caller's overrides applied; sections in `selected` do not decide again."""
         outline = self.outline
+        params = self._params
         if not outline.dynamic and not overrides:
-            return VisibilityState(outline, outline.base)
-        params = Params(self._bound)
+            return View(outline, params, self._options, outline.base)
         unknown = [path for path in overrides if path not in outline.by_path]
         if unknown:
             raise PromptRenderError(
@@ -139,7 +147,7 @@ class Presentation:
             )
         given = {path: check_visibility(visibility) for path, visibility in overrides.items()}
         own = bytearray(outline.base)
-        decided: dict[int, Decider] = {}
+        decided: dict[SectionPath, Decider] = {}
         for node in outline.dynamic:
             if any(own[up.index] == ABSENT for up in outline.ancestors(node)):
                 continue
@@ -150,27 +158,27 @@ class Presentation:
             elif node.selects:
                 visibility = _decided(node, "declared_visibility", params[node.source], session=self.session)
                 own[node.index] = PACKED.index(visibility)
-                decided[node.index] = "selector"
-        return VisibilityState(outline, bytes(own), decided).with_visibility(given, "override")
+                decided[node.path] = "selector"
+        return View(outline, params, self._options, bytes(own), decided).opened(given, "override")
 
-    def _view(self, base: VisibilityState, session: Session | None) -> View:
+    def _view(self, base: View, session: Session | None) -> View:
         """The base with the session's overrides on top; paths of other prompts in the session are ignored.
 
         Sections that decide their visibility themselves do so last.
         """
-        state, params = base, Params(self._bound)
+        view = base
         current = None if session is None else session[VisibilityOverrides].latest()
         if current is not None and current.overrides:
-            state = base.with_visibility(current.overrides, "session")
+            view = base.opened(current.overrides)
         for node in base.outline.deciding:
-            if state.seen[node.index] == ABSENT:
+            if view.seen[node.index] == ABSENT:
                 continue
-            override = PACKED[base.own[node.index]] if base.decided.get(node.index) == "override" else None
-            given = (override, params[node.source])
+            override = base.own_visibility(node) if base.decided_by(node) == "override" else None
+            given = (override, self._params[node.source])
             visibility = _decided(node, "effective_visibility", *given, session=session, path=node.path)
-            if visibility is not PACKED[state.own[node.index]]:
-                state = state.with_visibility({node.path: visibility}, "selector", alone=True)
-        return View(state, params, self._options)
+            if visibility is not view.own_visibility(node):
+                view = view.opened({node.path: visibility}, "selector", alone=True)
+        return view
 
     def unloaded(self) -> list[SectionPath]:
         """Sections shown in full whose tools and children are not known yet."""
@@ -225,13 +233,12 @@ class Presentation:
 
     def _ruled(self, view: View, words: str) -> list[Node]:
         """The closed sections whose rules open them; what the caller closed stays closed."""
-        params = Params(self._bound)
         return [
             node
             for node in view.outline.ruled
             if view.visibility_of(node) in (SectionVisibility.SUMMARY, SectionVisibility.HIDDEN)
             and view.decided_by(node) != "override"
-            and node.section.opens(params[node.source], session=self.session, text=words)
+            and node.section.opens(self._params[node.source], session=self.session, text=words)
         ]
 
     def _preopened(self, view: View, words: str) -> list[Node]:
@@ -239,7 +246,8 @@ class Presentation:
         if not self._options.disclosure.preopen or not words:
             return []
         try:
-            found = self._options.disclosure.preopened(view, words)
+            with collecting(self.rankings):
+                found = self._options.disclosure.preopened(view, words)
         except Exception as error:
             logger.warning("No section was opened for the user's words: %s", error)
             return []

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import copy
 import logging
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
+from pathlib import PurePath
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args
 
 from weakincentives import serde
@@ -23,11 +26,17 @@ from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.guards import Guard, by_hook, check_hosted_names, require_guards
 from weakincentives.prompt.markdown import OWN_FILES
-from weakincentives.prompt.outline import Outline, Replacements, same_tool
+from weakincentives.prompt.outline import Outline, same_tool
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
-from weakincentives.prompt.overrides import PromptDescriptor, PromptOverride, PromptOverridesStore, apply_override
+from weakincentives.prompt.overrides import (
+    Experiment,
+    PromptDescriptor,
+    PromptOverride,
+    PromptOverridesStore,
+    apply_override,
+)
 from weakincentives.prompt.presentation import Late, Presentation
-from weakincentives.prompt.section import Section, TemplateText, check_placeholders, require_sections, split_text
+from weakincentives.prompt.section import Section, require_sections
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool, check_timeout
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions
@@ -84,11 +93,11 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         self.ns = ns.strip()
         self.key = key.strip()
         self.name = name or self.key
+        self.module = _callers_module()
         self.sections = require_sections(f"Prompt '{key}'", "sections", sections)
         self.resources = ResourceRegistry().merge(resources)
         self.allow_extra_keys = allow_extra_keys
         self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
-        self.tokenizer = tokenizer
         self.tool_timeout = tool_timeout
         self.guards = require_guards(f"Prompt '{key}'", guards)
         self.guards_by_hook = by_hook(self.guards)
@@ -138,31 +147,8 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
         if override is None:
             return self.outline
         if override != self._overridden[0]:
-            self._overridden = (override, self._override(override))
+            self._overridden = (override, apply_override(self.outline, self.descriptor, override))
         return self._overridden[1]
-
-    def _override(self, override: PromptOverride) -> Outline:
-        applied = apply_override(self.descriptor, override)
-
-        def texts(given: Mapping[SectionPath, str], strict: bool) -> dict[SectionPath, TemplateText]:
-            found = {}
-            for path, words in given.items():
-                section = self.outline.by_path[path].section
-                where = f"Override of section '{'.'.join(path)}'"
-                found[path] = split_text(words, where=where, strict=strict, literal=section.literal)
-                check_placeholders(section, found[path], "override")
-            return found
-
-        replaced = Replacements(
-            texts(applied.section_bodies, strict=True), texts(applied.summaries, strict=False), applied.visibility
-        )
-        tools = {
-            tool.name: tool.with_descriptions(words.description, words.param_descriptions)
-            for node in self.outline.nodes
-            for tool in node.tools
-            if (words := applied.tools.get(tool.name)) is not None
-        }
-        return self.outline.overridden(replaced, tools) if tools or replaced != Replacements() else self.outline
 
     def with_output(self, output_type: Any) -> PromptTemplate[Any]:
         """The template with this output type; raises if it already declares a different one."""
@@ -193,11 +179,13 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
 
     def rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
         """The text and tools of a view."""
-        view.check_params()
+        # Params that an enabled section needs must be bound, whether it is shown or not.
+        for source in view.outline.cached(("sources", view.seen), lambda: {node.source for node in view.existing()}):
+            view.params[source]
         pieces = view.pieces()
         offered, skipped = view.tools
         for node, tool, owner in skipped:
-            if not view.state.opened_at(node):
+            if not view.opened_at(node):
                 raise PromptRenderError(same_tool(owner, node, tool.name))
         tools = [tool for _, tool in offered]
         return RenderedPrompt(
@@ -294,7 +282,8 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
-    `with prompt.resources:` does. Several runs may use a prompt at once; binding affects later runs.
+    `with prompt.resources:` does. Several runs may use a prompt at once; binding affects later runs. An `experiment`
+    chooses the override by the `experiment_key`; its runs are recorded with the tag `experiment`, the name and `arm`.
     """
 
     def __init__(
@@ -303,6 +292,8 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         *,
         overrides_store: PromptOverridesStore | None = None,
         overrides_tag: str = "latest",
+        experiment: Experiment | None = None,
+        experiment_key: str = "",
         output_type: Any = None,
         **declaration: Any,
     ) -> None:
@@ -324,6 +315,14 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         self.ns, self.key, self.name = template.ns, template.key, template.name
         self.resources = PromptResources(self)
         self.overrides_store = overrides_store
+        self.arm = ""
+        if experiment is not None:
+            if overrides_store is None or not experiment_key:
+                raise PromptValidationError(
+                    "An experiment needs overrides_store= and experiment_key=, such as a user's id."
+                )
+            assigned = experiment.assign(experiment_key)
+            overrides_tag, self.arm = assigned or overrides_tag, f"{experiment.name}:{assigned or 'control'}"
         self._overrides_tag = overrides_tag
         self._bound: dict[type, Any] = {}
         self._bound_twice: frozenset[type] = frozenset()
@@ -338,7 +337,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
     @property
     def params_digest(self) -> str:
         """A digest of the bound params, by which a session recognizes a run that is to be restarted."""
-        return blake2b(repr(self.params).encode("utf-8", "replace"), digest_size=8).hexdigest()
+        return digest_of(self.params)
 
     def bind(self, *params: Any, resources: ResourceRegistry | Mapping[type, Any] | None = None) -> Prompt[OutputT]:
         """Bind instances by their type, and resources that take precedence over the template's and the sections'.
@@ -351,6 +350,11 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         self._bound.update(zip(types, params, strict=True))
         self.bound_resources = self.bound_resources.merge(resources)
         return self
+
+    def rebind(self, params: Iterable[Any]) -> None:
+        """Bind exactly these params, in place of all that are bound."""
+        self._bound, self._bound_twice = {}, frozenset()
+        self.bind(*params)
 
     def __copy__(self) -> Self:
         """A prompt to bind and run independently of this one; while this one's resources are open, it uses those."""
@@ -422,6 +426,25 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
                 for node in self.template.outline.nodes
             ]
             yield Table(("section", "tools"), rows)
+
+
+def _callers_module() -> str:
+    """The module whose code makes a template, by the name under which it can be imported."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(
+        ("weakincentives.prompt.", "weakincentives._")
+    ):
+        frame = frame.f_back
+    known = {} if frame is None else frame.f_globals
+    if known.get("__name__") != "__main__":
+        return str(known.get("__name__", ""))
+    spec = known.get("__spec__")
+    return spec.name if spec is not None else PurePath(known.get("__file__") or "").stem
+
+
+def digest_of(params: tuple[Any, ...]) -> str:
+    """A digest of params as they are printed."""
+    return blake2b(repr(params).encode("utf-8", "replace"), digest_size=8).hexdigest()
 
 
 class PromptResources(_Resourceful):

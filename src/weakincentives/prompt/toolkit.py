@@ -10,7 +10,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property, lru_cache, partial
-from types import MethodType, NoneType, UnionType
+from types import MappingProxyType, MethodType, NoneType, UnionType
 from typing import (
     Annotated,
     Any,
@@ -110,6 +110,18 @@ class Compensation(Protocol[ParamsT_contra]):
 ApprovalRule: TypeAlias = Literal["call", "effects", "answer"] | Callable[..., Literal["call", "effects"] | None]
 
 
+class ToolOptions(TypedDict, total=False):
+    """The keyword arguments that every tool accepts besides its name and description."""
+
+    read_only: bool
+    compensate: Compensation[Any] | None
+    approval: ApprovalRule | None
+    timeout: float | None
+    concurrent: bool
+    examples: Iterable[Mapping[str, Any]]
+    accepts_overrides: bool
+
+
 class Tool(Specializable, Generic[ParamsT, ResultT]):
     """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
@@ -120,14 +132,18 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     `session=` if it takes that) returns one of both or None. A tool without a handler is answered by a person. After
     `timeout` seconds a call has failed: an async handler is cancelled, and a blocking one continues in its thread, but
     what it still writes is refused. `concurrent=True` lets calls that stand side by side run at the same time, each in
-    a transaction of its own; where two change the same, the later one runs again alone.
+    a transaction of its own; where two change the same, the later one runs again alone. `examples` are arguments of
+    typical calls, which models of Anthropic are shown.
     """
 
     _params_type: Any = None
     _result_type: Any = None
     _type_names = ("params_type", "result_type")
+    _param_descriptions: Mapping[str, str] = MappingProxyType({})
     transactional = True
     """False if a failed call undoes nothing by itself, because the calls inside it do, as they keep to its time."""
+    reaches_outside = False
+    """True if calls have effects outside our resources, although `compensate` may not be given."""
     blocking: Handler[Any, Any] | None = None
     """What sync runs call in place of an async handler, if there is such a thing."""
 
@@ -144,6 +160,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         approval: ApprovalRule | None = None,
         timeout: float | None = None,
         concurrent: bool = False,
+        examples: Iterable[Mapping[str, Any]] = (),
         accepts_overrides: bool = True,
         _schema: serde.ForeignSchema | None = None,
     ) -> None:
@@ -153,18 +170,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             check_description(f"Tool '{name}'", description, MAX_DESCRIPTION)
         params_type = self._params_type if params_type is None else params_type
         result_type = self._result_type if result_type is None else result_type
-        if params_type is not None and not serde.is_record(params_type):
-            raise PromptValidationError(
-                f"Tool '{name}': params must be None or a class with fields, such as a dataclass or a Pydantic model, "
-                f"got {params_type!r}; write Tool[Params, Result]."
-            )
-        try:
-            if params_type is not None:
-                serde.codec(params_type)
-        except serde.UnresolvedType:
-            pass  # A type that is defined later is checked when it is first needed.
-        except SerdeError as error:
-            raise PromptValidationError(f"The params of tool '{name}' have no schema: {error}") from None
+        if params_type is not None:
+            _check_params(name, params_type)
         if compensate is not None and read_only:
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
         check_approval(name, approval, has_handler=handler is not None, read_only=read_only)
@@ -183,11 +190,22 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.result_type = result_type
         self.read_only = read_only
         self.compensate = compensate
+        self.reaches_outside = compensate is not None
         self.approval = approval
         self.timeout = timeout
         self.concurrent = concurrent
         self.accepts_overrides = accepts_overrides
-        self._param_descriptions: Mapping[str, str] = {}
+        self.examples = tuple(dict(example) for example in examples)
+        self._check_examples()
+
+    def _check_examples(self) -> None:
+        for example in self.examples:
+            try:
+                self.parse(json.dumps(example))
+            except serde.UnresolvedType:
+                return
+            except (SerdeError, TypeError) as error:
+                raise PromptValidationError(f"Tool '{self.name}': an example is no valid call: {error}") from None
 
     @staticmethod
     def from_schema(
@@ -197,12 +215,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         schema: Mapping[str, Any],
         handler: Handler[dict[str, Any], Any] | None,
         result_type: Any = None,
-        read_only: bool = False,
-        compensate: Compensation[dict[str, Any]] | None = None,
-        approval: ApprovalRule | None = None,
-        timeout: float | None = None,
-        concurrent: bool = False,
-        accepts_overrides: bool = True,
+        **options: Unpack[ToolOptions],
     ) -> Tool[dict[str, Any], Any]:
         """A tool described by a JSON Schema; its handler receives a dict that matches the schema.
 
@@ -213,19 +226,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             foreign = serde.ForeignSchema(schema)
         except SerdeError as error:
             raise PromptValidationError(f"Tool '{name}' cannot be offered, its schema is wrong: {error}") from None
-        return Tool(
-            name=name,
-            description=description if description and description.strip() else name,
-            handler=handler,
-            result_type=result_type,
-            read_only=read_only,
-            compensate=compensate,
-            approval=approval,
-            timeout=timeout,
-            concurrent=concurrent,
-            accepts_overrides=accepts_overrides,
-            _schema=foreign,
-        )
+        text = description if description and description.strip() else name
+        return Tool(name=name, description=text, handler=handler, result_type=result_type, _schema=foreign, **options)
 
     @cached_property
     def schema(self) -> dict[str, Any]:
@@ -394,6 +396,20 @@ Approvals = ApprovalRule | Mapping[str, ApprovalRule | None] | None
 """The `approval=` of a section with several tools: one for all of them, or by the tool's name."""
 
 
+def _check_params(tool_name: str, params_type: Any) -> None:
+    if not serde.is_record(params_type):
+        raise PromptValidationError(
+            f"Tool '{tool_name}': params must be None or a class with fields, such as a dataclass or a Pydantic model, "
+            f"got {params_type!r}; write Tool[Params, Result]."
+        )
+    try:
+        serde.codec(params_type)
+    except serde.UnresolvedType:
+        pass  # A type that is defined later is checked when it is first needed.
+    except SerdeError as error:
+        raise PromptValidationError(f"The params of tool '{tool_name}' have no schema: {error}") from None
+
+
 def check_tool_name(name: str) -> None:
     if not isinstance(name, str) or not TOOL_NAME.fullmatch(name):
         raise PromptValidationError(
@@ -412,6 +428,11 @@ def portable_name(name: str, limit: int = 64) -> str:
     if len(name) <= limit and _PORTABLE_NAME.fullmatch(name):
         return name
     return f"{re.sub(r'[^a-zA-Z0-9_-]+', '_', name)[:55]}_{zlib.crc32(name.encode()):08x}"
+
+
+def namespace_name(section_key: str) -> str:
+    """The name of a section for a provider that groups tools by namespaces, which cannot be nested."""
+    return portable_name(section_key.replace(".", "__"))
 
 
 def check_description(whose: str, description: Any, most: int, *, ascii_only: bool = False) -> None:
@@ -538,19 +559,6 @@ def type_name(annotation: Any) -> str:
     return annotation.__name__ if isinstance(annotation, type) else str(annotation)
 
 
-class ToolOptions(TypedDict, total=False):
-    """The keyword arguments of `@tool`."""
-
-    name: str | None
-    description: str | None
-    read_only: bool
-    compensate: Compensation[Any] | None
-    approval: ApprovalRule | None
-    timeout: float | None
-    concurrent: bool
-    accepts_overrides: bool
-
-
 class FunctionTool(Tool[Any, Any], Generic[P, T]):
     """A tool made by `@tool`; calling it calls the original function, without a session or transaction."""
 
@@ -601,10 +609,12 @@ def tool(function: Callable[P, T], /) -> FunctionTool[P, T]: ...
 
 
 @overload
-def tool(**options: Unpack[ToolOptions]) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
+def tool(
+    *, name: str | None = None, description: str | None = None, **options: Unpack[ToolOptions]
+) -> Callable[[Callable[P, T]], FunctionTool[P, T]]: ...
 
 
-def tool(function: Callable[..., Any] | None = None, /, **options: Unpack[ToolOptions]) -> Any:
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Turn a typed function into a tool: its name, docstring and annotations are what the model sees.
 
         @tool(read_only=True)

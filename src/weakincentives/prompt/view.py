@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from typing import Any, Generic, Literal, NamedTuple
 
 from weakincentives._display import Displayed, Fold, Shown, Table
@@ -14,10 +13,10 @@ from weakincentives._generics import OutputT
 from weakincentives.content import Part
 from weakincentives.limits import Deadline
 from weakincentives.prompt.layout import Layout, media_in, parts_in
-from weakincentives.prompt.outline import Decider, Node, Params, VisibilityState
+from weakincentives.prompt.outline import Node, Outline, Params
 from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
-from weakincentives.prompt.section import SectionRole
+from weakincentives.prompt.section import SectionRole, missing_summary
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
 from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
@@ -29,8 +28,12 @@ from weakincentives.prompt.visibility import (
     Overrides,
     SectionPath,
     SectionVisibility,
+    ancestors,
+    visible,
+    with_ancestors,
 )
 
+Decider = Literal["declared", "selector", "override", "session", "budget", "rule", "search"]
 Menu = Literal["all", "top", "none"]
 Voice = Literal["result", "system"]
 Suffix = Literal["sentence", "key"]
@@ -129,14 +132,25 @@ class ViewOptions:
         return self.tokenizer or default_tokenizer()
 
 
+@dataclass(eq=False, repr=False)
 class View:
-    """A visibility state of a prompt, with its params."""
+    """A prompt with the visibility of its sections, packed: `own` as if their ancestors were open, `seen` with them.
 
-    def __init__(self, state: VisibilityState, params: Params, options: ViewOptions) -> None:
-        self.outline = state.outline
-        self.state = state
-        self._params = params
-        self._options = options
+    `decided` has the decider of each visibility that differs from the declared one. `order` are the sections that were
+    opened on request, in order of opening.
+    """
+
+    outline: Outline
+    params: Params
+    options: ViewOptions
+    own: bytes
+    decided: Mapping[SectionPath, Decider] = field(default_factory=dict)
+    order: tuple[SectionPath, ...] = ()
+
+    @cached_property
+    def seen(self) -> bytes:
+        own, parents = self.own, self.outline.parents
+        return self.outline.cached(("seen", own), lambda: visible(own, parents))
 
     def find(self, key: str) -> SectionPath | None:
         """The path of an enabled section, by its dotted key."""
@@ -145,31 +159,28 @@ class View:
 
     def is_open(self, path: SectionPath) -> bool:
         """True if the section is shown in full, ancestors included."""
-        return self.state.seen[self.outline.by_path[path].index] == FULL
+        return self.seen[self.outline.by_path[path].index] == FULL
 
     def visibility(self) -> Overrides:
         """The visibility of each section in the text."""
-        seen = self.state.seen
-        return self.outline.cached(
-            ("visibility", seen), lambda: {node.path: PACKED[seen[node.index]] for node in self.shown}
-        )
+        key = ("visibility", self.seen)
+        return self.outline.cached(key, lambda: {node.path: self.visibility_of(node) for node in self.shown})
 
     def visibility_of(self, node: Node) -> SectionVisibility:
         """The visibility of a section for the model, its ancestors taken into account."""
-        return PACKED[self.state.seen[node.index]]
+        return PACKED[self.seen[node.index]]
 
     def own_visibility(self, node: Node) -> SectionVisibility:
         """The visibility that the section would have if its ancestors were open."""
-        return PACKED[self.state.own[node.index]]
+        return PACKED[self.own[node.index]]
 
     def decided_by(self, node: Node) -> Decider:
-        return self.state.decided.get(node.index, "declared")
+        return self.decided.get(node.path, "declared")
 
     @property
     def shown(self) -> Sequence[Node]:
         """The sections in the text, in order."""
-        seen = self.state.seen
-        return self.outline.cached(("shown", seen), lambda: self._shown(self.outline.nodes))
+        return self.outline.cached(("shown", self.seen), lambda: self._shown(self.outline.nodes))
 
     def closed(self) -> list[Node]:
         """The closed sections that are not inside others, with their summaries in the text or not."""
@@ -177,15 +188,12 @@ class View:
 
     def closed_keys(self) -> Sequence[str]:
         """The keys of the sections shown as summaries."""
-        return [node.key for node in self.shown if self.state.seen[node.index] == SUMMARY]
+        return [node.key for node in self.shown if self.seen[node.index] == SUMMARY]
 
     def has_tools(self, path: SectionPath) -> bool:
         """True if the section or any enabled descendant has tools."""
         below = self.outline.subtree(self.outline.by_path[path])
         return any((node.all_tools or node.is_late) and self._exists(node) for node in below)
-
-    def collapsible(self, path: SectionPath) -> bool:
-        return self.outline.by_path[path].summary is not None
 
     def content(self, path: SectionPath) -> str:
         """This section alone, in full and unnumbered; its descendants as they are."""
@@ -196,9 +204,9 @@ class View:
         node = self.outline.by_path[path]
         nodes = self.outline.subtree(node) if everything else (node,)
         opened = self.opened({each.path: SectionVisibility.FULL for each in nodes})
-        seen = opened.state.seen[node.index : node.end]
+        seen = opened.seen[node.index : node.end]
         layout = self.outline.cached(("content", node.index, seen), lambda: opened._laid_out(node))
-        return layout.fill(self._params, self._price())
+        return layout.fill(self.params, self._price())
 
     def existing(self) -> Iterator[Node]:
         """Every enabled section, shown or not."""
@@ -209,31 +217,23 @@ class View:
         node = self.outline.by_path[path]
         summarized = visibility is SectionVisibility.SUMMARY
         # Only a summary names what is below it.
-        below = self.state.own[node.index + 1 : node.end] if summarized else b""
+        below = self.own[node.index + 1 : node.end] if summarized else b""
 
         def laid_out() -> Layout:
             layout = Layout(self.outline.user_start)
             layout.add(node, 0, "", self._suffix(node) if summarized else None)
             return layout
 
-        return self.outline.cached(("own", node.index, visibility, below), laid_out).fill(self._params)
-
-    def within(self, path: SectionPath) -> Iterator[tuple[SectionPath, SectionVisibility]]:
-        """The sections in a section's content, itself included, with what each of them shows there."""
-        opened = self.opened({path: SectionVisibility.FULL})
-        for node in self.outline.subtree(self.outline.by_path[path]):
-            if opened.state.seen[node.index] in (FULL, SUMMARY):
-                yield node.path, opened.visibility_of(node)
+        return self.outline.cached(("own", node.index, visibility, below), laid_out).fill(self.params)
 
     def opening(self, path: SectionPath) -> Opening:
         """The effect of opening a section together with its closed ancestors: text and tools that it adds."""
         after = self.opened({path: SectionVisibility.FULL})
-        newly = (self.outline.nodes[index].path for index in after.state.opened[len(self.state.opened) :])
-        overrides = dict.fromkeys((*newly, path), SectionVisibility.FULL)
+        overrides = dict.fromkeys((*after.order[len(self.order) :], path), SectionVisibility.FULL)
         top = self.outline.by_path[next(iter(overrides))]
         known = {portable_name(tool.name) for _, tool in self.offered()}
         coming: dict[str, AnyTool] = {}
-        shown = sorted(after.seen_below(top, FULL), key=after.state.opened_at)
+        shown = sorted(after.seen_below(top, FULL), key=after.opened_at)
         for below in shown:
             for tool in below.all_tools:
                 if (name := portable_name(tool.name)) not in known:
@@ -280,11 +280,42 @@ class View:
     def seen_below(self, top: Node | None, packed: int) -> list[Node]:
         """The section and its descendants, or all sections, that are seen like this."""
         nodes = self.outline.nodes if top is None else self.outline.subtree(top)
-        return [node for node in nodes if self.state.seen[node.index] == packed]
+        return [node for node in nodes if self.seen[node.index] == packed]
 
-    def opened(self, overrides: Mapping[SectionPath, SectionVisibility], decider: Decider = "session") -> View:
-        """The view with these overrides applied."""
-        return View(self.state.with_visibility(overrides, decider), self._params, self._options)
+    def opened(self, chosen: Overrides, decider: Decider = "session", *, alone: bool = False) -> View:
+        """The view with sections opened or closed, unless `alone` with their ancestors; unknown paths are ignored."""
+        own, decided, order = bytearray(self.own), dict(self.decided), list(self.order)
+        for path, visibility in (chosen if alone else with_ancestors(chosen)).items():
+            node = self.outline.by_path.get(path)
+            if node is None or self.seen[node.index] == ABSENT:
+                continue
+            if visibility is SectionVisibility.SUMMARY and node.summary is None:
+                if decider == "session":  # It had a summary when it was closed.
+                    continue
+                raise missing_summary(node.key)
+            if visibility is SectionVisibility.FULL and own[node.index] != FULL:
+                order.append(path)
+            elif path not in chosen:
+                continue
+            own[node.index] = PACKED.index(visibility)
+            decided[path] = decider
+        return View(self.outline, self.params, self.options, bytes(own), decided, tuple(order))
+
+    def moved(self, after: Outline) -> View:
+        """The same in an outline that has additional sections, which show what they declare."""
+        own = bytearray(after.base)
+        for node in self.outline.nodes:
+            if (new := after.by_path.get(node.path)) is not None:
+                own[new.index] = self.own[node.index]
+        return replace(self, outline=after, own=bytes(own))
+
+    def opened_at(self, node: Node) -> int:
+        """When the section became visible: 0 if it was declared open, else its place in `order`."""
+        return max(self._moments.get(path, 0) for path in (*ancestors(node.path), node.path))
+
+    @cached_property
+    def _moments(self) -> dict[SectionPath, int]:
+        return {path: moment for moment, path in enumerate(self.order, start=1)}
 
     def fitted(self, budget: int, tokenizer: Tokenizer) -> View:
         """Open summarized sections, the cheapest first, as long as text and tools stay within the budget.
@@ -324,45 +355,24 @@ class View:
         """
         return self.tools[1]
 
-    def check_params(self) -> None:
-        """Raise if params that an enabled section needs, shown or not, were not bound."""
-        key = ("sources", self.state.seen)
-        for source in self.outline.cached(key, lambda: {node.source for node in self.existing()}):
-            self._params[source]
-
     def pieces(self) -> list[str]:
-        return self.layout.fill(self._params, self._price())
+        return self.layout.fill(self.params, self._price())
 
     def renders(self, text: str) -> bool:
         """True if the prompt reads like this, and has neither media nor prices, which take long to compute."""
-        pieces = [] if self._options.show_prices else self.pieces()
+        pieces = [] if self.options.show_prices else self.pieces()
         return bool(pieces) and "".join(pieces) == text and not media_in(pieces)
-
-    def user_text(self) -> str:
-        """The text of the user sections."""
-        return "".join(self.pieces()[self.layout.user_piece :]).strip()
 
     def spans(self, pieces: Sequence[str]) -> tuple[Span, ...]:
         """The place of each section in the text that these pieces make."""
-        offsets = [0, *accumulate(map(len, pieces))]
-        starts = [offsets[piece] for _, piece in self.layout.marks]
-        blank = [2 if at else 0 for at in range(len(starts))]
-        if self.layout.lead is not None:
-            blank[self.layout.lead[0]] += self.layout.lead[1]
-        return tuple(
-            Span(
-                node.path,
-                # A blank line precedes every section but the first, and the instruction the first closed one.
-                start + blank[at],
-                end,
-                self.visibility_of(node),
-                self.decided_by(node),
-                "user" if self.is_user(node.path) else "system",
-            )
-            for at, ((node, _), start, end) in enumerate(
-                zip(self.layout.marks, starts, [*starts[1:], offsets[-1]], strict=False)
-            )
-        )
+        spans, end, lead = list[Span](), 0, self.layout.lead
+        for at, (node, own) in enumerate(self.layout.by_section(pieces)):
+            # A blank line precedes every section but the first, and the instruction the first closed one.
+            start = end + (2 if at else 0) + (lead[1] if lead is not None and lead[0] == at else 0)
+            end += sum(map(len, own))
+            role: SectionRole = "user" if self.is_user(node.path) else "system"
+            spans.append(Span(node.path, start, end, self.visibility_of(node), self.decided_by(node), role))
+        return tuple(spans)
 
     def is_user(self, path: SectionPath) -> bool:
         """True if the section is part of the user's turn."""
@@ -383,16 +393,15 @@ class View:
     @property
     def layout(self) -> Layout:
         """The text, laid out on first use; most views are only asked what opening would add."""
-        return self.outline.cached(("layout", self.state.seen), self._laid_out)
+        return self.outline.cached(("layout", self.seen), self._laid_out)
 
     def _laid_out(self, top: Node | None = None) -> Layout:
         layout = Layout(self.outline.user_start)
         counters: list[int] = []
         nodes, least = (self.outline.nodes, 0) if top is None else (self.outline.subtree(top), top.depth)
         shown = self._shown(nodes)
-        short = (
-            [node for node in shown if self._ends_with_key(node)] if self._options.disclosure.suffix == "key" else []
-        )
+        closed = shown if self.options.disclosure.suffix == "key" else ()
+        short = [node for node in closed if self.seen[node.index] == SUMMARY and node.section.summary_suffix is None]
         for node in shown:
             depth = node.depth - least
             del counters[depth + 1 :]
@@ -400,7 +409,7 @@ class View:
                 counters.append(0)
             if node.section.heading or node.end > node.index + 1:
                 counters[depth] += 1
-            summarized = self.state.seen[node.index] == SUMMARY
+            summarized = self.seen[node.index] == SUMMARY
             number = ".".join(map(str, counters)) if top is None else ""
             lead = self._instruction(short) if short and node is short[0] else ""
             layout.add(node, depth, number, self._suffix(node) if summarized else None, lead)
@@ -411,7 +420,7 @@ class View:
 
         What is below a section that was opened is always listed.
         """
-        seen, menu, base = self.state.seen, self._options.disclosure.menu, self.outline.base
+        seen, menu, base = self.seen, self.options.disclosure.menu, self.outline.base
         return [
             node
             for node in nodes
@@ -424,7 +433,7 @@ class View:
 
     def _suffix(self, node: Node) -> str:
         children = [child.section.key for child in self.outline.children(node) if self._exists(child)]
-        disclosure = self._options.disclosure
+        disclosure = self.options.disclosure
         if node.section.summary_suffix is None:
             if disclosure.suffix == "key":
                 return f"\n[{node.key}]"
@@ -435,22 +444,19 @@ class View:
                 words += f"\nSubsections: {', '.join(children)}."
         return f"\n\n---\n{words}"
 
-    def _ends_with_key(self, node: Node) -> bool:
-        return self.state.seen[node.index] == SUMMARY and node.section.summary_suffix is None
-
     def _instruction(self, nodes: Iterable[Node]) -> str:
         kinds = {self.has_tools(node.path) for node in nodes}
-        how = self._options.disclosure.instruction(with_tools=True in kinds, content_only=False in kinds)
+        how = self.options.disclosure.instruction(with_tools=True in kinds, content_only=False in kinds)
         return f"[{f'A section that ends with its key in brackets is summarized. {how}'.strip()}]\n\n"
 
     def _price(self) -> Callable[[Node], str] | None:
-        if not self._options.show_prices:
+        if not self.options.show_prices:
             return None
-        unpriced = View(self.state, self._params, replace(self._options, show_prices=False))
+        unpriced = replace(self, options=replace(self.options, show_prices=False))
 
         def price(node: Node) -> str:
             opening = unpriced.opening(node.path)
-            if (tokens := opening.tokens(self._options.counter.count)) is None:
+            if (tokens := opening.tokens(self.options.counter.count)) is None:
                 return ""
             tools = len(opening.tools)
             counted = f", {tools} tool{'s' if tools > 1 else ''}" if tools else ""
@@ -461,21 +467,21 @@ class View:
     @property
     def tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
         """The tools that are offered, and those that are skipped."""
-        order = self.state.opened if self.outline.shares_tool_names else ()
-        return self.outline.cached(("tools", self.state.seen, order), self._collect_tools)
+        order = self.order if self.outline.shares_tool_names else ()
+        return self.outline.cached(("tools", self.seen, order), self._collect_tools)
 
     def _collect_tools(self) -> tuple[list[tuple[Node | None, AnyTool]], list[SkippedTool]]:
         full = self.seen_below(None, FULL)
         shown = [(node, tool) for node in full for tool in node.all_tools]
         owners: dict[str, Node] = {}
         shared = self.outline.shares_tool_names
-        for node, tool in sorted(shown, key=lambda found: self.state.opened_at(found[0])) if shared else shown:
+        for node, tool in sorted(shown, key=lambda found: self.opened_at(found[0])) if shared else shown:
             owners.setdefault(portable_name(tool.name), node)
         closed = [node.path for node in self.closed()]
-        builtin = self._options.disclosure.tools(
+        builtin = self.options.disclosure.tools(
             with_tools=any(map(self.has_tools, closed)), content_only=not all(map(self.has_tools, closed))
         )
-        collapse = self._options.collapse_tool
+        collapse = self.options.collapse_tool
         if collapse is not None and any(node.summary is not None for node in full):
             builtin = (*builtin, collapse)
         offered: list[tuple[Node | None, AnyTool]] = []
@@ -488,7 +494,7 @@ class View:
         return [*offered, *((None, tool) for tool in builtin)], skipped
 
     def _exists(self, node: Node) -> bool:
-        return self.state.seen[node.index] != ABSENT
+        return self.seen[node.index] != ABSENT
 
 
 @dataclass(frozen=True, repr=False)

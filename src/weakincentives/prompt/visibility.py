@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Literal
+from typing import Literal, get_args
 
 from weakincentives.errors import PromptError, PromptValidationError
 from weakincentives.session import reducer
@@ -78,6 +78,7 @@ class CollapseSection:
 
 
 VisibilityChange = SetVisibilityOverride | ClearVisibilityOverride | ClearAllVisibilityOverrides | CollapseSection
+VISIBILITY_CHANGES: tuple[type, ...] = get_args(VisibilityChange)
 
 
 @dataclass(frozen=True, slots=True)

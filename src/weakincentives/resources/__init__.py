@@ -1,39 +1,29 @@
 """Resources of a prompt: how they are created, how long they live, how they roll back."""
 
-from weakincentives.resources.binding import (
-    Binding,
-    CircularDependencyError,
-    ClassOf,
-    Resolver,
-    ResourceChange,
-    ResourceCloseError,
-    ResourceError,
-    ResourceRestoreError,
-    RolledBackError,
-    Scope,
-    ScopeError,
-    Snapshotable,
-    StaleResourceError,
-    UnboundResourceError,
-)
-from weakincentives.resources.context import ResourceRegistry, ResourceSnapshot, ScopedResourceContext
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Binding",
-    "CircularDependencyError",
-    "ClassOf",
-    "Resolver",
-    "ResourceChange",
-    "ResourceCloseError",
-    "ResourceError",
-    "ResourceRegistry",
-    "ResourceRestoreError",
-    "ResourceSnapshot",
-    "RolledBackError",
-    "Scope",
-    "ScopeError",
-    "ScopedResourceContext",
-    "Snapshotable",
-    "StaleResourceError",
-    "UnboundResourceError",
-]
+from weakincentives._imports import public_names
+from weakincentives.resources.binding import (
+    Binding as Binding,
+    CircularDependencyError as CircularDependencyError,
+    ClassOf as ClassOf,
+    Resolver as Resolver,
+    ResourceChange as ResourceChange,
+    ResourceCloseError as ResourceCloseError,
+    ResourceError as ResourceError,
+    ResourceRestoreError as ResourceRestoreError,
+    RolledBackError as RolledBackError,
+    Scope as Scope,
+    ScopeError as ScopeError,
+    Snapshotable as Snapshotable,
+    StaleResourceError as StaleResourceError,
+    UnboundResourceError as UnboundResourceError,
+)
+from weakincentives.resources.context import (
+    ResourceRegistry as ResourceRegistry,
+    ScopedResourceContext as ScopedResourceContext,
+)
+from weakincentives.resources.layer import ResourceSnapshot as ResourceSnapshot
+
+if not TYPE_CHECKING:
+    __all__ = public_names(globals())

@@ -123,7 +123,8 @@ class Constant(Generic[T]):
 class Snapshotable(Protocol):
     """A resource that takes part in a tool's transaction: it can save its state and go back to it.
 
-    `snapshot()` runs before every tool call that is not read-only, so it should be cheap.
+    `snapshot()` runs before every tool call that is not read-only, so it should be cheap. If there is also a `branch()`
+    that returns a copy with the same state, tools with `concurrent=True` may overlap.
     """
 
     def snapshot(self) -> Any: ...

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import Future
-from functools import partial
-from math import inf
-from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, Self, TypeVar, cast
 
-from weakincentives._fence import check_fence, current_calls, seconds_left
-from weakincentives.errors import SerdeError
+from weakincentives._fence import check_fence
+from weakincentives._steps import run_steps, run_steps_async
 from weakincentives.resources.binding import (
     Binding,
     CircularDependencyError,
@@ -32,24 +29,11 @@ from weakincentives.resources.binding import (
     is_snapshotable,
     type_name,
 )
-from weakincentives.resources.lifecycle import (
-    Creation,
-    Held,
-    Steps,
-    Work,
-    awaited,
-    creating,
-    exited,
-    provide,
-)
-from weakincentives.serde import dump_tagged
-
-if TYPE_CHECKING:
-    from weakincentives.resources.loop import ContextLoop
+from weakincentives.resources.layer import Layer, ResourceSnapshot, begin_call, written
+from weakincentives.resources.lifecycle import Creation, Held, Step, Steps, exited
+from weakincentives.resources.loop import ContextLoop
 
 T = TypeVar("T")
-# How often a thread that runs an event loop checks whether the creation it waits for needs that loop.
-POLL_SECONDS = 0.02
 
 
 class ResourceRegistry:
@@ -143,25 +127,13 @@ class ResourceRegistry:
         return f"ResourceRegistry({', '.join(type_name(protocol) for protocol in self._bindings)})"
 
 
-class ResourceSnapshot(dict[type, Any]):
-    """The states of all snapshotable resources at one moment, by protocol, and which resources existed."""
-
-    def __init__(self, states: Mapping[type, Any], existing: Mapping[type, Any]) -> None:
-        super().__init__(states)
-        self._existing = existing
-
-    def holds(self, protocol: type, value: object) -> bool:
-        """True if this very object existed when the snapshot was taken."""
-        return self._existing.get(protocol) is value
-
-
 class ScopedResourceContext:
     """Creates resources at the first `get`, shares singletons, and closes what it created in reverse order.
 
     `with registry.create_context() as resources:` (or `async with`) starts and closes it. Several threads may use one
     context; a singleton is still created once. `tool_scope()` returns the child context of one tool call.
 
-    Async resources live on one event loop: the one that runs `async with`, else one in a thread of the context.
+    Async resources live on one event loop, `loop`: the one that runs `async with`, else one in a thread of the context.
     """
 
     def __init__(
@@ -174,63 +146,47 @@ class ScopedResourceContext:
     ) -> None:
         self._bindings = bindings
         self._own = own
+        # What else was there as a branch began: calls at the same time may create what they then share.
+        self._branched: tuple[dict[int, Held], int] | None = None
         self._root = self if root is None else root
-        self._lock = threading.RLock()
-        self._closed = False
-        self._values: dict[type, Any] = {}
-        self._created: list[Held] = []
-        self._pending: dict[type, Creation] = {}
-        if root is None:
-            # Which resource each one that is being created waits for.
-            self._needs: dict[type, type] = {}
-            # Async resources of failed calls, which could not be closed when they were rolled back.
-            self._dropped: list[Held] = []
-            self._loop, self._owns_loop = loop, loop is None
-        # The tool calls for which each was created.
-        self._makers: dict[type, tuple[object, ...]] = {}
-        self._initial_states: dict[type, Any] | None = None if root is None or root._initial_states is None else {}
-        if root is None:
-            for protocol, binding in bindings.items():
-                if isinstance(binding.provider, Constant):
-                    self._add(protocol, binding.provider.value)
-        for protocol, value in own.items():
-            self._add(protocol, value)
+        self._layer: Layer = Layer(None if root is None else root._layer)
+        self._layers = (self._layer,) if root is None else (self._layer, root._layer)
+        self.loop: ContextLoop = root.loop if root is not None else loop or ContextLoop()
+        self._ends_loop = root is None and loop is None
+        instances = dict(own)
+        for protocol, binding in bindings.items() if root is None else ():
+            if isinstance(binding.provider, Constant):
+                instances.setdefault(protocol, binding.provider.value)
+        for protocol, value in instances.items():
+            self._layer.add(Held(protocol, value))
 
     @property
     def holds_any(self) -> bool:
         """True if there is something to close."""
-        return bool(self._created or self._root._dropped)
+        return bool(self._layer.created or self.loop.dropped)
 
     @property
     def can_overlap(self) -> bool:
-        """True if no resource has snapshots: calls at the same time would see each other's unfinished changes of it."""
-        return not any(is_snapshotable(value) for context in self._layers() for value in context._values.values())
+        """True if each resource with snapshots can be branched: calls at the same time would see unfinished changes."""
+        values = (held.value for layer in self._layers for held in layer.held.values())
+        return all(hasattr(value, "branch") for value in values if is_snapshotable(value))
 
     @property
     def holds_managers(self) -> bool:
         """True if a context manager was entered here, such as a transaction that ends with an error if undone."""
-        return any(held.is_managed for held in self._created)
-
-    @property
-    def loop(self) -> ContextLoop:
-        """The event loop of the context's async resources, which async tools of sync runs use too."""
-        root = self._root
-        with root._lock:
-            if root._loop is None:
-                from weakincentives.resources.loop import ContextLoop
-
-                root._loop = ContextLoop()
-            return root._loop
+        return any(held.is_managed for held in self._layer.created)
 
     def get(self, protocol: ClassOf[T]) -> T:
         """The resource bound to `protocol`, created if necessary."""
-        value = self._existing(protocol)
-        return cast(T, self._run(self._resolve(protocol)) if value is None else value)
+        held = self._existing(protocol)
+        return cast(T, run_steps(self._resolve(protocol), self._perform) if held is None else held.value)
 
     async def get_async(self, protocol: ClassOf[T]) -> T:
         """`get` in async code, which must not block while a resource is created asynchronously."""
-        value = self._existing(protocol)
-        return cast(T, await self._run_async(self._resolve(protocol)) if value is None else value)
+        held = self._existing(protocol)
+        if held is not None:
+            return cast(T, held.value)
+        return cast(T, await run_steps_async(self._resolve(protocol), self.loop.wait))
 
     def get_optional(self, protocol: ClassOf[T]) -> T | None:
         """Like `get`, but None if nothing is bound to `protocol`."""
@@ -238,34 +194,34 @@ class ScopedResourceContext:
 
     def start(self) -> None:
         """Create the eager singletons; if one fails, those created before it are closed."""
-        if self._loop is not None:
-            self._loop.home = None
-        try:
-            for protocol in self._eager():
-                self.get(protocol)
-        except BaseException as error:
-            self._run(self._ending(error, "close"))
-            raise
+        self.loop.home = None
+        run_steps(self._starting("close"), self._perform)
 
     async def start_async(self) -> None:
         """`start` on the running event loop, on which async resources live from now on."""
         from asyncio import get_running_loop
 
         self.loop.home = get_running_loop()
-        try:
-            for protocol in self._eager():
-                await self.get_async(protocol)
-        except BaseException as error:
-            await self._run_async(self._ending(error, "aclose"))
-            raise
+        await run_steps_async(self._starting("aclose"), self.loop.wait)
 
-    def tool_scope(self) -> ScopedResourceContext:
+    def tool_scope(self, *, branch: bool = False) -> ScopedResourceContext:
         """The context of one tool call: `with context.tool_scope() as scope:`.
 
-        It creates TOOL_CALL resources and closes them at its end; singletons come from this context.
+        It creates TOOL_CALL resources and closes them at its end; singletons come from this context. With `branch`, it
+        has branches of those with snapshots, for a call at the same time as others.
         """
-        self._check_open()
-        return ScopedResourceContext(self._bindings, root=self._root, own=self._own)
+        self.check_open()
+        if not branch:
+            return ScopedResourceContext(self._bindings, root=self._root, own=self._own)
+        shared = self._layers[-1]
+        values = {**{each: held.value for each, held in shared.held.items()}, **self._own}
+        values = {each: value for each, value in values.items() if is_snapshotable(value)}
+        # One object may be bound to several protocols.
+        branches = {id(value): value.branch() for value in values.values()}
+        own = {**self._own, **{each: branches[id(value)] for each, value in values.items()}}
+        scope = ScopedResourceContext(self._bindings, root=self._root, own=own)
+        scope._branched = {id(held): held for held in shared.held.values()}, shared.bypasses
+        return scope
 
     def with_instances(self, instances: Mapping[type, Any]) -> ScopedResourceContext:
         """A context that has these instances, and shares everything else with this one."""
@@ -277,18 +233,14 @@ class ScopedResourceContext:
 
     def begin_call(self) -> ResourceSnapshot:
         """`snapshot` for the rollback of the current tool call: a filesystem will undo only what the call changed."""
-        return self._states(_begin_call)
+        return self._states(begin_call)
 
     def _states(self, state_of: Callable[[Snapshotable], Any]) -> ResourceSnapshot:
-        states: dict[type, Any] = {}
-        values: dict[type, Any] = {}
-        for context in self._layers():
-            with context._lock:
-                context._check_open()
-                values |= context._values
-                states |= {each: state_of(value) for each, value in context._values.items() if is_snapshotable(value)}
-                context._initial_states = {}
-        return ResourceSnapshot(states, values)
+        self.check_open()
+        snapshot = ResourceSnapshot()
+        for layer in self._layers:
+            layer.save(snapshot, state_of)
+        return snapshot
 
     def restore(self, snapshot: ResourceSnapshot) -> None:
         """Restore every resource, even if some fail.
@@ -296,28 +248,31 @@ class ScopedResourceContext:
         A resource created since the snapshot is restored to its initial state, closed and dropped, so the next `get`
         creates a new one: nothing created during a failed call survives it.
         """
-        failures: list[tuple[str, BaseException]] = []
-        for context in self._layers():
-            with context._lock:
-                context._restore(snapshot, failures)
+        self.check_open()
+        layers = self._layers
+        if self._branched is not None:
+            layers = layers if layers[-1].changed(snapshot, *self._branched) else layers[:1]
+            self._layers[-1].bypasses += len(layers) - 1
+        failures = list(chain.from_iterable(layer.restore(snapshot, self._drop) for layer in layers))
         if failure := _failure(ResourceRestoreError, "restore", failures):
             raise failure
 
-    def changes(self, snapshot: ResourceSnapshot) -> tuple[ResourceChange, ...]:
-        """The changes of snapshotable resources since `begin_call` of the current tool call, as data.
+    def changes(self, snapshot: ResourceSnapshot, only: type | None = None) -> tuple[ResourceChange, ...]:
+        """The changes of snapshotable resources, or of this one, since `begin_call` of the current tool call, as data.
 
         A resource with `changes_since(state)` and `apply(changes)`, such as a filesystem, says itself what changed; of
-        any other, the states are compared.
+        any other, the states are compared. If the call has a branch, and more was changed, this is a
+        `StaleResourceError`.
         """
-        found: list[ResourceChange] = []
-        for context in self._layers():
-            with context._lock:
-                for protocol, value in context._values.items():
-                    known = snapshot.holds(protocol, value)
-                    states: Mapping[type, Any] = snapshot if known else context._initial_states or {}
-                    if protocol in states and (known or not context._is_of_others(protocol)):
-                        found.extend(_change(protocol, value, states[protocol]))
-        return tuple(found)
+        if self._branched is None:
+            return tuple(chain.from_iterable(layer.changes(snapshot, only) for layer in self._layers))
+        if self._layers[-1].changed(snapshot, *self._branched):
+            raise StaleResourceError("resources were changed or created past the branch of this call")
+        return tuple(self._layer.changes(snapshot, only))
+
+    def since(self, snapshot: ResourceSnapshot) -> Iterator[tuple[type, Any, Any]]:
+        """The snapshotable resources, each with its state at `begin_call` of the current tool call."""
+        return chain.from_iterable(layer.since(snapshot) for layer in self._layers)
 
     def apply(self, changes: Iterable[ResourceChange]) -> None:
         """Make the changes that `changes` returned; raises `StaleResourceError` if a resource is not as it was."""
@@ -325,7 +280,7 @@ class ScopedResourceContext:
             value: Any = self.get(each.protocol)
             if each.changes:
                 value.apply(each.changes)
-            elif _written(each.protocol, value.snapshot()) != _written(each.protocol, each.before):
+            elif written(each.protocol, value.snapshot()) != written(each.protocol, each.before):
                 raise StaleResourceError(f"{type_name(each.protocol)} changed since")
             else:
                 value.restore(each.after)
@@ -334,279 +289,95 @@ class ScopedResourceContext:
         """Close what the context created, in reverse order, even if some fail. Calling it again does nothing."""
         # Most tool calls create nothing.
         if self._root is self or self.holds_any:
-            self._run(self._ending(None, "close"))
+            self.__exit__(None, None, None)
         else:
-            self._start_closing()
+            self._layer.take_created()
 
     async def aclose(self) -> None:
         """`close()`, awaiting the resources that close asynchronously."""
-        await self._run_async(self._ending(None, "aclose"))
+        await self.__aexit__(None, None, None)
 
     def __enter__(self) -> Self:
         if self._root is self:
             self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self._run(self._ending(error, "close"))
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        run_steps(self._ending(error, "close"), self._perform)
 
     async def __aenter__(self) -> Self:
         if self._root is self:
             await self.start_async()
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._run_async(self._ending(error, "aclose"))
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        await run_steps_async(self._ending(error, "aclose"), self.loop.wait)
 
     def __repr__(self) -> str:
         kind = "resources" if self._root is self else "tool scope"
-        state = "closed" if self._closed else ", ".join(type_name(protocol) for protocol in self._values)
+        state = "closed" if self._layer.closed else ", ".join(map(type_name, self._layer.held))
         return f"<{kind}: {state or 'nothing created'}>"
 
-    def _run(self, steps: Steps[T]) -> T:
-        """Take the steps while this thread waits."""
-        outcome = error = None
-        while True:
-            try:
-                step = steps.send(outcome) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                return cast(T, stop.value)
-            outcome = error = None
-            try:
-                if isinstance(step, Work):
-                    self._note_awaiting()
-                    # An end is never cut short.
-                    seconds = seconds_left() if creating.get()[1] else inf
-                    outcome = self.loop.block(step.run, step.loop, anywhere=self._closed, seconds=seconds)
-                elif step.done is not None:
-                    self._join(step, step.done)
-            except BaseException as raised:
-                error = raised
+    def check_open(self) -> None:
+        if any(layer.closed for layer in self._layers):
+            check_fence()
+            what = "The resource context" if self._layers[-1].closed else "The tool scope"
+            raise ResourceError(f"{what} is closed; create a new one with create_context() or tool_scope()")
 
-    async def _run_async(self, steps: Steps[T]) -> T:
-        """Take the steps on the running event loop."""
-        outcome = error = None
-        while True:
-            try:
-                step = steps.send(outcome) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                return cast(T, stop.value)
-            outcome = error = None
-            try:
-                if isinstance(step, Work):
-                    self._note_awaiting()
-                    outcome = await self.loop.wait(step.run, step.loop)
-                elif step.done is not None:
-                    from asyncio import shield, wrap_future
+    def _perform(self, step: Step) -> Any:
+        return self.loop.block(step, anywhere=self._layer.closed)
 
-                    # Others wait for the same creation, also if this caller is cancelled.
-                    await shield(wrap_future(step.done))
-            except BaseException as raised:
-                error = raised
-
-    def _join(self, creation: Creation, done: Future[None]) -> None:
-        """Wait until another thread or task has created the resource, unless that needs the loop of this thread."""
-        from weakincentives.resources.loop import OnOwnLoop
-
-        here = self._root._loop is not None and self._root._loop.is_here()
-        while True:
-            try:
-                return done.result(POLL_SECONDS if here else None)
-            except TimeoutError:
-                if creation.awaits:
-                    raise OnOwnLoop from None
-
-    def _note_awaiting(self) -> None:
-        """Note that what is being created here needs the event loop."""
-        for protocol in creating.get()[1]:
-            for context in self._layers():
-                if creation := context._pending.get(protocol):
-                    creation.awaits = True
-
-    def _eager(self) -> list[type]:
-        return [protocol for protocol, binding in self._bindings.items() if binding.eager]
+    def _starting(self, closer: str) -> Steps[None]:
+        try:
+            for protocol, binding in self._bindings.items():
+                if binding.eager:
+                    yield from self._resolve(protocol)
+        except BaseException as error:
+            yield from self._ending(error, closer)
+            raise
 
     def _ending(self, error: BaseException | None, closer: str) -> Steps[None]:
         """Close everything; a failure becomes a note on the error that ended the block, if there is one."""
         failures: list[tuple[str, BaseException]] = []
-        dropped, created = self._start_closing()
+        dropped, self.loop.dropped = self.loop.dropped, []
+        created = self._layer.take_created()
         for held in (*dropped, *reversed(created)):
             try:
                 yield from held.end(_rolled_back(held) if held in dropped else error, closer)
             except BaseException as raised:
                 failures.append((type_name(held.protocol), raised))
-        if self._root is self and self._owns_loop and self._loop is not None:
-            self._loop.close()
+        if self._ends_loop:
+            self.loop.close()
         failure = _failure(ResourceCloseError, "close", failures)
         if failure and error is None:
             raise failure
         if failure and error:
             error.add_note(str(failure))
 
-    def _existing(self, protocol: Any) -> Any:
-        value = self._values.get(protocol)
-        return self._root._values.get(protocol) if value is None else value
+    def _existing(self, protocol: Any) -> Held | None:
+        held = self._layer.held.get(protocol)
+        return self._layers[-1].held.get(protocol) if held is None else held
 
     def _resolve(self, protocol: Any) -> Steps[Any]:
-        self._check_open()
-        whose = creating.get()
-        chain = whose[1] if whose[0] is self._root else ()
+        self.check_open()
+        creation = Creation(protocol, self._root)
+        around = creation.chain[:-1]
         binding = self._bindings.get(protocol)
         if binding is None:
-            raise UnboundResourceError(protocol, chain)
-        if protocol in chain:
-            raise CircularDependencyError((*chain[chain.index(protocol) :], protocol))
+            raise UnboundResourceError(protocol, around)
+        if protocol in around:
+            raise CircularDependencyError(creation.chain[around.index(protocol) :])
         if binding.scope is Scope.TOOL_CALL and self._root is self:
-            raise _out_of_scope(protocol, chain)
+            raise _out_of_scope(protocol, around)
         owner = self._root if binding.scope is Scope.SINGLETON else self
-        create = owner._create_each if binding.scope is Scope.PROTOTYPE else owner._create
-        return (yield from create(binding, (*chain, protocol)))
-
-    def _create_each(self, binding: Binding[Any], chain: tuple[type, ...]) -> Steps[Any]:
-        held = yield from provide(self, self._root, binding, chain)
-        if self._closed:
-            return (yield from self._refuse(held))
-        if held.ends:
-            self._created.append(held)
-        return held.value
-
-    def _create(self, binding: Binding[Any], chain: tuple[type, ...]) -> Steps[Any]:
-        """Create a shared resource, or wait until another thread or task has done so."""
-        protocol, creation = chain[-1], Creation()
-        while True:
-            with self._lock:
-                self._check_open()
-                if protocol in self._values:
-                    return self._values[protocol]
-                other = self._pending.setdefault(protocol, creation)
-                if other is not creation and other.abandoned:
-                    self._pending[protocol] = creation
-                    other.end()
-                    other = creation
-                if other is not creation:
-                    self._check_circle(chain)
-                    other.done = other.done or Future()
-                if len(chain) > 1:
-                    self._root._needs[chain[-2]] = protocol
-            if other is creation:
-                break
-            yield from awaited(other, chain)
-        try:
-            held = yield from provide(self, self._root, binding, chain)
-            with self._lock:
-                if not self._closed and not creation.abandoned:
-                    self._created.append(held)
-                    self._makers[protocol] = current_calls()
-                    self._add(protocol, held.value)
-                    return held.value
-        finally:
-            with self._lock:
-                if self._pending.get(protocol) is creation:
-                    del self._pending[protocol]
-                    self._root._needs.pop(protocol, None)
-                creation.end()
-        return (yield from self._refuse(held))
-
-    def _refuse(self, held: Held) -> Steps[None]:
-        """End a resource that was created too late."""
-        yield from held.end(None, "close")
-        check_fence()
-        self._check_open()
-
-    def _check_circle(self, chain: tuple[type, ...]) -> None:
-        """Raise if the resource to wait for is itself waiting, in another thread or task, for one of the chain."""
-        path = [*chain]
-        while (needed := self._root._needs.get(path[-1])) is not None:
-            path.append(needed)
-            if needed in chain:
-                raise CircularDependencyError(tuple(path[path.index(needed) :]))
-
-    def _add(self, protocol: type, value: Any) -> None:
-        if self._initial_states is not None and is_snapshotable(value):
-            self._initial_states[protocol] = _begin_call(value)
-        self._values[protocol] = value
-
-    def _restore(self, snapshot: ResourceSnapshot, failures: list[tuple[str, BaseException]]) -> None:
-        self._check_open()
-        initial, self._initial_states = self._initial_states or {}, {}
-        for protocol, value in reversed(tuple(self._values.items())):
-            known = snapshot.holds(protocol, value)
-            if not known and self._is_of_others(protocol):
-                continue
-            states: Mapping[type, Any] = snapshot if known else initial
-            steps: list[Callable[[], object]] = [partial(value.restore, states[protocol])] if protocol in states else []
-            if not known and protocol in self._makers:
-                held = next(held for held in self._created if held.value is value)
-                self._created.remove(held)
-                del self._values[protocol]
-                steps.append(partial(self._drop, held))
-            for step in steps:
-                try:
-                    step()
-                except (Exception, SystemExit) as error:
-                    failures.append((type_name(protocol), error))
+        return (yield from owner._layer.create(owner, binding, creation))
 
     def _drop(self, held: Held) -> None:
         """End a resource of a failed call, or leave that to the end of the call if this thread runs its event loop."""
-        loop = self._root._loop
-        if loop is not None and held.ends_async and loop.is_here():
-            self._root._dropped.append(held)
+        if held.ends_async and self.loop.is_here():
+            self.loop.dropped.append(held)
         else:
-            self._run(held.end(_rolled_back(held), "close"))
-
-    def _is_of_others(self, protocol: type) -> bool:
-        """True if it was created for other tool calls than the current one."""
-        makers, calls = self._makers.get(protocol, ()), current_calls()
-        return bool(makers and calls) and calls[-1] not in makers
-
-    def _layers(self) -> tuple[ScopedResourceContext, ...]:
-        return (self,) if self._root is self else (self, self._root)
-
-    def _start_closing(self) -> tuple[list[Held], list[Held]]:
-        root = self._root
-        with self._lock:
-            self._closed = True
-            created, self._created = self._created, []
-            self._values = {}
-        with root._lock:
-            dropped, root._dropped = root._dropped, []
-        return dropped, created
-
-    def _check_open(self) -> None:
-        if self._closed or self._root._closed:
-            check_fence()
-            what = "The resource context" if self._root is self or self._root._closed else "The tool scope"
-            raise ResourceError(f"{what} is closed; create a new one with create_context() or tool_scope()")
-
-
-def _change(protocol: type, value: Any, before: Any) -> Iterator[ResourceChange]:
-    if callable(changes_since := getattr(type(value), "changes_since", None)):
-        if changes := tuple(changes_since(value, before)):
-            yield ResourceChange(protocol, changes)
-        return
-    after = value.snapshot()
-    if _written(protocol, before) != _written(protocol, after):
-        yield ResourceChange(protocol, (), before, after)
-
-
-def _written(protocol: type, state: Any) -> Any:
-    """A state as data that can be compared and stored."""
-    try:
-        return dump_tagged(state)
-    except SerdeError as error:
-        raise ResourceError(
-            f"The changes of {type_name(protocol)} cannot be shown, because its snapshot() cannot be stored: {error}; "
-            "return a dataclass or plain data, or give it changes_since(state) and apply(changes)."
-        ) from error
-
-
-def _begin_call(item: Snapshotable) -> Any:
-    begin = getattr(type(item), "begin_call", None)
-    return item.snapshot() if begin is None else begin(item)
+            run_steps(held.end(_rolled_back(held), "close"), self._perform)
 
 
 def _rolled_back(held: Held) -> RolledBackError:

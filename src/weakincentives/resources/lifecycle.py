@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Generator
 from concurrent.futures import Future
 from contextlib import suppress
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -23,18 +24,13 @@ if TYPE_CHECKING:
 # Entering a lock would acquire it for the resource's whole life.
 _LOCKS = frozenset({"_thread", "threading", "asyncio.locks", "multiprocessing.synchronize"})
 
-creating: ContextVar[tuple[object, tuple[type, ...]]] = ContextVar("weakincentives_creating", default=(None, ()))
-"""The root context whose providers are running, and the resources that they create, outermost first."""
 
-
+@dataclass(slots=True, eq=False)
 class Work:
     """Something to await, on the loop to which it belongs if there is one; `loop` is then where it was awaited."""
 
-    __slots__ = ("awaitable", "loop")
-
-    def __init__(self, awaitable: Awaitable[Any], loop: AbstractEventLoop | None = None) -> None:
-        self.awaitable = awaitable
-        self.loop = loop
+    awaitable: Awaitable[Any]
+    loop: AbstractEventLoop | None = None
 
     async def run(self) -> Any:
         from asyncio import get_running_loop
@@ -48,18 +44,35 @@ class Work:
 
 
 class Creation:
-    """A resource that is being created; `awaits` is true if that takes an event loop.
+    """A resource that is being created below a root context; `awaits` is true if that takes an event loop.
 
-    `done` is there once somebody waits for it. A creation is `abandoned` once the tool call that needed it is: its
-    provider may still be running, but the result is not kept.
+    `chain` lists what it is created for, outermost first, and itself; `needs` is what it waits for in turn. `done` is
+    there once somebody waits for it. A creation is `abandoned` once the tool call that needed it is: its provider may
+    still be running, but the result is not kept.
     """
 
-    __slots__ = ("_fence", "awaits", "done")
+    __slots__ = ("_fence", "_outer", "awaits", "chain", "done", "needs", "root")
 
-    def __init__(self) -> None:
+    def __init__(self, protocol: type, root: object) -> None:
+        self.root: object = root
+        around = creating.get()
+        self._outer = around if around is not None and around.root is root else None
         self._fence = current_fence()
+        self.chain: tuple[type, ...] = (*(self._outer.chain if self._outer else ()), protocol)
         self.awaits = False
+        self.needs: type | None = None
         self.done: Future[None] | None = None
+
+    def note_needed(self) -> None:
+        """Note that what it is created for waits for it."""
+        if self._outer is not None:
+            self._outer.needs = self.chain[-1]
+
+    def note_awaiting(self) -> None:
+        """Note that this, and what it is created for, takes an event loop."""
+        creation: Creation | None = self
+        while creation is not None:
+            creation.awaits, creation = True, creation._outer
 
     @property
     def abandoned(self) -> bool:
@@ -71,45 +84,44 @@ class Creation:
             self.done.set_result(None)
 
 
+creating: ContextVar[Creation | None] = ContextVar("weakincentives_creating", default=None)
 T = TypeVar("T")
-Steps: TypeAlias = Generator[Work | Creation, Any, T]
+Step: TypeAlias = Work | Creation
+Steps: TypeAlias = Generator[Step, Any, T]
 
 
+class OnOwnLoop(Exception):
+    """A blocking wait on the event loop that would have to do the work."""
+
+
+@dataclass(slots=True, eq=False)
 class Held:
     """A resource that its context created.
 
     `leave` leaves the context manager that it came from, `own` says that it is that manager itself, and `loop` is the
     event loop it belongs to, if one was needed to create it. Such a resource ends only in the process of that loop, not
-    in a forked child.
+    in a forked child. `makers` are the tool calls for which it was created, and `initial` is its state before anything
+    was done with it, as far as that was asked for.
     """
 
-    __slots__ = ("_leave", "_own", "_process", "loop", "protocol", "value")
-
-    def __init__(
-        self,
-        protocol: type,
-        value: Any,
-        leave: Callable[[BaseException | None], Any] | None = None,
-        *,
-        own: bool = True,
-        loop: AbstractEventLoop | None = None,
-    ) -> None:
-        self.protocol = protocol
-        self.value = value
-        self.loop = loop
-        self._leave = leave
-        self._own = own
-        self._process = None if loop is None else os.getpid()
+    protocol: type
+    value: Any
+    leave: Callable[[BaseException | None], Any] | None = None
+    own: bool = True
+    loop: AbstractEventLoop | None = None
+    makers: tuple[object, ...] = ()
+    initial: Any = None
+    process: int = field(default_factory=os.getpid)
 
     @property
     def ends(self) -> bool:
         """True if there is something to leave or to close."""
-        return self._leave is not None or _is_closeable(self.value)
+        return self.leave is not None or _is_closeable(self.value)
 
     @property
     def is_managed(self) -> bool:
         """True if it came from a context manager."""
-        return self._leave is not None
+        return self.leave is not None
 
     @property
     def ends_async(self) -> bool:
@@ -122,16 +134,16 @@ class Held:
 
         `closer` is the method to prefer, `close` or `aclose`.
         """
-        if self._process is not None and self._process != os.getpid():
+        if self.loop is not None and self.process != os.getpid():
             return
         try:
-            if self._leave is not None:
-                yield from self._finish(self._leave(error))
+            if self.leave is not None:
+                yield from self._finish(self.leave(error))
         except BaseException as raised:
             if raised is not error:
                 raise
         finally:
-            if self._own and _is_closeable(self.value):
+            if self.own and _is_closeable(self.value):
                 other = "aclose" if closer == "close" else "close"
                 close = getattr(self.value, closer, None) or getattr(self.value, other)
                 yield from self._finish(close())
@@ -141,9 +153,9 @@ class Held:
             yield Work(result, self.loop)
 
 
-def provide(resolver: Resolver, root: object, binding: Binding[Any], chain: tuple[type, ...]) -> Steps[Held]:
+def provide(resolver: Resolver, binding: Binding[Any], creation: Creation) -> Steps[Held]:
     """Call the provider, then await or enter what it returns."""
-    token = creating.set((root, chain))
+    token, chain = creating.set(creation), creation.chain
     try:
         held = yield from _held(binding.protocol, binding.provider(resolver), chain)  # type: ignore[arg-type]
     except ResourceError:
@@ -174,7 +186,7 @@ def _held(protocol: type, found: Any, chain: tuple[type, ...]) -> Steps[Held]:
     if kind.__module__ in _LOCKS:
         return Held(protocol, found)
     if hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
-        from weakincentives.resources.loop import Entered
+        from weakincentives._loops import Entered
 
         entered = Entered(found)
         value = _resource(protocol, found, (yield from awaited(Work(entered.enter()), chain)))
@@ -189,10 +201,8 @@ def _held(protocol: type, found: Any, chain: tuple[type, ...]) -> Steps[Held]:
     return Held(protocol, found)
 
 
-def awaited(work: Work | Creation, chain: tuple[type, ...]) -> Steps[Any]:
+def awaited(work: Step, chain: tuple[type, ...]) -> Steps[Any]:
     """The result of the work; an error says what to write instead if the caller would block the loop that does it."""
-    from weakincentives.resources.loop import OnOwnLoop
-
     try:
         return (yield work)
     except OnOwnLoop:

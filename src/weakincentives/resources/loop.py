@@ -2,59 +2,71 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
+import sys
 import threading
 import weakref
-from collections.abc import Callable, Coroutine
-from contextlib import AbstractAsyncContextManager
 from math import inf
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from weakincentives._loops import LoopThread
+from weakincentives._fence import seconds_left
 from weakincentives.errors import AbandonedCallError
+from weakincentives.resources.lifecycle import Creation, Held, OnOwnLoop, Step, creating
 
-Work: TypeAlias = Callable[[], Coroutine[Any, Any, Any]]
+# asyncio takes long to import, and most programs have no async resources.
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
+    from weakincentives._loops import LoopThread
 
-class OnOwnLoop(Exception):
-    """A blocking wait on the event loop that would have to do the work."""
+# How often a thread that runs an event loop checks whether the creation it waits for needs that loop.
+POLL_SECONDS = 0.02
 
 
 class ContextLoop:
-    """The loop on which a context was started, else one in a thread of its own, started on first use."""
+    """The loop on which a context was started, else one in a thread of its own, started on first use.
+
+    `dropped` are async resources of failed calls, which could not be closed when they were rolled back.
+    """
 
     def __init__(self) -> None:
+        self.dropped: list[Held] = []
         self.reset()
         _loops.add(self)
 
     def reset(self) -> None:
         """Begin anew, without the loops that there were."""
-        self.home: asyncio.AbstractEventLoop | None = None
+        self.home: AbstractEventLoop | None = None
         self._thread: LoopThread | None = None
         self._lock = threading.Lock()
 
     def thread(self) -> LoopThread:
         """The loop in a thread of its own, which async tools of sync runs use too."""
+        from weakincentives._loops import LoopThread
+
         with self._lock:
             if self._thread is None:
                 self._thread = LoopThread("wink-async-tools")
             return self._thread
 
-    def block(
-        self, work: Work, on: asyncio.AbstractEventLoop | None, *, anywhere: bool = False, seconds: float = inf
-    ) -> Any:
-        """Do the work while this thread waits, on the loop to which it belongs if there is one.
+    def block(self, step: Step, *, anywhere: bool) -> Any:
+        """Perform a step while this thread waits, on the loop to which it belongs if there is one.
 
-        After so many seconds it is cancelled, since the tool call that needs it is late.
+        A creation is cancelled once the tool call that needs it is late; an end is never cut short.
         If this thread runs the loop itself, that raises `OnOwnLoop`, unless the work may be done `anywhere`.
         """
-        target = self._target(on)
+        if isinstance(step, Creation):
+            return self._join(step)
+        from asyncio import run_coroutine_threadsafe
+
+        creation = _note_awaiting()
+        seconds = inf if creation is None else seconds_left()
+        target = self._target(step.loop)
         if target is running_loop():
             if not anywhere:
                 raise OnOwnLoop
             target = self.thread().loop
-        future = asyncio.run_coroutine_threadsafe(work(), target)
+        future = run_coroutine_threadsafe(step.run(), target)
         try:
             return future.result(None if seconds == inf else max(0.0, seconds))
         except TimeoutError:
@@ -65,15 +77,33 @@ class ContextLoop:
             future.cancel()
             raise
 
-    async def wait(self, work: Work, on: asyncio.AbstractEventLoop | None) -> Any:
-        """Await the work, on the loop to which it belongs if there is one."""
-        running = asyncio.get_running_loop()
+    def _join(self, creation: Creation) -> None:
+        """Wait until another thread or task has created the resource, unless that needs the loop of this thread."""
+        here = self.is_here()
+        while creation.done is not None:
+            try:
+                return creation.done.result(POLL_SECONDS if here else None)
+            except TimeoutError:
+                if creation.awaits:
+                    raise OnOwnLoop from None
+
+    async def wait(self, step: Step) -> Any:
+        """Perform a step on the running event loop, or on the loop to which it belongs."""
+        from asyncio import get_running_loop, run_coroutine_threadsafe, shield, wrap_future
+
+        if isinstance(step, Creation):
+            if step.done is not None:
+                # Others wait for the same creation, also if this caller is cancelled.
+                await shield(wrap_future(step.done))
+            return None
+        _note_awaiting()
+        running = get_running_loop()
         if (self.home is None or self.home.is_closed()) and self._thread is None:
             self.home = running
-        target = self._target(on)
+        target = self._target(step.loop)
         if target is running:
-            return await work()
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work(), target))
+            return await step.run()
+        return await wrap_future(run_coroutine_threadsafe(step.run(), target))
 
     def is_here(self) -> bool:
         """True if this thread runs the loop."""
@@ -93,7 +123,7 @@ class ContextLoop:
         if self._thread is not None:
             self._thread.stop()
 
-    def _target(self, on: asyncio.AbstractEventLoop | None) -> asyncio.AbstractEventLoop:
+    def _target(self, on: AbstractEventLoop | None) -> AbstractEventLoop:
         for loop in (on, self.home):
             if loop is not None and loop.is_running():
                 return loop
@@ -113,50 +143,17 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_reset_all)
 
 
-class Entered:
-    """An async context manager that a task of its own enters and leaves, since some insist on the same task."""
-
-    def __init__(self, manager: AbstractAsyncContextManager[Any]) -> None:
-        self._manager = manager
-        self.loop: asyncio.AbstractEventLoop | None = None
-
-    async def enter(self) -> Any:
-        self.loop = asyncio.get_running_loop()
-        entered: asyncio.Future[Any] = self.loop.create_future()
-        self._left: asyncio.Future[BaseException | None] = self.loop.create_future()
-        self._task = asyncio.create_task(self._hold(entered))
-        try:
-            await asyncio.wait((self._task, entered), return_when=asyncio.FIRST_COMPLETED)
-        except asyncio.CancelledError:
-            self._task.cancel()
-            raise
-        if not entered.done() and (exited := self._task.result()) is not None:
-            raise exited
-        return entered.result()
-
-    async def leave(self, error: BaseException | None) -> None:
-        if not self._left.done():
-            self._left.set_result(error)
-        # If its loop has ended, that has cancelled the task, which has left the manager.
-        ended = self._task.cancelled() and self._task.get_loop() is not asyncio.get_running_loop()
-        if not ended and (exited := await self._task) is not None:
-            raise exited
-
-    async def _hold(self, entered: asyncio.Future[Any]) -> SystemExit | None:
-        try:
-            async with self._manager as value:
-                entered.set_result(value)
-                if (error := await self._left) is not None:
-                    raise error
-        except SystemExit as exited:
-            # asyncio would raise it out of the event loop, which others still use.
-            return exited
-        return None
+def _note_awaiting() -> Creation | None:
+    """Note that what is being created here, and what it is created for, takes an event loop."""
+    if (creation := creating.get()) is not None:
+        creation.note_awaiting()
+    return creation
 
 
-def running_loop() -> asyncio.AbstractEventLoop | None:
+def running_loop() -> AbstractEventLoop | None:
     """The event loop that runs in this thread."""
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
+    if "asyncio" not in sys.modules:
         return None
+    from asyncio import _get_running_loop
+
+    return _get_running_loop()

@@ -2,150 +2,114 @@
 
 from __future__ import annotations
 
-from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
-from weakincentives.prompt import DisclosureRequest
-from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.approval import Answer, Approve, Decisions, Deny, Edit, PendingCall
-from weakincentives.runtime.context import InnerLoopConfig
-from weakincentives.runtime.delegation import delegate
-from weakincentives.runtime.drivers import (
-    ApprovalNeeded,
-    ArgumentsDelta,
-    AsyncEventStream,
-    Channel,
-    Completed,
-    EventStream,
-    PartialOutput,
-    ReasoningDelta,
-    Restarted,
-    SectionOpened,
-    StreamEvent,
-    TextDelta,
-    ToolEmitted,
-    ToolEnded,
-    ToolStarted,
-)
-from weakincentives.runtime.effects import Effects
-from weakincentives.runtime.events import (
-    CallDecided,
-    Exposed,
-    Exposure,
-    GuardDecided,
-    HostedToolInvoked,
-    ModelCalled,
-    PossibleMiss,
-    PromptChanged,
-    PromptRendered,
-    ReasoningDropped,
-    ResourcesNotClosed,
-    RunEnded,
-    RunStatus,
-    SectionLoaded,
-    SectionsExposed,
-    SectionsOpened,
-    ToolInvoked,
-    ToolsInjected,
-    ToolsWithdrawn,
-)
-from weakincentives.runtime.executor import ToolExecutor
-from weakincentives.runtime.explain import Explanation
-from weakincentives.runtime.guards import GuardContext
-from weakincentives.runtime.history import HistoryTurn, RunHistory, run_history
-from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.inner_loop import InnerLoop
-from weakincentives.runtime.ledger import Ledger, LedgerSection, LedgerTurn, ledger, ledger_of
-from weakincentives.runtime.main_loop import Conversation, MainLoop, run, run_async
-from weakincentives.runtime.media import MediaSupport
-from weakincentives.runtime.messages import (
-    Message,
-    ModelReply,
-    ModelRequest,
-    PromptResponse,
-    Settings,
-    StopReason,
-    ToolCall,
-)
-from weakincentives.runtime.prefix import PrefixBreak, assert_prefix_kept, prefix_breaks
-from weakincentives.runtime.providers import AdapterSpec
-from weakincentives.runtime.results import ToolExecutionOutcome
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AdapterSpec",
-    "Answer",
-    "ApprovalNeeded",
-    "Approve",
-    "ArgumentsDelta",
-    "AsyncEventStream",
-    "BudgetExceededError",
-    "CallDecided",
-    "Channel",
-    "Completed",
-    "Conversation",
-    "DeadlineExceededError",
-    "Decisions",
-    "Deny",
-    "DisclosureRequest",
-    "Edit",
-    "Effects",
-    "EventStream",
-    "Explanation",
-    "Exposed",
-    "Exposure",
-    "GuardContext",
-    "GuardDecided",
-    "HistoryTurn",
-    "HostedToolCodec",
-    "HostedToolInvoked",
-    "InnerLoop",
-    "InnerLoopConfig",
-    "Ledger",
-    "LedgerSection",
-    "LedgerTurn",
-    "MainLoop",
-    "MediaSupport",
-    "Message",
-    "ModelCalled",
-    "ModelReply",
-    "ModelRequest",
-    "PartialOutput",
-    "PendingCall",
-    "PossibleMiss",
-    "PrefixBreak",
-    "PromptChanged",
-    "PromptEvaluationError",
-    "PromptRendered",
-    "PromptResponse",
-    "ProviderAdapter",
-    "ReasoningDelta",
-    "ReasoningDropped",
-    "ResourcesNotClosed",
-    "Restarted",
-    "RunEnded",
-    "RunHistory",
-    "RunStatus",
-    "SectionLoaded",
-    "SectionOpened",
-    "SectionsExposed",
-    "SectionsOpened",
-    "Settings",
-    "StopReason",
-    "StreamEvent",
-    "TextDelta",
-    "ToolCall",
-    "ToolEmitted",
-    "ToolEnded",
-    "ToolExecutionOutcome",
-    "ToolExecutor",
-    "ToolInvoked",
-    "ToolStarted",
-    "ToolsInjected",
-    "ToolsWithdrawn",
-    "assert_prefix_kept",
-    "delegate",
-    "ledger",
-    "ledger_of",
-    "prefix_breaks",
-    "run",
-    "run_async",
-    "run_history",
-]
+from weakincentives._imports import public_names
+from weakincentives.errors import (
+    BudgetExceededError as BudgetExceededError,
+    DeadlineExceededError as DeadlineExceededError,
+    PromptEvaluationError as PromptEvaluationError,
+)
+from weakincentives.prompt import DisclosureRequest as DisclosureRequest
+from weakincentives.runtime.adapter import ProviderAdapter as ProviderAdapter
+from weakincentives.runtime.approval import (
+    Answer as Answer,
+    Approve as Approve,
+    Decisions as Decisions,
+    Deny as Deny,
+    Edit as Edit,
+    PendingCall as PendingCall,
+)
+from weakincentives.runtime.context import Compaction as Compaction, InnerLoopConfig as InnerLoopConfig
+from weakincentives.runtime.delegation import delegate as delegate
+from weakincentives.runtime.drivers import (
+    ApprovalNeeded as ApprovalNeeded,
+    ArgumentsDelta as ArgumentsDelta,
+    AsyncEventStream as AsyncEventStream,
+    Channel as Channel,
+    Completed as Completed,
+    EventStream as EventStream,
+    PartialOutput as PartialOutput,
+    ReasoningDelta as ReasoningDelta,
+    Restarted as Restarted,
+    SectionOpened as SectionOpened,
+    StreamEvent as StreamEvent,
+    TextDelta as TextDelta,
+    ToolEmitted as ToolEmitted,
+    ToolEnded as ToolEnded,
+    ToolStarted as ToolStarted,
+)
+from weakincentives.runtime.effects import Effects as Effects
+from weakincentives.runtime.events import (
+    CallDecided as CallDecided,
+    CheckpointFailed as CheckpointFailed,
+    Compacted as Compacted,
+    ContextWindow as ContextWindow,
+    Exposed as Exposed,
+    Exposure as Exposure,
+    FilesChanged as FilesChanged,
+    GuardDecided as GuardDecided,
+    HostedToolInvoked as HostedToolInvoked,
+    ModelCalled as ModelCalled,
+    ParamsBound as ParamsBound,
+    PossibleMiss as PossibleMiss,
+    PromptChanged as PromptChanged,
+    PromptRendered as PromptRendered,
+    ReasoningDropped as ReasoningDropped,
+    ResourcesNotClosed as ResourcesNotClosed,
+    Rewound as Rewound,
+    RunEnded as RunEnded,
+    RunStatus as RunStatus,
+    SectionLoaded as SectionLoaded,
+    SectionsExposed as SectionsExposed,
+    SectionsOpened as SectionsOpened,
+    SectionsRanked as SectionsRanked,
+    ToolInvoked as ToolInvoked,
+    ToolsInjected as ToolsInjected,
+    ToolsWithdrawn as ToolsWithdrawn,
+)
+from weakincentives.runtime.executor import ToolExecutor as ToolExecutor
+from weakincentives.runtime.explain import Explanation as Explanation
+from weakincentives.runtime.guards import GuardContext as GuardContext
+from weakincentives.runtime.history import (
+    HistoryTurn as HistoryTurn,
+    RunHistory as RunHistory,
+    run_history as run_history,
+)
+from weakincentives.runtime.hosted import HostedToolCodec as HostedToolCodec
+from weakincentives.runtime.inner_loop import InnerLoop as InnerLoop
+from weakincentives.runtime.ledger import (
+    Ledger as Ledger,
+    LedgerSection as LedgerSection,
+    LedgerTurn as LedgerTurn,
+    ledger as ledger,
+    ledger_of as ledger_of,
+)
+from weakincentives.runtime.main_loop import (
+    Conversation as Conversation,
+    MainLoop as MainLoop,
+    run as run,
+    run_async as run_async,
+)
+from weakincentives.runtime.media import MediaSupport as MediaSupport
+from weakincentives.runtime.messages import (
+    Message as Message,
+    ModelReply as ModelReply,
+    ModelRequest as ModelRequest,
+    PromptResponse as PromptResponse,
+    Settings as Settings,
+    StopReason as StopReason,
+    ToolCall as ToolCall,
+)
+from weakincentives.runtime.points import OutsideCall as OutsideCall, Point as Point
+from weakincentives.runtime.prefix import (
+    PrefixBreak as PrefixBreak,
+    assert_prefix_kept as assert_prefix_kept,
+    prefix_breaks as prefix_breaks,
+)
+from weakincentives.runtime.providers import AdapterSpec as AdapterSpec
+from weakincentives.runtime.results import ToolExecutionOutcome as ToolExecutionOutcome
+from weakincentives.runtime.rewind import RewindReport as RewindReport
+
+if not TYPE_CHECKING:
+    __all__ = public_names(globals())

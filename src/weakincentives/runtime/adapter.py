@@ -15,7 +15,7 @@ from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Overrides, Prompt, Tokenizer, Tool, default_tokenizer
 from weakincentives.resources import ResourceCloseError
 from weakincentives.runtime.approval import Decisions, PendingCall, check_decisions, waiting_calls
-from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter
+from weakincentives.runtime.context import Compaction, InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
     AsyncEventStream,
     Channel,
@@ -54,7 +54,7 @@ class RunOptions(TypedDict, total=False):
     passes `scope` to share one deadline and one budget between restarts; it replaces those two. A conversation passes
     `beginning` and `message` to take its next turn. `decisions` about calls that wait, by call id, continue the run of
     the session; if there are none ({}), the calls are returned again. `tools` are offered in this run alone, besides
-    those of the prompt.
+    those of the prompt. `compaction` keeps a long run below the size of the model's context window.
     """
 
     bus: EventSink | None
@@ -68,6 +68,7 @@ class RunOptions(TypedDict, total=False):
     message: Message | None
     decisions: Decisions | None
     tools: Sequence[Tool[Any, Any]] | None
+    compaction: Compaction | None
 
 
 class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
@@ -224,6 +225,10 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             if not isinstance(each, Tool):
                 raise TypeError(f"tools must be a list of tools, got {each!r} in it; decorate a function with @tool")
         in_conversation = options.get("beginning") == "exchange"
+        if not isinstance(compaction := options.get("compaction"), Compaction | None):
+            raise TypeError(
+                f"compaction must be a Compaction or None, got {compaction!r}; write Compaction(window=...)"
+            )
         if isinstance(session, Session):
             self._decide(scope, waiting_calls(session), prompt, options)
         loop = InnerLoop(
@@ -231,7 +236,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             session,
             scope,
             self,
-            InnerLoopConfig(self.supports_dynamic_tools, self.settings.merged(options.get("settings"))),
+            InnerLoopConfig(self.supports_dynamic_tools, self.settings.merged(options.get("settings")), compaction),
             visibility_overrides=options.get("visibility_overrides"),
             beginning=options.get("beginning", "new"),
             message=options.get("message"),
@@ -336,4 +341,4 @@ async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id:
 
 def _record_not_closed(error: ResourceCloseError, session: Session, run_id: str) -> None:
     logger.error("%s", error, exc_info=error)
-    session.dispatch(ResourcesNotClosed(run_id, error.message, timestamp=session.timestamp()))
+    session.dispatch(ResourcesNotClosed(error.message, run_id=run_id, timestamp=session.timestamp()))

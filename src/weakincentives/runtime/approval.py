@@ -128,9 +128,14 @@ def waiting_calls(session: Session) -> dict[str, PendingCall]:
     return {call.call_id: call for call in session[PendingCall].view()} if PendingCall in session else {}
 
 
+def is_inside(call_id: str, outer_id: str) -> bool:
+    """True if the call is one of a run inside the other."""
+    return call_id.startswith(f"{outer_id}/")
+
+
 def is_waiting(call_id: str, waiting: Iterable[str]) -> bool:
     """True if the call waits, or one of a run inside it."""
-    return any(each == call_id or each.startswith(f"{call_id}/") for each in waiting)
+    return any(each == call_id or is_inside(each, call_id) for each in waiting)
 
 
 def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_name: str) -> None:
@@ -172,7 +177,4 @@ def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, pr
 
 
 def _refused(problem: str, prompt_name: str) -> DecisionError:
-    refused = DecisionError(problem, prompt_name=prompt_name, phase="tool")
-    # It is the program's mistake, also if it concerns a run inside a tool.
-    refused.ends_run = True
-    return refused
+    return DecisionError(problem, prompt_name=prompt_name, phase="tool")

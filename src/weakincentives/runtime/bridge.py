@@ -14,13 +14,16 @@ import inspect
 import os
 import threading
 import time
+import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import KW_ONLY, dataclass, field
 from queue import SimpleQueue
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar
 
 from weakincentives._fence import Fence
 from weakincentives._loops import LoopThread
+from weakincentives._steps import Cursor, run_steps, run_steps_async
 from weakincentives._threads import until
 from weakincentives.errors import AbandonedCallError, EvaluationPhase, PromptEvaluationError
 from weakincentives.limits import Deadline
@@ -68,7 +71,7 @@ class Latch:
         self._lock = threading.Lock()
         self._lock.acquire()
 
-    def set(self) -> None:
+    def set(self, _: object = None) -> None:
         """May be called once."""
         self._lock.release()
 
@@ -79,6 +82,7 @@ class Latch:
         return is_set
 
 
+@dataclass(slots=True, eq=False)
 class HandlerCall:
     """A call to a tool handler, behind a fence and up to the deadline.
 
@@ -86,44 +90,27 @@ class HandlerCall:
     that the compensation comes after what it undoes. So is an async handler, which is cancelled, for its cleanup; a
     handler that does not end in that time `outlives` its call. A call stopped before it began is `dropped`: there is
     nothing to compensate. If its tool has a `timeout`, a handler gets a thread of its own in sync runs too, and a late
-    result does not count. `blocking` is what sync runs call in place of an async function.
+    result does not count. `blocking` is what sync runs call in place of an async function. `cancel` cancels an async
+    handler from another thread.
     """
 
-    __slots__ = (
-        "_lock",
-        "begun",
-        "blocking",
-        "cancel",
-        "deadline",
-        "dropped",
-        "effect",
-        "ended",
-        "fence",
-        "function",
-        "outlives",
-        "timeout",
-    )
+    function: Callable[[], Any]
+    deadline: Deadline | None
+    _: KW_ONLY
+    effect: bool = False
+    timeout: float | None = None
+    blocking: Callable[[], Any] | None = None
+    cancel: Callable[[], object] | None = None
+    begun: bool = False
+    dropped: bool = False
+    outlives: bool = False
+    fence: Fence = field(init=False)
+    ended: Latch = field(default_factory=Latch)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def __init__(
-        self,
-        function: Callable[[], Any],
-        deadline: Deadline | None,
-        *,
-        effect: bool = False,
-        timeout: float | None = None,
-        blocking: Callable[[], Any] | None = None,
-    ) -> None:
-        self.function = function
-        self.blocking = blocking
-        self.effect = effect
+    def __post_init__(self) -> None:
+        deadline = self.deadline
         self.fence = Fence(None if deadline is None else lambda: deadline.remaining().total_seconds())
-        self.begun = self.dropped = self.outlives = False
-        self.ended = Latch()
-        # Cancels an async handler from another thread.
-        self.cancel: Callable[[], object] | None = None
-        self._lock = threading.Lock()
-        self.deadline = deadline
-        self.timeout = timeout
 
     def seconds(self) -> float | None:
         return None if self.deadline is None else max(0.0, self.deadline.remaining().total_seconds())
@@ -169,32 +156,23 @@ class HandlerCall:
             self.fence.close()
 
 
+@dataclass(slots=True, eq=False)
 class TimedCall:
     """A call that has some seconds to end; `settle` receives its result or error, or `HandlerTimeout`."""
 
-    __slots__ = ("awaitable", "function", "is_async", "seconds", "settle", "since")
-
-    def __init__(
-        self,
-        function: Callable[[], Any],
-        seconds: float,
-        settle: Callable[[Any, BaseException | None], None],
-        *,
-        is_async: bool,
-    ) -> None:
-        self.function = function
-        self.seconds = seconds
-        self.settle = settle
-        self.is_async = is_async
-        self.since = 0.0
-        self.awaitable: Any = None
+    function: Callable[[], Any]
+    seconds: float
+    settle: Callable[[Any, BaseException | None], None]
+    is_async: bool
+    since: float = 0.0
+    awaitable: Any = None
 
     async def end(self) -> None:
         """Await the result, in the running task."""
         result: Any = None
         error: BaseException | None = None
         try:
-            result = await _Limited(self.function() if self.awaitable is None else self.awaitable, self.seconds)
+            result = await _limited(self.function() if self.awaitable is None else self.awaitable, self.seconds)
         except asyncio.CancelledError as raised:
             if (task := asyncio.current_task()) is not None and task.cancelling():
                 raise
@@ -206,53 +184,40 @@ class TimedCall:
         self.settle(result, error)
 
 
-class _Limited:
-    """An awaitable with a limit of time, which costs nothing unless it has to wait."""
+@types.coroutine
+def _limited(awaitable: Awaitable[Any], seconds: float) -> Generator[Any, Any, Any]:
+    """Await with a limit of time, which costs nothing unless there is something to wait for."""
+    steps: Any = awaitable.__await__()
+    try:
+        first = next(steps)
+    except StopIteration as end:
+        return end.value
+    return (yield from _timed(steps, first, seconds).__await__())
 
-    __slots__ = ("_awaitable", "_first", "_seconds", "_steps")
 
-    def __init__(self, awaitable: Awaitable[Any], seconds: float) -> None:
-        self._awaitable = awaitable
-        self._seconds = seconds
+async def _timed(steps: Any, first: Any, seconds: float) -> Any:
+    try:
+        async with asyncio.timeout(seconds) as limit:
+            return await _rest(steps, first)
+    except TimeoutError:
+        if limit.expired():
+            raise HandlerTimeout from None
+        raise
 
-    def __await__(self) -> Generator[Any, Any, Any]:
-        self._steps: Any = self._awaitable.__await__()
+
+@types.coroutine
+def _rest(steps: Any, waits_for: Any) -> Generator[Any, Any, Any]:
+    """The rest of an awaitable that has taken its first step."""
+    while True:
         try:
-            self._first = next(self._steps)
+            try:
+                sent = yield waits_for
+            except BaseException as error:
+                waits_for = steps.throw(error)
+            else:
+                waits_for = steps.send(sent)
         except StopIteration as end:
             return end.value
-        return (yield from self._timed().__await__())
-
-    async def _timed(self) -> Any:
-        try:
-            async with asyncio.timeout(self._seconds) as limit:
-                return await _Rest(self._steps, self._first)
-        except TimeoutError:
-            if limit.expired():
-                raise HandlerTimeout from None
-            raise
-
-
-class _Rest:
-    """The rest of an awaitable that has taken its first step."""
-
-    __slots__ = ("_steps", "_waits_for")
-
-    def __init__(self, steps: Any, waits_for: Any) -> None:
-        self._steps = steps
-        self._waits_for = waits_for
-
-    def __await__(self) -> Generator[Any, Any, Any]:
-        while True:
-            try:
-                try:
-                    sent = yield self._waits_for
-                except BaseException as error:
-                    self._waits_for = self._steps.throw(error)
-                else:
-                    self._waits_for = self._steps.send(sent)
-            except StopIteration as end:
-                return end.value
 
 
 class TimedCalls:
@@ -261,63 +226,67 @@ class TimedCalls:
     Blocking functions come first, all in one thread, so that there is one hand-over for all of them.
     """
 
-    __slots__ = ("_awaited", "_blocking", "_current", "_fence", "_lock")
+    __slots__ = ("_awaited", "_blocking")
 
     def __init__(self, calls: Sequence[TimedCall]) -> None:
         self._awaited = [call for call in calls if call.is_async]
         self._blocking = [call for call in calls if not call.is_async]
-        self._current: TimedCall | None = None
-        if self._blocking:
-            self._fence = Fence()
-            self._lock = threading.Lock()
 
     def perform(self, thread: Callable[[], LoopThread]) -> None:
         """Make the calls from this thread; `thread` gives the event loop for async code."""
         while self._blocking:
-            job = _BlockingJob(functools.partial(self._work, self._begin()), contextvars.copy_context())
-            guard_threads.put(job)
+            batch, ended = _Batch(self._blocking, self._awaited), Latch()
+            job = guard_threads.submit(batch.work, ended.set)
             try:
-                while not job.ended.wait(self._seconds()):
-                    if self._leave_behind():
-                        guard_threads.give_back(job)
-                        break
-                if job.error is not None:
-                    raise job.error
-            except BaseException:
-                self._fence.close()
-                guard_threads.give_back(job)
-                raise
+                while not ended.wait(batch.seconds()) and not batch.leave_behind():
+                    pass
+            finally:
+                if not ended.wait(0):
+                    batch.fence.close()
+                    guard_threads.give_back(job)
+            if job.error is not None:
+                raise job.error
         if self._awaited:
             wait(self._await(), thread())
 
     async def perform_async(self) -> None:
         """Make the calls from the running task."""
         while self._blocking:
-            job = guard_threads.call(functools.partial(self._work, self._begin()))
+            batch = _Batch(self._blocking, self._awaited)
+            work = guard_threads.call(batch.work)
             try:
-                while not job.done() and not self._leave_behind():
-                    await asyncio.wait((job,), timeout=self._seconds())
+                while not work.done() and not batch.leave_behind():
+                    await asyncio.wait((work,), timeout=batch.seconds())
             finally:
-                if not job.done():
-                    self._fence.close()
-                    job.cancel()
-            if not job.cancelled():
-                job.result()
+                if not work.done():
+                    batch.fence.close()
+                    work.cancel()
+            if not work.cancelled():
+                work.result()
         await self._await()
 
     async def _await(self) -> None:
         for call in self._awaited:
             await call.end()
 
-    def _begin(self) -> Fence:
-        """Begin with the next call, in a thread behind the fence that is returned."""
-        self._fence = Fence()
-        self._next()
-        return self._fence
 
-    def _work(self, fence: Fence) -> None:
-        """The work of one thread: the calls that are left, until one of them is late."""
-        with fence:
+class _Batch:
+    """Blocking calls that one thread makes, behind a fence, until one of them is late; it removes them from the list.
+
+    Those that turn out to be async are added to `awaited`.
+    """
+
+    __slots__ = ("_awaited", "_calls", "_current", "_lock", "fence")
+
+    def __init__(self, calls: list[TimedCall], awaited: list[TimedCall]) -> None:
+        self.fence = Fence()
+        self._calls = calls
+        self._awaited = awaited
+        self._lock = threading.Lock()
+        self._next()
+
+    def work(self) -> None:
+        with self.fence:
             while (call := self._current) is not None:
                 result: Any = None
                 error: BaseException | None = None
@@ -326,7 +295,7 @@ class TimedCalls:
                 except BaseException as raised:
                     error = raised
                 with self._lock:
-                    if fence.closed or self._current is not call:
+                    if self.fence.closed:
                         return
                     if inspect.isawaitable(result):
                         call.awaitable = result
@@ -336,23 +305,22 @@ class TimedCalls:
                     self._next()
 
     def _next(self) -> None:
-        self._current = self._blocking.pop(0) if self._blocking else None
+        self._current = self._calls.pop(0) if self._calls else None
         if self._current is not None:
             self._current.since = time.monotonic()
 
-    def _seconds(self) -> float:
+    def seconds(self) -> float:
         """The seconds that the current call has left."""
         call = self._current
         return 1.0 if call is None else max(0.0, call.since + call.seconds - time.monotonic())
 
-    def _leave_behind(self) -> bool:
+    def leave_behind(self) -> bool:
         """Give up on the current call if its time is over; another thread makes those that follow."""
         with self._lock:
             call = self._current
             if call is None or call.since + call.seconds > time.monotonic():
                 return False
-            self._fence.close()
-            self._current = None
+            self.fence.close()
             call.settle(None, HandlerTimeout())
             return True
 
@@ -388,67 +356,6 @@ def wait(awaitable: Any, thread: LoopThread, call: HandlerCall | None = None) ->
         cancel()
         call.ended.wait(2 * CLEANUP_SECONDS)
         raise
-
-
-class Cursor(Generic[S, T]):
-    """A generator of steps, advanced by one outcome at a time; `step` is None once it has ended."""
-
-    __slots__ = ("_error", "_result", "_steps", "step")
-
-    def __init__(self, steps: Generator[S, Any, T]) -> None:
-        self._steps = steps
-        self._result: T | None = None
-        self._error: BaseException | None = None
-        self.step: S | None = None
-        self.answer(None)
-
-    def answer(self, outcome: Any, error: BaseException | None = None) -> None:
-        """Send the outcome of the step, or throw in the error that it raised."""
-        try:
-            self.step = self._steps.send(outcome) if error is None else self._steps.throw(error)
-        except StopIteration as stop:
-            self.step, self._result = None, stop.value
-        except BaseException as raised:
-            self.step, self._error = None, raised
-
-    def fail(self, error: BaseException) -> None:
-        self.answer(None, error)
-
-    def result(self) -> T:
-        """The value that the generator returned, or the error that it ended with."""
-        if self._error is None:
-            return cast("T", self._result)
-        try:
-            raise self._error
-        finally:
-            # The traceback refers to the frame that refers to this cursor.
-            self._error = None
-
-
-def run_steps(steps: Generator[S, Any, T], perform: Callable[[S], Any]) -> T:
-    """Drive the generator in this thread."""
-    cursor = Cursor(steps)
-    while (step := cursor.step) is not None:
-        try:
-            outcome = perform(step)
-        except BaseException as error:
-            cursor.fail(error)
-        else:
-            cursor.answer(outcome)
-    return cursor.result()
-
-
-async def run_steps_async(steps: Generator[S, Any, T], perform: Callable[[S], Awaitable[Any]]) -> T:
-    """`run_steps` on the running event loop."""
-    cursor = Cursor(steps)
-    while (step := cursor.step) is not None:
-        try:
-            outcome = await perform(step)
-        except BaseException as error:
-            cursor.fail(error)
-        else:
-            cursor.answer(outcome)
-    return cursor.result()
 
 
 def contained(steps: Generator[S, Any, T], prompt_name: str, phase: EvaluationPhase) -> Generator[S, Any, T]:
@@ -625,11 +532,18 @@ def _result(work: asyncio.Future[Any]) -> Any:
     return value
 
 
-def in_parallel(functions: Sequence[Callable[[], T]]) -> list[T]:
-    """Call all functions in threads, each with the current context variables; results are in order."""
+def in_parallel(functions: Sequence[Callable[[], T]], stop: Callable[[], None]) -> list[T]:
+    """Call all functions in threads, each with the current context variables; results are in order.
+
+    On Ctrl-C, `stop` makes those end that are still running.
+    """
     with ThreadPoolExecutor(min(len(functions), MAX_PARALLEL)) as pool:
-        futures = [pool.submit(contextvars.copy_context().run, function) for function in functions]
-        return [future.result() for future in futures]
+        try:
+            futures = [pool.submit(contextvars.copy_context().run, function) for function in functions]
+            return [future.result() for future in futures]
+        except KeyboardInterrupt:
+            stop()
+            raise
 
 
 async def in_parallel_async(calls: Sequence[Coroutine[Any, Any, T]]) -> list[T]:
@@ -663,22 +577,26 @@ class Workers:
             os.register_at_fork(after_in_child=self._reset)
 
     def _reset(self) -> None:
-        self._jobs: SimpleQueue[_Job[Any] | _BlockingJob] = SimpleQueue()
+        self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._lock = threading.Lock()
         self._started = self._idle = self._queued = 0
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """The function's result; if the future is cancelled, the function continues and its result is dropped."""
-        job: _Job[T] = _Job(self, function, contextvars.copy_context())
-        self.put(job)
-        return job
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        job = self.submit(function, functools.partial(_deliver, loop, future))
+        future.add_done_callback(lambda ended: self.give_back(job) if ended.cancelled() else None)
+        return future
 
-    def put(self, job: _Job[Any] | _BlockingJob) -> None:
-        """Have a thread do the job."""
+    def submit(self, function: Callable[[], Any], deliver: Callable[[Job], object]) -> Job:
+        """Have a thread call the function, and then `deliver` the job there."""
+        job = Job(function, deliver)
         with self._lock:
             self._queued += 1
             self._add_thread()
         self._jobs.put(job)
+        return job
 
     def _add_thread(self) -> None:
         if self._queued > self._idle and self._started < MAX_THREADS:
@@ -686,7 +604,7 @@ class Workers:
             self._idle += 1
             threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
 
-    def give_back(self, job: _Job[Any] | _BlockingJob) -> None:
+    def give_back(self, job: Job) -> None:
         """No longer count the thread of a job that was abandoned."""
         with self._lock:
             job.abandoned = True
@@ -710,68 +628,41 @@ class Workers:
                 # Before the result is set: whoever waits for it may submit the next function, which then needs no new
                 # thread.
                 self._idle += 1
-            job.deliver()
+            job.deliver(job)
             del job
 
 
-class _Job(asyncio.Future[T]):
-    """The result of a function that is called in a thread."""
+@dataclass(slots=True, eq=False)
+class Job:
+    """A function that is called in a thread, with the context variables of whoever submits it."""
 
-    def __init__(self, workers: Workers, function: Callable[[], T], context: contextvars.Context) -> None:
-        super().__init__(loop=asyncio.get_running_loop())
-        self._workers = workers
-        self._function = function
-        self._context = context
-        self._outcome: tuple[T | None, BaseException | None] = (None, None)
-        self.running = self.abandoned = False
-
-    def cancel(self, msg: Any = None) -> bool:
-        if not super().cancel(msg):
-            return False
-        self._workers.give_back(self)
-        return True
+    function: Callable[[], Any]
+    deliver: Callable[[Job], object]
+    value: Any = None
+    error: BaseException | None = None
+    running: bool = False
+    abandoned: bool = False
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
     def run(self) -> None:
         try:
-            self._outcome = self._context.run(_call, self._function), None
-        except BaseException as error:
-            self._outcome = None, error
-
-    def deliver(self) -> None:
-        # The event loop is closed, so nobody is waiting.
-        with contextlib.suppress(RuntimeError):
-            self.get_loop().call_soon_threadsafe(self._settle)
-
-    def _settle(self) -> None:
-        value, error = self._outcome
-        if self.cancelled():
-            return
-        if error is not None:
-            self.set_exception(error)
-        else:
-            self.set_result(cast("T", value))
-
-
-class _BlockingJob:
-    """A function that is called in a thread, for which another thread waits."""
-
-    __slots__ = ("_context", "_function", "abandoned", "ended", "error", "running")
-
-    def __init__(self, function: Callable[[], object], context: contextvars.Context) -> None:
-        self._function = function
-        self._context = context
-        self.error: BaseException | None = None
-        self.ended = Latch()
-        self.running = self.abandoned = False
-
-    def run(self) -> None:
-        try:
-            self._context.run(self._function)
+            self.value = self._context.run(_call, self.function)
         except BaseException as error:
             self.error = error
 
-    def deliver(self) -> None:
-        self.ended.set()
+
+def _deliver(loop: asyncio.AbstractEventLoop, future: asyncio.Future[Any], job: Job) -> None:
+    with contextlib.suppress(RuntimeError):  # The event loop is closed, so nobody is waiting.
+        loop.call_soon_threadsafe(_settle, future, job)
+
+
+def _settle(future: asyncio.Future[Any], job: Job) -> None:
+    if future.done():
+        return
+    if job.error is not None:
+        future.set_exception(job.error)
+    else:
+        future.set_result(job.value)
 
 
 threads = Workers("wink-tools")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from weakincentives._loops import LoopThread
 from weakincentives.content import Media, Part
 from weakincentives.errors import PromptEvaluationError
+from weakincentives.limits import Prices
 from weakincentives.prompt import (
     AnyTool,
     Overrides,
@@ -24,11 +26,25 @@ from weakincentives.prompt import (
     portable_name,
 )
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.runtime.events import Exposure, ModelCalled, PromptRendered, RunEnded, SectionsExposed, ToolInvoked
+from weakincentives.runtime.events import (
+    ContextWindow,
+    Exposure,
+    ModelCalled,
+    PromptRendered,
+    RunEnded,
+    SectionsExposed,
+    SectionsRanked,
+    ToolInvoked,
+    Undone,
+)
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.media import MediaSupport
-from weakincentives.runtime.messages import Message, Settings, Transcript
+from weakincentives.runtime.messages import Message, Settings
+from weakincentives.runtime.points import Points
+from weakincentives.runtime.providers import prices_for
+from weakincentives.runtime.recall import RECALL
 from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.transcript import Transcript
 from weakincentives.session import LogEntry, Session
 
 EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExposed, ToolInvoked)
@@ -36,10 +52,11 @@ EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExpose
 
 @dataclass(frozen=True, slots=True)
 class InnerLoopConfig:
-    """The settings of one loop: True if tools may appear mid-conversation, and those of its model."""
+    """The settings of one loop: True if tools may appear mid-conversation, those of its model, and its compaction."""
 
     supports_dynamic_tools: bool = False
     settings: Settings = field(default_factory=Settings)
+    compaction: Compaction | None = None
 
 
 class LoopAdapter:
@@ -58,6 +75,10 @@ class LoopAdapter:
     """The exceptions of tool handlers that end the run and are raised, instead of being sent to the model."""
     sends_tools: ClassVar[bool] = True
     """True if requests include the definitions of tools, so that they count as input."""
+    compaction_keeps_tools: ClassVar[bool] = False
+    """True if such a compaction includes the tools that were added to the conversation."""
+    cache_write: ClassVar[float] = 1.0
+    """The price of a token that is written to that cache, in input tokens."""
 
     @property
     def supports_dynamic_tools(self) -> bool:
@@ -70,6 +91,26 @@ class LoopAdapter:
         return "append" if self.supports_dynamic_tools else "restart"
 
     @property
+    def context_window(self) -> int | None:
+        """The size of the model's context window in tokens, if it is known."""
+        return None
+
+    @property
+    def compacts_itself(self) -> bool:
+        """True if conversations are shortened behind the adapter, so that the loop must not."""
+        return False
+
+    @property
+    def compacts(self) -> bool:
+        """True if the provider can be asked to compact a conversation."""
+        return False
+
+    @property
+    def cache_seconds(self) -> float:
+        """How long the provider's prompt cache lasts after a request."""
+        return 0.0
+
+    @property
     def supports_operator_text(self) -> bool:
         """True if the model accepts system messages mid-conversation."""
         return False
@@ -77,6 +118,11 @@ class LoopAdapter:
     @property
     def defers_tools(self) -> bool:
         """True if the tools of closed sections are sent too, so that the provider's own search can find them."""
+        return False
+
+    @property
+    def carries_search(self) -> bool:
+        """True if `search_sections` is sent as the provider's own search, whose results bring tools."""
         return False
 
     @property
@@ -143,9 +189,43 @@ class LoopAdapter:
         return f"The tool {portable_name(tool.name)}, in full: {tool.description}"
 
 
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """How a conversation is kept below the size of its model's context window.
+
+    Requests above `at` times the `window` (in tokens) are shortened to half of that; without a window, it is the one
+    that the adapter knows, or that an overflow reveals. The last `keep` exchanges stay as they are, or fewer if these
+    do not fit; in a run of its own, a turn counts as an exchange. `by` makes summaries: "provider" uses the provider's
+    own compaction, or the conversation's model where there is none; or pass an adapter, or a function that gets the
+    messages and returns text, sync or async. With `when="pays"`, a conversation is also shortened when that is cheaper
+    at the model's prices.
+    """
+
+    window: int | None = None
+    at: float = 0.8
+    keep: int = 4
+    by: Any = "provider"
+    when: Literal["full", "pays"] = "full"
+
+    def __post_init__(self) -> None:
+        if self.window is not None and (not isinstance(self.window, int) or self.window < 1):
+            raise ValueError(f"Compaction window must be a number of tokens or None, got {self.window!r}")
+        if not 0 < self.at <= 1:
+            raise ValueError(f"Compaction at must be a share of the window, above 0 and up to 1, got {self.at!r}")
+        if not isinstance(self.keep, int) or self.keep < 1:
+            raise ValueError(f"Compaction keep must be at least 1 exchange, got {self.keep!r}")
+        if self.when not in ("full", "pays"):
+            raise ValueError(f"Compaction when must be 'full' or 'pays', got {self.when!r}")
+        if self.by != "provider" and not callable(self.by) and not isinstance(self.by, LoopAdapter):
+            raise TypeError(f"Compaction by must be 'provider', an adapter or a function, got {self.by!r}")
+
+
 @dataclass(slots=True)
 class RunContext:
-    """A run under way. `run` is its state in the session, `message` the user's message until it is added."""
+    """A run under way. `run` is its state in the session, `message` the user's message until it is added.
+
+    `points` adds those of a conversation.
+    """
 
     prompt: Prompt[Any]
     session: Session
@@ -157,13 +237,14 @@ class RunContext:
     presentation: Presentation = field(init=False)
     transcript: Transcript = field(init=False)
     run: Run = field(default_factory=lambda: Run("", "", ""))
+    points: Points | None = None
 
     def __post_init__(self) -> None:
         session, known = self.session, self.scope.presentation
         self.presentation = self.prompt.present(session) if known is None else known
         self.presentation.listed = lambda: _listed(session)
         self.scope.presentation = self.presentation
-        self.transcript = Transcript(self.session)
+        self.transcript = Transcript(self.session, self.adapter.name)
 
     @property
     def name(self) -> str:
@@ -186,6 +267,15 @@ class RunContext:
         """True if the template or one of its sections has guards."""
         return bool(self.prompt.template.guards or self.presentation.outline.guarded)
 
+    @property
+    def guards_tools(self) -> bool:
+        """True if guards of this run, or of one around it, may decide about tool calls."""
+        sections = (node.section.guards for node in self.presentation.outline.guarded)
+        guards = (*self.prompt.template.guards, *chain.from_iterable(sections))
+        outer = self.scope.outer
+        own = any(guard.has("before_tool") for guard in guards)
+        return own or (outer is not None and outer.guards_tools)
+
     def loop_thread(self) -> LoopThread:
         """The event loop for async code of sync runs."""
         return self.resources.loop.thread()
@@ -197,14 +287,24 @@ class RunContext:
 
     @property
     def tags(self) -> dict[str, str]:
-        """The session's tags and the run's own."""
-        return {**self.session.tags, **self.scope.tags}
+        """The session's tags, the run's own, and the arm of its experiment."""
+        arm = {"experiment": self.prompt.arm} if self.prompt.arm else {}
+        return {**self.session.tags, **self.scope.tags, **arm}
+
+    @property
+    def own_tools(self) -> Sequence[Tool[Any, Any]]:
+        """The run's own tools: those it was given, and `recall` once something of the conversation is left out."""
+        window = self.session[ContextWindow].latest()
+        # Without either, a new tool would end the run.
+        offerable = self.config.supports_dynamic_tools or self.scope.max_expansions is not None
+        shortened = window is not None and window.cut is not None and offerable
+        return (*self.scope.tools, RECALL) if shortened else self.scope.tools
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool by its section's key and its name; built-in tools and those of the run have the key ''."""
         if section_key:
             return self.presentation.find_tool(section_key, name)
-        without_section = (*self.prompt.template.builtin_tools(), *self.scope.tools)
+        without_section = (*self.prompt.template.builtin_tools(), *self.own_tools)
         return next((tool for tool in without_section if tool.name == name), None)
 
     def save(self, **changes: Any) -> None:
@@ -216,25 +316,62 @@ class RunContext:
         """Record an event of this run, at the session's time, so that a replay records the same times."""
         self.session.dispatch(event(**self.stamp, **fields))
 
+    def announce(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
+        """Show observers an event of this run that the session does not keep."""
+        if self.session.observed:
+            self.session.announce(event(**self._whose, **fields))
+
     @property
     def stamp(self) -> dict[str, Any]:
         """The fields that every event of this run has, as of now."""
+        return {"timestamp": self.session.timestamp(), **self._whose}
+
+    @property
+    def _whose(self) -> dict[str, Any]:
         scope = self.scope
-        whose = {"run_id": scope.run_id, "conversation_id": scope.conversation_id, "parent_run_id": scope.parent_run_id}
-        return {"timestamp": self.session.timestamp(), **whose}
+        return {"run_id": scope.run_id, "conversation_id": scope.conversation_id, "parent_run_id": scope.parent_run_id}
 
     def own(self, kind: type[EventT]) -> Iterator[EventT]:
-        """The events of this conversation, newest first: those of runs inside this one, or around it, are not its."""
+        """The events of this conversation, newest first: those of runs inside this one, or around it, are not its.
+
+        Nor are those of turns that were undone, except that a rewind records what the model then has.
+        """
+        undone = self.session[Undone].all() if Undone in self.session and kind is not SectionsExposed else ()
         for event in reversed(self.session[kind].view()):
+            if any(each.since < event.timestamp < each.until for each in undone):
+                continue
             if event.run_id == self.scope.run_id or not (event.parent_run_id or self.scope.parents):
                 yield event
+
+    def pay_rankings(self) -> None:
+        """Count and record the rankings that models have made for this run."""
+        paid = self.presentation.rankings
+        while paid:
+            ranking = paid.pop(0)
+            self.scope.meter.add_usage(ranking.usage, ranking.prices, turns=0)
+            fields = {"model": ranking.model, "cost": ranking.prices.cost(ranking.usage), "latency": ranking.seconds}
+            self.emit(SectionsRanked, usage=ranking.usage, **fields)
 
     def add_message(self) -> None:
         """Add the user's message, once: a restart, or the next adapter, finds it in the conversation."""
         message, self.message = self.message, None
         if message is not None:
+            if self.points is not None:
+                self.points.message(self.scope.run_id, message)
             self.scope.given[message.kind] = message
             self.transcript.say(message)
+
+    def prices(self, model: str) -> Prices:
+        """The prices of a model, or of the adapter's if the reply came from one that is not listed."""
+        known = prices_for(model) or prices_for(self.adapter.model)
+        if known is None:
+            raise PromptEvaluationError(
+                f"Budget max_cost needs the prices of model '{model}', which are not listed; pass "
+                "Budget(max_cost=..., prices=Prices(input=..., output=...)), per million tokens.",
+                prompt_name=self.name,
+                phase="budget",
+            )
+        return known
 
     def error(self, message: str) -> PromptEvaluationError:
         return PromptEvaluationError(message, prompt_name=self.prompt.name, phase="render")

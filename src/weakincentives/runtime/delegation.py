@@ -9,14 +9,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from weakincentives.errors import (
+    AbandonedCallError,
     BudgetExceededError,
     DeadlineExceededError,
+    GuardRefusedError,
     OutputParseError,
     PromptEvaluationError,
 )
@@ -24,7 +26,6 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import (
     ApprovalRule,
-    CollapseSection,
     Prompt,
     PromptTemplate,
     PromptValidationError,
@@ -34,10 +35,11 @@ from weakincentives.prompt import (
     VisibilityOverrides,
     parse_structured_output,
 )
+from weakincentives.prompt.visibility import VISIBILITY_CHANGES
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import DecisionError, PendingCall, Undecided, waiting_calls
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.events import Exposure
+from weakincentives.runtime.events import ContextWindow, Exposure
 from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.runtime.transactions import CallWaits
@@ -46,8 +48,6 @@ from weakincentives.session import Snapshot
 
 OutputT = TypeVar("OutputT")
 MAX_DEPTH = 3
-_OWN: tuple[type, ...] = (Message, Run, PendingCall, Exposure, VisibilityOverrides, CollapseSection)
-"""The slices that a child has for itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ class ChildState:
 
 
 declare_type(ChildState)
+_OWN: tuple[type, ...] = (
+    *(Message, Run, PendingCall, ChildState, Exposure, ContextWindow, VisibilityOverrides),
+    *VISIBILITY_CHANGES,
+)
+"""The slices that a child has for itself."""
 
 
 class DelegateTool(Tool[Any, Any], Generic[OutputT]):
@@ -77,6 +82,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         seconds: float | None,
         approval: ApprovalRule | None,
         fork: bool,
+        concurrent: bool,
     ) -> None:
         if approval == "effects":
             raise PromptValidationError(
@@ -86,7 +92,12 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         Meter(budget)  # Rejects what is not a budget.
         params_type, self._types = _params_of(template, name)
         super().__init__(
-            name=name, description=description, handler=self._run, params_type=params_type, approval=approval
+            name=name,
+            description=description,
+            handler=self._run,
+            params_type=params_type,
+            approval=approval,
+            concurrent=concurrent,
         )
         self.blocking = self._run_blocking
         self.template = template
@@ -103,6 +114,8 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             with child.running():
                 response = await child.adapter.evaluate_async(child.prompt, session=child.session, **child.options)
         except PromptEvaluationError as error:
+            if (rest := child.rest_after(error)) is not None:
+                await child.adapter.evaluate_async(child.prompt, session=child.session, **rest)
             return child.failed(error)
         return child.ended(response)
 
@@ -115,6 +128,8 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             with child.running():
                 response = child.adapter.evaluate(child.prompt, session=child.session, **child.options)
         except PromptEvaluationError as error:
+            if (rest := child.rest_after(error)) is not None:
+                child.adapter.evaluate(child.prompt, session=child.session, **rest)
             return child.failed(error)
         return child.ended(response)
 
@@ -161,10 +176,15 @@ class _Child:
             conversation_id=parent.scope.conversation_id,
             depth=depth,
             outer=parent,
+            handler_of=parent.scope.handler_of,
             parents=(*parent.scope.parents, parent.scope.run_id),
         )
 
-        self.options: RunOptions = {"scope": self._scope, "tags": parent.scope.tags}
+        self.options: RunOptions = {
+            "scope": self._scope,
+            "tags": parent.scope.tags,
+            "compaction": parent.config.compaction,
+        }
         adapter = tool._adapter or parent.adapter
         assert isinstance(adapter, ProviderAdapter)
         self.adapter = adapter
@@ -180,27 +200,56 @@ class _Child:
     def running(self) -> Iterator[None]:
         """Have the parent stop the child when it is stopped itself."""
         children = self._parent.scope.children
-        children.append(self._scope)
+        children.append(self)
         try:
             yield
+        except PromptEvaluationError:
+            raise
+        except BaseException:
+            # If another thread has stopped the child, it keeps what waits.
+            with suppress(AbandonedCallError):
+                self._keep_waiting()
+            raise
         finally:
-            children.remove(self._scope)
+            children.remove(self)
+
+    def abandon(self) -> None:
+        """Stop the child from another thread than its own."""
+        if self._scope.abandon is not None:
+            self._scope.abandon()
+            self._keep_waiting()
+
+    def rest_after(self, error: PromptEvaluationError) -> RunOptions | None:
+        """How to settle the calls that wait in a child that has failed, as not decided; None if there are none.
+
+        Raises what ends the parent too: its limits, and whatever ends a run. The calls then go on waiting.
+        """
+        if isinstance(error, DecisionError):
+            self._keep_waiting()
+            raise error
+        try:
+            if isinstance(error, BudgetExceededError | DeadlineExceededError):
+                self._parent.scope.meter.check_tool_call(self._parent.name)
+            elif error.ends_run and not (isinstance(error, GuardRefusedError) and error.run_id == self._run_id):
+                raise error
+        except PromptEvaluationError:
+            self._keep_waiting()
+            raise
+        if not (waiting := waiting_calls(self.session)):
+            return None
+        scope = replace(self._scope, meter=Meter(None, self._parent.scope.meter.deadline), decisions=None)
+        undecided: dict[str, Any] = {call_id: Undecided() for call_id in waiting}
+        return {**self.options, "scope": scope, "decisions": undecided}
 
     def failed(self, error: PromptEvaluationError) -> ToolResult[Any]:
-        """The result if the child alone may not go on, or its model failed; everything else goes up."""
+        """The result if the child alone may not go on, or its model failed."""
         # What was decided has happened, so nobody is asked about it again.
         self._forget()
-        if isinstance(error, DecisionError):
-            for call in self._stored_calls():
-                self._parent.session.dispatch(call)
-        if isinstance(error, BudgetExceededError | DeadlineExceededError):
-            self._parent.scope.meter.check_tool_call(self._parent.name)
-            said = [each.text for each in self.session[Message].all() if each.role == "assistant" and each.text]
-            words = f"\n\nSo far it said:\n\n{said[-1]}" if said else " It had said nothing yet."
-            return ToolResult(f"'{self._tool.name}' ended before it was finished: {error}{words}")
-        if error.ends_run:
-            raise error
-        return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
+        if not isinstance(error, BudgetExceededError | DeadlineExceededError):
+            return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
+        said = [each.text for each in self.session[Message].all() if each.role == "assistant" and each.text]
+        words = f"\n\nSo far it said:\n\n{said[-1]}" if said else " It had said nothing yet."
+        return ToolResult(f"'{self._tool.name}' ended before it was finished: {error}{words}")
 
     def ended(self, response: PromptResponse[Any]) -> ToolResult[Any]:
         """The result of the child; raises if calls of it wait."""
@@ -223,6 +272,13 @@ class _Child:
         except OutputParseError as error:
             return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
 
+    def _keep_waiting(self) -> None:
+        """Leave the calls of the child that still wait in the parent's session."""
+        self._forget()
+        if waiting_calls(self.session):
+            for call in self._stored_calls():
+                self._parent.session.dispatch(call)
+
     def _stored_calls(self) -> tuple[PendingCall, ...]:
         """Leave the child's state in the parent's session; the calls of it that wait, as the parent names them."""
         self._parent.session.dispatch(ChildState(self._run_id, self.session.own_snapshot().to_json()))
@@ -231,8 +287,8 @@ class _Child:
 
     def _begin_as_parent(self) -> None:
         """Take over the parent's conversation up to its last complete turn, and what it has open."""
-        marks = {kind: mark for kind, mark in self._parent.session.snapshot().marks.items() if kind in _OWN}
-        marks.pop(PendingCall, None)
+        kinds = set(_OWN) - {PendingCall, ChildState}
+        marks = {kind: mark for kind, mark in self._parent.session.state().marks.items() if kind in kinds}
         self.session.restore_own(Snapshot(self.session.session_id, marks))
         self.session[Message].update(lambda said: said[: last_exchange(said) - 1])
 
@@ -259,6 +315,7 @@ def delegate(
     adapter: ProviderAdapter | None = None,
     budget: Budget | None = None,
     fork: bool = False,
+    concurrent: bool = False,
     timeout: float | None = None,
     approval: ApprovalRule | None = None,
 ) -> DelegateTool[OutputT]:
@@ -269,6 +326,9 @@ def delegate(
 
     A `fork` continues the parent's conversation instead, with the parent's tools, so that the provider's prompt cache
     holds: the template's text is sent as a user message, and a typed output is asked for in words.
+
+    With `concurrent`, children that stand side by side run at the same time; those of their calls that write wait for
+    each other.
     """
     if not isinstance(template, PromptTemplate):
         raise TypeError(f"delegate() takes a PromptTemplate, got {template!r}")
@@ -283,6 +343,7 @@ def delegate(
         seconds=timeout,
         approval=approval,
         fork=fork,
+        concurrent=concurrent,
     )
 
 

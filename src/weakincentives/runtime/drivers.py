@@ -14,18 +14,11 @@ from functools import cache, partial
 from typing import Any, Generic, Protocol
 
 from weakincentives._generics import OutputT
+from weakincentives._steps import Cursor, run_steps, run_steps_async
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
 from weakincentives.runtime.approval import PendingCall
-from weakincentives.runtime.bridge import (
-    Cursor,
-    Workers,
-    call_async,
-    call_sync,
-    finish,
-    run_steps,
-    run_steps_async,
-)
+from weakincentives.runtime.bridge import Workers, call_async, call_sync, finish
 from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
     AskGuards,
@@ -36,6 +29,7 @@ from weakincentives.runtime.messages import (
     ModelRequest,
     PromptResponse,
     RunTools,
+    Summarize,
     ToolCall,
     text_before_pauses,
 )
@@ -169,17 +163,17 @@ class Channel(Protocol):
 
     def stream(self, request: ModelRequest) -> Iterator[str | ModelDelta | ModelReply]:
         reply = self.call(request)
-        yield from _deltas(reply)
+        yield from reply_deltas(reply)
         yield reply
 
     async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelDelta | ModelReply]:
         reply = await self.call_async(request)
-        for delta in _deltas(reply):
+        for delta in reply_deltas(reply):
             yield delta
         yield reply
 
 
-def _deltas(reply: ModelReply) -> Iterator[ModelDelta]:
+def reply_deltas(reply: ModelReply) -> Iterator[ModelDelta]:
     yield from map(ReasoningDelta, reply.reasoning.splitlines(keepends=True))
     yield from map(TextDelta, reply.text.splitlines(keepends=True))
     for call in reply.tool_calls:
@@ -297,9 +291,19 @@ def _perform(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
         return channel.call(effect.request)
     if isinstance(effect, RunTools):
         return loop.executor.execute_all(effect.calls)
+    if isinstance(effect, Summarize):
+        return summarize(loop, channel, effect)
     if isinstance(effect, AskGuards):
         return call_sync(effect.steps(), loop.context.loop_thread)
     return load_sections(loop, effect)
+
+
+def summarize(loop: InnerLoop, channel: Channel, effect: Summarize) -> ModelReply:
+    """The summary, by the run's own model over its channel, by another adapter's, or by a function."""
+    if effect.function is not None:
+        return call_sync(effect.steps(), loop.context.loop_thread)
+    chosen: Channel = channel if effect.adapter is None else effect.adapter.channel()
+    return chosen.call(effect.request)
 
 
 async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
@@ -307,7 +311,10 @@ async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> A
         return await channel.call_async(effect.request)
     if isinstance(effect, RunTools):
         return await loop.executor.execute_all_async(effect.calls)
-    if isinstance(effect, AskGuards):
+    if isinstance(effect, Summarize) and effect.function is None:
+        chosen: Channel = channel if effect.adapter is None else effect.adapter.channel()
+        return await chosen.call_async(effect.request)
+    if isinstance(effect, AskGuards | Summarize):
         return await call_async(effect.steps())
     return await _workers.call(partial(load_sections, loop, effect))
 
@@ -320,23 +327,23 @@ def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
-                yield from _since_last_request(loop)
+                yield from request_events(loop)
                 parser = PartialParser(effect.request)
                 for part in channel.stream(effect.request):
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
-                        yield from _shown(part, loop, parser)
+                        yield from delta_events(part, loop, parser)
             else:
-                yield from _started(effect)
+                yield from started_events(effect)
                 outcome = _perform(loop, channel, effect)
             # Results enter the conversation before they are shown, so a consumer that stops at one keeps it.
             cursor.answer(outcome)
             yield from emissions.taken()
-            yield from _ended(effect, outcome)
+            yield from ended_events(effect, outcome)
         except BaseException as error:
             cursor.fail(error)
-    yield from _completed(cursor.result(), loop)
+    yield from completed_events(cursor.result(), loop)
 
 
 async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent[Any], None]:
@@ -347,17 +354,17 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
         outcome: Any = None
         try:
             if isinstance(effect, CallModel):
-                for event in _since_last_request(loop):
+                for event in request_events(loop):
                     yield event
                 parser = PartialParser(effect.request)
                 async for part in channel.stream_async(effect.request):
                     if isinstance(part, ModelReply):
                         outcome = part
                     else:
-                        for event in _shown(part, loop, parser):
+                        for event in delta_events(part, loop, parser):
                             yield event
             else:
-                for event in _started(effect):
+                for event in started_events(effect):
                     yield event
                 work = asyncio.ensure_future(_perform_async(loop, channel, effect))
                 async with aclosing(emissions.until_done(work)) as emitted:
@@ -365,11 +372,11 @@ async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerato
                         yield event
                 outcome = work.result()
             cursor.answer(outcome)
-            for event in _ended(effect, outcome):
+            for event in ended_events(effect, outcome):
                 yield event
         except BaseException as error:
             cursor.fail(error)
-    for event in _completed(cursor.result(), loop):
+    for event in completed_events(cursor.result(), loop):
         yield event
 
 
@@ -478,26 +485,26 @@ def _partial_json() -> Callable[..., Any] | None:
     return from_json
 
 
-def _shown(delta: ModelDelta | str, loop: InnerLoop, parser: PartialParser) -> Iterator[StreamEvent[Any]]:
+def delta_events(delta: ModelDelta | str, loop: InnerLoop, parser: PartialParser) -> Iterator[StreamEvent[Any]]:
     if isinstance(delta, str):
         delta = TextDelta(delta)
-    if loop.holds_text and not isinstance(delta, ArgumentsDelta):
+    if loop.stream.held and not isinstance(delta, ArgumentsDelta):
         return
     if isinstance(delta, ArgumentsDelta):
         delta = replace(delta, name=loop.toolbox.name_of(delta.name))
     if isinstance(delta, TextDelta):
-        loop.partial_text.append(delta.text)
+        loop.stream.text.append(delta.text)
     yield delta
     if isinstance(delta, TextDelta):
         yield from parser.feed(delta.text)
 
 
-def _started(effect: RunTools | LoadSections | AskGuards) -> Iterator[StreamEvent[Any]]:
+def started_events(effect: Effect) -> Iterator[StreamEvent[Any]]:
     for call in effect.calls if isinstance(effect, RunTools) else ():
         yield ToolStarted(call.id, call.name, call.arguments)
 
 
-def _ended(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
+def ended_events(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
     for outcome in outcomes if isinstance(effect, RunTools) else ():
         if outcome.pending is not None:
             continue
@@ -508,19 +515,19 @@ def _ended(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator
             names = ()
 
 
-def _since_last_request(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
+def request_events(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
     """The events since the last request: the model begins again, or sections were opened without its asking."""
-    if loop.begins_again is not None:
-        yield Restarted(loop.begins_again)
+    if loop.stream.restarted is not None:
+        yield Restarted(loop.stream.restarted)
     for key in loop.notices.opened:
         yield SectionOpened(key, loop.toolbox.names_below(key))
-    loop.begins_again, loop.notices.opened = None, []
+    loop.stream.restarted, loop.notices.opened = None, []
 
 
-def _completed(response: PromptResponse[Any], loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
-    if loop.replaced and not loop.holds_text:
+def completed_events(response: PromptResponse[Any], loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
+    if loop.stream.replaced and not loop.stream.held:
         yield Restarted("A guard replaced the answer.")
-    if response.text and (loop.replaced or loop.holds_text):
+    if response.text and (loop.stream.replaced or loop.stream.held):
         yield TextDelta(response.text)
     if response.output is not None:
         yield PartialOutput(dump(response.output))

@@ -102,7 +102,7 @@ def capture(
     """The changes of the session since a snapshot, with those of resources."""
     events: list[Any] = []
     slices: list[SliceChange] = []
-    for slice_type, (items, length) in session.snapshot().marks.items():
+    for slice_type, (items, length) in session.state().marks.items():
         old, old_length = before.marks.get(slice_type) or session.initial(slice_type)
         if issubclass(slice_type, LogEntry) or (items is old and length == old_length):
             continue

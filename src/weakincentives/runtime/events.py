@@ -8,16 +8,18 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from weakincentives._frozen import quick_init
+from weakincentives.filesystem import FileChange
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import DisclosureRequest, Overrides, SectionPath, SectionVisibility, Span, ToolResult
-from weakincentives.runtime.messages import StopReason
+from weakincentives.runtime.messages import Message, StopReason
 from weakincentives.session import LogEntry, reducer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunEvent(LogEntry):
-    """When something happened, in which conversation, and inside which other run, if its run was delegated."""
+    """When something happened, in which run and conversation, and inside which other run, if its run was delegated."""
 
+    run_id: str = ""
     timestamp: float = field(default_factory=time.time)
     conversation_id: str = ""
     parent_run_id: str = ""
@@ -97,7 +99,6 @@ class SectionsExposed(RunEvent):
     `run_path` is empty for a run of its own.
     """
 
-    run_id: str
     changes: Mapping[SectionPath, Exposed]
     reason: str = ""
     run_path: str = ""
@@ -148,9 +149,9 @@ class PromptRendered(RunEvent):
     `overrides` are the session's at this moment, and `exposed` is what the model had of each section before; the
     `SectionsExposed` that follows changes it. `continues` is the run whose conversation continues here with the same
     text. `overrides_tag` is that of the stored override of its texts, if one was applied; `tags` are the run's.
+    `module` is the module that made the prompt's template.
     """
 
-    run_id: str
     prompt_ns: str
     prompt_key: str
     prompt_name: str
@@ -170,6 +171,24 @@ class PromptRendered(RunEvent):
     exposed: Mapping[SectionPath, Exposed] = field(default_factory=dict)
     overrides_tag: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
+    module: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ParamsBound(RunEvent):
+    """The params with which a run begins; only observers, such as a recorder, receive it."""
+
+    run_id: str
+    params: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesChanged(RunEvent):
+    """The files that a tool call changed; only observers, such as a recorder, receive it."""
+
+    run_id: str
+    call_id: str
+    changes: tuple[FileChange, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +198,6 @@ class SectionLoaded(RunEvent):
     `changed_tools` differ from what was known beforehand.
     """
 
-    run_id: str
     section_key: str
     sections: tuple[SectionState, ...]
     changed_tools: tuple[str, ...] = ()
@@ -191,7 +209,6 @@ class SectionsOpened(RunEvent):
     the provider's own search ("provider"), or by your program ("code").
     """
 
-    run_id: str
     section_keys: tuple[str, ...]
     decided_by: str
 
@@ -200,10 +217,19 @@ class SectionsOpened(RunEvent):
 class PossibleMiss(RunEvent):
     """A section that may have been needed stayed closed; `score` is between 0 and 1, `reason` is for people to read."""
 
-    run_id: str
     section_key: str
     score: float
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class SectionsRanked(RunEvent):
+    """A model ranked sections, for a search, for the user's words or for a report of misses; `cost` is in dollars."""
+
+    model: str
+    usage: TokenUsage
+    cost: float
+    latency: float
 
 
 @quick_init
@@ -214,7 +240,6 @@ class ModelCalled(RunEvent):
     `overrides` are the session's at that moment, so that what was open is known even if a change was undone later.
     """
 
-    run_id: str
     prompt_name: str
     adapter: str
     model: str
@@ -229,6 +254,111 @@ class ModelCalled(RunEvent):
     overrides: Overrides = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The part of a conversation that is not sent, or not as it was said.
+
+    In place of the first `summarized` messages that a restart keeps, `head` is sent, if it is for any provider or for
+    that of the request; in the first `cleared` of them, results are replaced by a line, and so are those of the calls
+    `closed`, whose sections were closed. `rebased` replies no longer follow what they were written after. The cut holds
+    as long as these messages have this `digest`. `keeps_tools` says that `head` includes the tools added before.
+    `omitted` tokens are left out of each request; `by_turns` says that turns are counted as exchanges.
+    """
+
+    cleared: int = 0
+    summarized: int = 0
+    closed: tuple[str, ...] = ()
+    rebased: int = 0
+    digest: str = ""
+    head: Message | None = None
+    keeps_tools: bool = False
+    omitted: int = 0
+    by_turns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Compacted(RunEvent):
+    """A conversation was shortened from `before` to `after` tokens, by the last of the steps that were needed.
+
+    `by` is "sections", "results", "provider", "model" or "function"; `usage` is that of the summary, and `rewritten`
+    the tokens that the next request cannot read from the cache because of it. `window` is the size of the model's
+    context window, if an overflow has revealed it, `cut` what is left out from now on, and `messages` the length of the
+    conversation.
+    """
+
+    run_id: str
+    before: int
+    after: int
+    saved: int
+    by: str
+    cut: Cut
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    rewritten: int = 0
+    window: int | None = None
+    messages: int = 0
+    model: str = ""
+
+    def __str__(self) -> str:
+        spent = f"; the summary took {self.usage.total_tokens:,}" if self.usage.total_tokens else ""
+        return f"from {self.before:,} to {self.after:,} tokens by {self.by}, saving {self.saved:,} a request{spent}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContextWindow:
+    """The use of a model's context window by a conversation, and the part of that which is sent.
+
+    `limit` is the size of the window, if an overflow has revealed it. `tokens` is the size of the last request with its
+    reply, which includes the first `counted` messages, and `called` its time. `calls` with their `usage`, the
+    `overhead` of compactions, what they have `rewritten`, and what requests have `omitted` because of them are sums;
+    `compacted` and `summarized` are the number of calls before the last compaction and the last summary. A request
+    with the first `prepared` messages has been as short as it gets; one that is sent again after a rewind stays so.
+    """
+
+    limit: int | None = None
+    tokens: int = 0
+    counted: int = 0
+    called: float = 0.0
+    cut: Cut | None = None
+    calls: int = 0
+    usage: TokenUsage = field(default_factory=TokenUsage)
+    overhead: TokenUsage = field(default_factory=TokenUsage)
+    rewritten: int = 0
+    omitted: int = 0
+    compacted: int = 0
+    summarized: int = 0
+    prepared: int = 0
+
+    @reducer(on=PromptRendered)
+    def begin(self, event: PromptRendered) -> ContextWindow:
+        return self if event.continues else replace(self, tokens=0, counted=0)
+
+    @reducer(on=ModelCalled)
+    def add(self, event: ModelCalled) -> ContextWindow:
+        return replace(
+            self,
+            tokens=event.usage.total_tokens if event.usage.input_tokens else 0,
+            counted=event.messages + 1,
+            called=event.timestamp,
+            calls=self.calls + 1,
+            usage=self.usage + event.usage,
+            omitted=self.omitted + (0 if self.cut is None else self.cut.omitted),
+        )
+
+    @reducer(on=Compacted)
+    def shorten(self, event: Compacted) -> ContextWindow:
+        return replace(
+            self,
+            limit=self.limit if event.window is None else event.window,
+            tokens=event.after,
+            counted=event.messages,
+            cut=event.cut,
+            overhead=self.overhead + event.usage,
+            rewritten=self.rewritten + event.rewritten,
+            compacted=self.calls,
+            summarized=self.summarized if event.by in ("sections", "results") else self.calls,
+        )
+
+
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ToolInvoked(RunEvent):
@@ -241,7 +371,6 @@ class ToolInvoked(RunEvent):
     params: Any
     result: ToolResult[Any]
     call_id: str
-    run_id: str = ""
     arguments: str = ""
     rolled_back: bool = False
     duration: float = 0.0
@@ -265,7 +394,6 @@ class ToolsInjected(RunEvent):
 
     tool_names: tuple[str, ...]
     section_key: str
-    run_id: str = ""
     route: str = ""
     definitions: tuple[str, ...] = ()
 
@@ -276,7 +404,6 @@ class ToolsWithdrawn(RunEvent):
 
     tool_names: tuple[str, ...]
     section_key: str
-    run_id: str = ""
     route: str = ""
 
 
@@ -287,14 +414,12 @@ class HostedToolInvoked(RunEvent):
     name: str
     kind: str
     output: Any
-    run_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptChanged(RunEvent):
     """A conversation continues with a prompt that differs from what the model has; a notice was sent."""
 
-    run_id: str
     changed_sections: tuple[str, ...] = ()
     removed_sections: tuple[str, ...] = ()
     removed_tools: tuple[str, ...] = ()
@@ -304,7 +429,6 @@ class PromptChanged(RunEvent):
 class ReasoningDropped(RunEvent):
     """The reasoning of earlier turns is no longer sent to the model, since its provider would not accept it."""
 
-    run_id: str
     reason: str
 
 
@@ -312,7 +436,6 @@ class ReasoningDropped(RunEvent):
 class CallDecided(RunEvent):
     """A call that waited was decided: "approve", "deny", "edit" or "answer", or "undecided" if the user went on."""
 
-    run_id: str
     call_id: str
     decision: str
     by: str = ""
@@ -326,7 +449,6 @@ class GuardDecided(RunEvent):
     `message` is its text, or the reason why it failed; a replaced value is not recorded here.
     """
 
-    run_id: str
     guard: str
     hook: str
     outcome: str
@@ -338,8 +460,38 @@ class GuardDecided(RunEvent):
 class ResourcesNotClosed(RunEvent):
     """Resources failed to close after a run; its answer was returned anyway."""
 
-    run_id: str
     message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rewound(RunEvent):
+    """The conversation went back to a point, and the turns of this run from `turn` on no longer count.
+
+    If `turn` is 0, neither does its message. The point was reached at the time `since`. With `back=False`, this was
+    undone, and they count again. What they used is not given back.
+    """
+
+    turn: int = 0
+    point: str = ""
+    since: float = 0.0
+    back: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFailed(RunEvent):
+    """What a call changed at `paths` cannot be taken back; the conversation can still go back without it."""
+
+    reason: str
+    call_id: str = ""
+    paths: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Undone:
+    """A time of which the session still has the events, although the conversation has gone back to before it."""
+
+    since: float
+    until: float
 
 
 RunStatus = Literal["completed", "waiting", "halted", "restarted", "failed", "recovered", "stopped", "suspended"]
@@ -357,7 +509,6 @@ class RunEnded(RunEvent):
     `duration` is that of the attempt.
     """
 
-    run_id: str
     prompt_name: str
     status: RunStatus
     prompt_ns: str = ""

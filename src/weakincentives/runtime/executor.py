@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Any
 
 from weakincentives.errors import AbandonedCallError, SerdeError
-from weakincentives.prompt import Guard, Tool, ToolResult
-from weakincentives.prompt.guards import GuardedCall
+from weakincentives.prompt import Tool, ToolResult
+from weakincentives.prompt.guards import TOOL_HOOKS, GuardedCall
 from weakincentives.runtime.approval import (
     Answer,
     Approve,
@@ -27,11 +27,11 @@ from weakincentives.runtime.bridge import Step, call_async, call_sync, exited, i
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.effects import StaleEffectsError
 from weakincentives.runtime.events import CallDecided
-from weakincentives.runtime.guards import Inquiry, Verdict, held_guards
+from weakincentives.runtime.guards import HeldGuard, Inquiry, Verdict, held_guards
 from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.results import NO_RESULT, Results, ToolAttempt, ToolExecutionOutcome
 from weakincentives.runtime.runs import Toolbox
-from weakincentives.runtime.transactions import Transactions
+from weakincentives.runtime.transactions import Branch, Transactions
 from weakincentives.serde import encode
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -63,7 +63,8 @@ class ToolExecutor:
         if len(calls) > 1 and self._overlap(calls):
             thread = self.context.loop_thread
             try:
-                found = in_parallel([functools.partial(call_sync, self._beside(call), thread) for call in calls])
+                beside = [functools.partial(call_sync, steps, thread) for steps in self._beside(calls)]
+                found = in_parallel(beside, self.context.scope.abandon_children)
                 return [call_sync(self._after_others(*each), thread) for each in zip(calls, found, strict=True)]
             finally:
                 call_sync(self._give_up(), thread)
@@ -79,7 +80,7 @@ class ToolExecutor:
         self.results.ended.clear()
         if len(calls) > 1 and self._overlap(calls):
             try:
-                found = await in_parallel_async([call_async(self._beside(call)) for call in calls])
+                found = await in_parallel_async([call_async(steps) for steps in self._beside(calls)])
                 return [await call_async(self._after_others(*each)) for each in zip(calls, found, strict=True)]
             finally:
                 await call_async(self._give_up())
@@ -101,22 +102,36 @@ class ToolExecutor:
         """True if each of these calls is read-only, or may run at the same time as others that write."""
         tools = [tool for call in calls if (tool := self.toolbox.tool(call.name)) is not None]
         writing = [tool for tool in tools if not tool.read_only]
-        beside = all(tool.concurrent and tool.approval is None and tool.transactional for tool in writing)
+        beside = all(tool.concurrent and tool.approval is None for tool in writing)
         # Guards may replace params, ask or refuse, which is settled one call after another.
-        beside = beside and not any(self._is_guarded(tool.name) for tool in writing)
-        return len(tools) == len(calls) and beside and (not writing or self.context.resources.can_overlap)
+        beside = beside and not any(self._is_guarded(tool) for tool in writing)
+        changing = any(tool.transactional for tool in writing)
+        return len(tools) == len(calls) and beside and (not changing or self.context.resources.can_overlap)
 
-    def _is_guarded(self, name: str) -> bool:
-        return bool(held_guards(self.context, "before_tool", name) or held_guards(self.context, "after_tool", name))
+    def _is_guarded(self, tool: Tool[Any, Any]) -> bool:
+        """True if guards decide about calls of the tool, or about those of runs inside them."""
+        name = tool.name if tool.transactional else ""
+        return any(held_guards(self.context, hook, name) for hook in TOOL_HOOKS)
 
-    def _beside(self, call: ToolCall) -> Generator[Step, Any, ToolExecutionOutcome | None]:
-        """The first part of a call that runs at the same time as others: what it would change is held back.
+    def _beside(self, calls: Sequence[ToolCall]) -> list[Generator[Step, Any, ToolExecutionOutcome | None]]:
+        """The calls at the same time, those that write each on a branch of what is there before any of them begins."""
+        tools = [self.toolbox.tool(call.name) for call in calls]
+        branches = [tool is not None and tool.transactional and not tool.read_only for tool in tools]
+        context = self.context
+        return [
+            self._first_part(
+                call, Branch(context.session.branch(), context.resources.tool_scope(branch=True)) if branched else None
+            )
+            for call, branched in zip(calls, branches, strict=True)
+        ]
 
-        None if another call has changed the same meanwhile.
+    def _first_part(self, call: ToolCall, branch: Branch | None) -> Generator[Step, Any, ToolExecutionOutcome | None]:
+        """The first part of a call at the same time as others: what it would change is held back.
+
+        None if it cannot be kept apart from what others change.
         """
-        tool = self.toolbox.tool(call.name)
         try:
-            return (yield from self._steps(call, beside=tool is not None and not tool.read_only))
+            return (yield from self._steps(call, branch))
         except StaleEffectsError:
             return None
 
@@ -161,14 +176,14 @@ class ToolExecutor:
     def _execute(self, call: ToolCall) -> ToolExecutionOutcome:
         return call_sync(self._steps(call), self.context.loop_thread)
 
-    def _steps(self, call: ToolCall, *, beside: bool = False) -> Generator[Step, Any, ToolExecutionOutcome]:
+    def _steps(self, call: ToolCall, branch: Branch | None = None) -> Generator[Step, Any, ToolExecutionOutcome]:
         try:
-            return (yield from self._execution(call, beside))
+            return (yield from self._execution(call, branch))
         except SystemExit as error:
             # Of code around the handler, such as a reducer: a handler's own has become its failure.
             raise exited(error, self.context.prompt.name, "tool") from error
 
-    def _execution(self, call: ToolCall, beside: bool) -> Generator[Step, Any, ToolExecutionOutcome]:
+    def _execution(self, call: ToolCall, branch: Branch | None) -> Generator[Step, Any, ToolExecutionOutcome]:
         """One call, from checking it to recording it, or to asking a person about it."""
         session, scope = self.context.session, self.context.scope
         waits = waiting_calls(session)
@@ -198,8 +213,7 @@ class ToolExecutor:
                 return self.results.recorded(attempt)
             attempt.note = verdict.message if verdict.outcomes else ""
         if inside or (tool.approval is None and not attempt.note):
-            branch = self.context.session.branch() if beside else None
-            return (yield from self.calls.begin(tool, attempt, captures=beside, branch=branch))
+            return (yield from self.calls.begin(tool, attempt, captures=branch is not None, branch=branch))
         try:
             needs = None if tool.approval is None else rule_of(tool, attempt.params, session)
         except (Exception, SystemExit) as error:
@@ -215,7 +229,7 @@ class ToolExecutor:
         return (yield from self.calls.begin(tool, attempt, captures=needs == "effects"))
 
     def _permission(
-        self, guards: Sequence[Guard], tool: Tool[Any, Any], attempt: ToolAttempt, *, approved: bool = False
+        self, guards: Sequence[HeldGuard], tool: Tool[Any, Any], attempt: ToolAttempt, *, approved: bool = False
     ) -> Generator[Step, Any, Verdict]:
         """Ask the guards before a call, which has failed if they refuse it; once it is approved, no person is asked."""
         call = GuardedCall(attempt.call.id, tool.name, attempt.arguments or attempt.call.arguments, attempt.params)
@@ -258,25 +272,22 @@ class ToolExecutor:
         name = type(decision).__name__.lower()
         self.context.emit(CallDecided, call_id=waiting.call_id, decision=name, by=decision.by, reason=reason)
         attempt.rolled_back = ran
-        if tool is None:
-            attempt.failed(refusal)
-            if isinstance(decision, Answer):  # It needs no tool.
-                attempt.result = ToolResult(decision.text)
-            return self.results.record(attempt)
         same = not refused and not refusal and attempt.params == waiting.params
-        if isinstance(decision, Approve) and waiting.effects is not None and same:
+        if isinstance(decision, Approve) and waiting.effects is not None and same and tool is not None:
             reruns = waiting.effects.reruns
             try:
                 return (yield from self.calls.begin(tool, attempt, captures=reruns, shown=waiting, applies=not reruns))
             except StaleEffectsError as error:
                 logger.info("Tool '%s' runs again, and is asked about again: %s.", tool.name, error)
-        if isinstance(decision, Approve) and not (ran or same or refused or refusal):
+        if isinstance(decision, Approve) and not (ran or same or refused or refusal) and tool is not None:
             # Guards have replaced what was approved.
             return self.calls.ask(self.calls.question(tool, attempt, "call"))
-        if ran:
+        if ran and tool is not None:
             given, attempt.params = attempt.params, waiting.params
             yield from self.calls.discard(tool, attempt)
             attempt.params = given
+        elif waiting.effects is not None and waiting.effects.outside:
+            attempt.compensation = f"Its effects outside are not undone, because tool '{waiting.tool}' is gone."
         not_undone = "" if attempt.compensation in ("", "done") else f"\n{attempt.compensation}"
         match decision:
             case Deny():
@@ -286,7 +297,7 @@ class ToolExecutor:
             case Answer(text):
                 attempt.result = ToolResult(f"{text}{not_undone}")
                 yield from self.calls.inspection(attempt)
-            case _ if refusal:
+            case _ if refusal or tool is None:
                 attempt.failed(f"{refusal}{not_undone}")
             case _ if refused:
                 attempt.failed(f"{attempt.result.message}{not_undone}")

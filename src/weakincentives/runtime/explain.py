@@ -10,8 +10,9 @@ from weakincentives._display import Displayed, Shown, Table
 from weakincentives.content import Media
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.context import LoopAdapter
-from weakincentives.runtime.events import SectionState
-from weakincentives.runtime.hosted import hosted_problems
+from weakincentives.runtime.events import ContextWindow, SectionState
+from weakincentives.runtime.hosted import all_hosted, hosted_problems
+from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.sections import section_states
 from weakincentives.session import Session
 
@@ -59,7 +60,7 @@ class Explanation(Displayed):
     """The plan of a run: sections, tools, tokens, and the route by which tools would appear.
 
     `takes` is the content that the model accepts; `operator_text` says whether it accepts system messages
-    mid-conversation.
+    mid-conversation. `compaction` says what is left out of the session's conversation, and what that costs and saves.
     """
 
     prompt_name: str
@@ -75,6 +76,7 @@ class Explanation(Displayed):
     tokenizer: str
     accepts: str = "text only"
     operator_text: bool = False
+    compaction: str = ""
 
     def __repr__(self) -> str:
         total = self.text_tokens + self.tool_tokens
@@ -118,6 +120,8 @@ class Explanation(Displayed):
         yield f"tools offered: {', '.join(self.tools) or 'none'}"
         spoken = "as system messages" if self.operator_text else "as results and reminders"
         yield f"the model accepts {self.accepts}; text added during a conversation arrives {spoken}"
+        if self.compaction:
+            yield self.compaction
         for hosted in self.hosted_tools:
             yield f"hosted tool '{hosted.name}' ({hosted.kind}): {hosted.problem or 'supported'}"
 
@@ -144,11 +148,7 @@ def explain(
         tools=tuple(tool.name for tool in offered),
         hosted_tools=tuple(
             HostedToolExplanation(tool.name, tool.kind, key, "" if problem is None else str(problem))
-            for (key, tool), problem in hosted_problems(
-                ((node.key, tool) for node in view.existing() for tool in node.hosted_tools),
-                adapter.hosted_tool_codecs,
-                adapter.name,
-            )
+            for (key, tool), problem in hosted_problems(all_hosted(view), adapter.hosted_tool_codecs, adapter.name)
         ),
         text_tokens=text_tokens,
         tool_tokens=adapter.count_tools(offered),
@@ -156,7 +156,25 @@ def explain(
         tokenizer=adapter.tokenizer.name,
         accepts=str(adapter.media),
         operator_text=adapter.supports_operator_text,
+        compaction="" if session is None else _compaction(session, adapter),
     )
+
+
+def _compaction(session: Session, adapter: LoopAdapter) -> str:
+    """What the compactions of a conversation have cost and saved so far."""
+    window = session[ContextWindow].latest()
+    if window is None or window.cut is None:
+        return ""
+    overhead, prices = window.overhead, prices_for(adapter.model)
+    text = (
+        f"of the conversation, {window.cut.omitted:,} tokens are left out of each request: {window.omitted:,} fewer "
+        f"sent so far, for {overhead.total_tokens:,} tokens of summaries and {window.rewritten:,} sent anew"
+    )
+    if prices is None:
+        return text
+    read = prices.input if prices.cached_input is None else prices.cached_input
+    cost = prices.cost(overhead) + window.rewritten * (prices.input * adapter.cache_write - read) / 1e6
+    return f"{text}; cost about ${cost:.4f}, saved about ${window.omitted * read / 1e6:.4f}"
 
 
 def _section(view: View, state: SectionState, adapter: LoopAdapter) -> SectionExplanation:

@@ -7,14 +7,13 @@ changes when a prompt is rendered, when a tool returns the content of sections, 
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any
 
 from weakincentives.content import Media
-from weakincentives.prompt import Placed, RenderedPrompt, SectionPath, SectionVisibility, View, media_in
+from weakincentives.prompt import RenderedPrompt, SectionPath, SectionVisibility, View, media_in
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import Exposed, Exposure
 
@@ -40,10 +39,8 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopA
         elif known.listed is not None:
             call_id, digest, tokens = known.listed
             now[path] = Exposed("summary", digest, call_id, tokens, listed=known.listed)
-    marks = view.layout.marks
-    ends = [*(at for _, at in marks[1:]), len(rendered.pieces)]
-    for span, (node, start), end in zip(rendered.spans, marks, ends, strict=False):
-        known, media = before[span.path], media_in(rendered.pieces[start:end])
+    for span, (node, pieces) in zip(rendered.spans, view.layout.by_section(rendered.pieces), strict=True):
+        known, media = before[span.path], media_in(pieces)
         shown = rendered.text[span.start : span.end]
         plain = _PRICE.sub("", shown)
         digest = _digest(_NUMBER.sub("", plain, count=1) if node.section.heading else plain, media)
@@ -64,7 +61,11 @@ def after_result(
     changes: Changes = {}
     shown: dict[SectionPath, SectionVisibility] = {}
     for path in content:
-        for inner, visibility in view.within(path):
+        opened = view.opened({path: FULL})
+        for node in view.outline.subtree(view.outline.by_path[path]):
+            inner, visibility = node.path, opened.visibility_of(node)
+            if visibility not in (FULL, SUMMARY):
+                continue
             shown[inner] = FULL if view.is_open(inner) else SUMMARY
             exposed = _exposed(view, inner, visibility, call_id, adapter)
             known = changes.get(inner, before[inner])
@@ -80,6 +81,33 @@ def after_search(view: View, before: Exposure, found: Iterable[str], call_id: st
     """The changes made by a search that lists these sections."""
     paths = (path for key in found if (path := view.find(key)) is not None and path not in before)
     return {path: _exposed(view, path, SUMMARY, call_id, adapter) for path in paths}
+
+
+def after_compaction(
+    view: View, before: Exposure, gone: Collection[str], adapter: LoopAdapter, *, notices: bool, user_turn: bool
+) -> Changes:
+    """The changes when the results of the calls `gone` are no longer sent; notices and the user's turn may go too."""
+    changes: Changes = {}
+    for path, known in before.items():
+        left = replace(
+            known,
+            result=None if known.result is not None and known.result[0] in gone else known.result,
+            listed=None if known.listed is not None and known.listed[0] in gone else known.listed,
+            prompt="" if user_turn and is_user(view, path) else known.prompt,
+        )
+        elsewhere = known.call_id in gone if known.call_id else notices and known.source == "conversation"
+        if elsewhere or (known.source == "prompt" and left.prompt != known.digest):
+            if left.prompt:
+                left = left.with_text(left.prompt, known.tokens)
+            elif left.listed is not None:
+                left = Exposed("summary", left.listed[1], left.listed[0], left.listed[2], listed=left.listed)
+            elif path in view.visibility():
+                left = _exposed(view, path, SUMMARY, "", adapter)
+            else:
+                left = Exposed("none")
+        if left != known:
+            changes[path] = left
+    return changes
 
 
 @dataclass(slots=True)
@@ -146,6 +174,9 @@ class Comparison:
                 self._expose(path, shows)
             elif shows is SUMMARY and (before is None or before is FULL):
                 self._report(path, SUMMARY)
+                if has_text:
+                    # A text that has changed as well takes the place of the summary.
+                    self._compare(path, FULL)
             elif shows is FULL or has_text:
                 self._compare(path, FULL)
             else:
@@ -203,17 +234,6 @@ def digest_of(view: View, path: SectionPath, visibility: SectionVisibility) -> s
     text = "".join(pieces)
     headed = view.outline.by_path[path].section.heading
     return _digest(_LEVEL.sub("", text, count=1) if headed else text, media_in(pieces))
-
-
-def media_tokens(view: View, pieces: Sequence[str], adapter: LoopAdapter) -> dict[SectionPath, int]:
-    """The tokens of the media in user sections, by section; other sections cannot have media."""
-    marks, first = view.layout.marks, view.layout.user_piece
-    tokens: dict[SectionPath, int] = {}
-    for index, piece in enumerate(pieces[first:], start=first):
-        if isinstance(piece, Placed):
-            path = marks[bisect_right(marks, index, key=lambda mark: mark[1]) - 1][0].path
-            tokens[path] = tokens.get(path, 0) + adapter.count_media(piece.part)
-    return tokens
 
 
 def _exposed(

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from weakincentives._display import shortened
 from weakincentives._frozen import quick_init
 from weakincentives.errors import DeadlineExceededError, GuardRefusedError, callers_traceback
 from weakincentives.prompt import Guard, SectionVisibility, ToolContext
-from weakincentives.prompt.guards import OUTCOMES, Hook, Replace
+from weakincentives.prompt.guards import OUTCOMES, TOOL_HOOKS, Hook, Replace
+from weakincentives.prompt.outline import Outline
 from weakincentives.runtime.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import GuardDecided
@@ -33,7 +34,8 @@ _ABOUT = {"before_run": "the user's words", "before_answer": "the answer"}
 class GuardContext(ToolContext):
     """The context of a guard's hook: session, files, params and limits of the run, as tools have them.
 
-    `output` is the typed answer in `before_answer`.
+    `output` is the typed answer in `before_answer`. `run_id` is the run that the guard holds for; if it is asked about
+    a call of a run inside that one, everything else is of the run that makes the call.
     """
 
     _: KW_ONLY
@@ -48,12 +50,16 @@ class GuardContext(ToolContext):
 
 @dataclass(frozen=True, slots=True)
 class GuardOutcome:
-    """The outcome of one guard that did not simply allow; `failed` says that the guard itself failed."""
+    """The outcome of one guard that did not simply allow; `failed` says that the guard itself failed.
+
+    `run_id` is the run that the guard holds for.
+    """
 
     guard: str
     outcome: str
     message: str = ""
     failed: bool = False
+    run_id: str = ""
 
 
 @quick_init
@@ -99,29 +105,40 @@ class Verdict:
         """The error that ends the run; it has the guards' own texts, unless a guard failed."""
         did = "stopped" if self.strongest == "stop" else f"refused {_ABOUT.get(hook, 'a call')} of"
         texts = [each.message for each in self._counting if not each.failed]
+        # The guards of the runs around this one come first.
         return GuardRefusedError(
             f"{self.guards} {did} '{prompt_name}': {self.message}",
             message="\n".join(texts),
             guard=self.guards,
             hook=hook,
             prompt_name=prompt_name,
+            run_id=self._counting[0].run_id if self.strongest == "stop" else "",
         )
 
 
-def held_guards(context: RunContext, hook: Hook, tool_name: str = "") -> Sequence[Guard]:
-    """The guards with this hook that hold now: the template's, those of open sections, and those of runs around it."""
+class HeldGuard(NamedTuple):
+    """A guard that holds now, and the run that it holds for, with the runs inside it."""
+
+    guard: Guard
+    run_id: str
+
+
+def held_guards(context: RunContext, hook: Hook, tool_name: str = "") -> list[HeldGuard]:
+    """The guards with this hook that hold now: the template's, those of open sections, and those of runs around it.
+
+    For a tool hook, those that are asked about this tool, or about any.
+    """
     guards: Sequence[Guard] = context.prompt.template.guards_by_hook[hook]
     if nodes := context.presentation.outline.guarded:
         view = context.view
         opened = [node for node in nodes if view.visibility_of(node) is SectionVisibility.FULL]
         guards = [*guards, *(guard for node in opened for guard in node.section.guards if guard.has(hook))]
-    if tool_name and context.scope.outer is not None:
-        guards = [*held_guards(context.scope.outer, hook, tool_name), *guards]
-    if not guards or not tool_name:
-        return guards
-    return [guard for guard in guards if not guard.tools or tool_name in guard.tools]
+    run_id, outer = context.scope.run_id, context.scope.outer
+    held = [HeldGuard(each, run_id) for each in guards if not tool_name or not each.tools or tool_name in each.tools]
+    return held if outer is None or hook not in TOOL_HOOKS else [*held_guards(outer, hook, tool_name), *held]
 
 
+@dataclass(slots=True, eq=False)
 class Inquiry:
     """One hook that is asked of each guard in turn, each with the value that the one before has left.
 
@@ -129,38 +146,29 @@ class Inquiry:
     replacement, and raises if that does not fit.
     """
 
-    def __init__(
-        self,
-        context: RunContext,
-        hook: Hook,
-        value: Any,
-        *,
-        arguments: Callable[[Any], tuple[tuple[Any, ...], Any]] = lambda value: ((value,), None),
-        accept: Callable[[Any], Any],
-        call_id: str = "",
-    ) -> None:
-        self.context = context
-        self.hook: Hook = hook
-        self.value = value
-        self.call_id = call_id
-        self._arguments = arguments
-        self._accept = accept
-        self._outcomes: list[GuardOutcome] = []
-        self._late = False
-        self._known: GuardContext | None = None
+    context: RunContext
+    hook: Hook
+    value: Any
+    _: KW_ONLY
+    accept: Callable[[Any], Any]
+    arguments: Callable[[Any], tuple[tuple[Any, ...], Any]] = lambda value: ((value,), None)
+    call_id: str = ""
+    _outcomes: list[GuardOutcome] = field(default_factory=list)
+    _late: bool = False
+    _known: GuardContext | None = None
 
-    def steps(self, guards: Sequence[Guard]) -> Generator[Step, Any, Verdict]:
+    def steps(self, guards: Sequence[HeldGuard]) -> Generator[Step, Any, Verdict]:
         """Ask the guards; raises if the run's deadline has passed meanwhile."""
         deadline = self.context.scope.meter.deadline
         left = None if deadline is None else max(0.0, deadline.remaining().total_seconds())
-        yield TimedCalls([self._call(guard, left) for guard in guards])
+        yield TimedCalls([self._call(guard, run_id, left) for guard, run_id in guards])
         if self._late and deadline is not None and deadline.expired:
             name = self.context.prompt.name
             problem = f"The deadline of prompt '{name}' passed while its guards were asked."
             raise DeadlineExceededError(problem, prompt_name=name, phase="guard")
         return Verdict(self.value, tuple(self._outcomes))
 
-    def ask(self, guards: Sequence[Guard]) -> Generator[Effect, Any, Verdict]:
+    def ask(self, guards: Sequence[HeldGuard]) -> Generator[Effect, Any, Verdict]:
         """Ask the guards outside of a tool call, as an effect of the loop."""
         verdict: Verdict = yield AskGuards(self.hook, partial(self.steps, guards))
         self.record(verdict)
@@ -178,19 +186,21 @@ class Inquiry:
                 call_id=self.call_id,
             )
 
-    def _call(self, guard: Guard, left: float | None) -> TimedCall:
+    def _call(self, guard: Guard, run_id: str, left: float | None) -> TimedCall:
         seconds = guard.timeout if left is None else min(guard.timeout, left)
         hook = getattr(guard, self.hook)
         is_async = _is_async(getattr(hook, "__func__", hook))
-        return TimedCall(partial(self._ask, hook), seconds, partial(self._settle, guard), is_async=is_async)
+        return TimedCall(
+            partial(self._ask, hook, run_id), seconds, partial(self._settle, guard, run_id), is_async=is_async
+        )
 
-    def _ask(self, hook: Callable[..., Any]) -> Any:
-        given, output = self._arguments(self.value)
-        return hook(*given, context=self._guard_context(output))
+    def _ask(self, hook: Callable[..., Any], run_id: str) -> Any:
+        given, output = self.arguments(self.value)
+        return hook(*given, context=self._guard_context(run_id, output))
 
-    def _guard_context(self, output: Any) -> GuardContext:
+    def _guard_context(self, run_id: str, output: Any) -> GuardContext:
         context, known = self.context, self._known
-        if known is not None and known.output is output:
+        if known is not None and known.output is output and known.run_id == run_id:
             return known
         self._known = GuardContext(
             session=context.session,
@@ -200,12 +210,12 @@ class Inquiry:
             deadline=context.scope.meter.deadline,
             budget=context.scope.meter.budget,
             presentation=context.presentation,
-            run_id=context.scope.run_id,
+            run_id=run_id,
             output=output,
         )
         return self._known
 
-    def _settle(self, guard: Guard, outcome: Any, error: BaseException | None) -> None:
+    def _settle(self, guard: Guard, run_id: str, outcome: Any, error: BaseException | None) -> None:
         if error is not None:
             self._late = self._late or isinstance(error, HandlerTimeout)
             self._fail(guard, error)
@@ -216,10 +226,10 @@ class Inquiry:
             given = shortened(repr(outcome), 100)
             self._fail(guard, TypeError(f"{self.hook} must return None or one of {names}, got {given}"))
         elif not isinstance(outcome, Replace):
-            self._outcomes.append(GuardOutcome(guard.name, outcome.kind, outcome.message))
+            self._outcomes.append(GuardOutcome(guard.name, outcome.kind, outcome.message, run_id=run_id))
         else:
             try:
-                self.value = self._accept(outcome.value)
+                self.value = self.accept(outcome.value)
             except Exception as problem:
                 self._fail(guard, problem)
             else:
@@ -263,11 +273,19 @@ def pass_words(
 
 
 def warn_of_unmatched(context: RunContext, toolbox: Toolbox) -> None:
-    """Warn of guards that name a tool which the prompt does not have, and which was never offered."""
+    """Warn of guards that name a tool which neither the prompt nor one below it has, and which was never offered."""
     outline = context.presentation.outline
     guards = (*context.prompt.template.guards, *(guard for node in outline.guarded for guard in node.section.guards))
     for guard in guards:
         for name in guard.tools:
-            if toolbox.get(name) is None and all(tool.name != name for node in outline.nodes for tool in node.tools):
+            if toolbox.get(name) is None and toolbox.tool(name) is None and name not in _tool_names(outline):
                 message = "Guard '%s' of '%s' names the tool '%s', which no section has offered in this run."
                 logger.warning(message, guard.name, context.name, name)
+
+
+def _tool_names(outline: Outline) -> Iterator[str]:
+    """The tools of a template, and of those that its delegate tools run."""
+    for tool in (tool for node in outline.nodes for tool in node.tools):
+        yield tool.name
+        if (below := getattr(tool, "template", None)) is not None:
+            yield from _tool_names(below.outline)

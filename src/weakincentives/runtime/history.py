@@ -6,7 +6,7 @@ session (`run_history`) or of a recording, which reads only the events that a `H
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -28,10 +28,11 @@ from weakincentives.runtime.providers import cache_safe_routes
 from weakincentives.session import Session
 
 RESTART = "restart"
+COMPACTION = "compaction"
 
 # What a section shows, by where its text stands.
 SHOWS = {"prompt": "full", "conversation": "read", "summary": "summary", "none": "hidden"}
-StepKind = Literal["open", "close", "injected", "withdrawn", "restart", "collapsed"]
+StepKind = Literal["open", "close", "injected", "withdrawn", "restart", "collapsed", "compacted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +67,65 @@ class TurnSection:
         return self.seen == "conversation"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RunState:
     """The sections and tools that the model has at one point in a run.
 
-    `tools` may be called; `withdrawn` may no longer be called; `definitions` has all of them as sent, by name.
+    `declared` are the sections as the prompt has them. `reasons` are those for which sections were opened or closed, by
+    key; `offered` are the tools that may be called; `definitions` has those that no longer may be, too, as sent.
     """
 
-    sections: tuple[TurnSection, ...] = ()
-    tools: tuple[str, ...] = ()
-    withdrawn: tuple[str, ...] = ()
+    declared: Mapping[SectionPath, events.SectionState] = field(default_factory=dict)
+    exposure: events.Exposure = field(default_factory=events.Exposure)
+    overrides: VisibilityOverrides = field(default_factory=VisibilityOverrides)
+    reasons: Mapping[str, str] = field(default_factory=dict)
     definitions: Mapping[str, str] = field(default_factory=dict)
+    offered: Mapping[str, None] = field(default_factory=dict)
+
+    @property
+    def tools(self) -> tuple[str, ...]:
+        """The tools that may be called."""
+        return tuple(self.offered)
+
+    @property
+    def withdrawn(self) -> tuple[str, ...]:
+        """The tools that may no longer be called."""
+        return tuple(name for name in self.definitions if name not in self.offered)
+
+    @cached_property
+    def sections(self) -> tuple[TurnSection, ...]:
+        base = {path: each.base for path, each in self.declared.items()}
+        chosen = with_ancestors(self.overrides.overrides, base)
+        shows = effective(base, chosen)
+        return tuple(
+            self._section(section, shows[path], "session" if path in chosen else section.base_decided_by)
+            for path, section in self.declared.items()
+        )
+
+    def _section(self, section: events.SectionState, shows: SectionVisibility, decided_by: str) -> TurnSection:
+        key, exposed = ".".join(section.path), self.exposure[section.path]
+        offered = tuple(name for name in section.tools if name in self.offered)
+        tool_tokens = section.tool_tokens if offered else 0
+        # Text in the conversation is sent in addition to the summary that is still in the prompt.
+        read, has_text = exposed.source == "conversation", exposed.source in ("prompt", "conversation")
+        return TurnSection(
+            key=key,
+            path=section.path,
+            title=section.title,
+            rendered=section.visibility,
+            visibility=shows,
+            decided_by=decided_by,
+            reason=self.reasons.get(key, "") if decided_by == "session" or read else "",
+            shown_tokens=section.shown_tokens + (exposed.tokens if read else 0) + tool_tokens,
+            hidden_tokens=(0 if has_text else section.full_tokens) + section.tool_tokens - tool_tokens,
+            full_tokens=section.full_tokens + section.tool_tokens,
+            tools=section.tools,
+            tools_offered=offered,
+            tool_tokens=section.tool_tokens,
+            seen=exposed.source,
+            call_id=exposed.call_id if read else "",
+            read_tokens=exposed.tokens if read and exposed.call_id else 0,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +189,8 @@ class HistoryTurn:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of disclosure: a request by `tool`, tools added or withdrawn, a restart, a section that was closed."""
+    """One step of disclosure: a request by `tool`, tools added or withdrawn, a restart, a section that was closed, or a
+    conversation that was shortened."""
 
     kind: StepKind
     sections: tuple[str, ...]
@@ -159,7 +209,8 @@ class RunHistory:
     """A run: its renders, turns and disclosure steps, and its current state.
 
     `outcome` is how the run ended, if it has; `misses` are closed sections that it may have needed. `children` is what
-    the runs used that its calls made, each with those inside it, by run id; it is no part of the turns.
+    the runs used that its calls made, each with those inside it, by run id; it is no part of the turns. The turns from
+    `undone_from` on were undone when the conversation went back; 0 is the whole run, with its message.
     """
 
     run_id: str = ""
@@ -170,6 +221,7 @@ class RunHistory:
     outcome: events.RunEnded | None = None
     misses: tuple[events.PossibleMiss, ...] = ()
     children: Mapping[str, TokenUsage] = field(default_factory=dict)
+    undone_from: int | None = None
 
     @property
     def restarts(self) -> int:
@@ -230,72 +282,11 @@ def usage_of_children(run_id: str, spent: Iterable[tuple[str, str, TokenUsage]])
     return found
 
 
-@dataclass(frozen=True)
-class Scene:
-    """One point of a run: the sections with what the model has of each, and its tools.
-
-    `reasons` are those for which sections were opened or closed, by key; `offered` are the tools that may be called.
-    """
-
-    sections: Mapping[SectionPath, events.SectionState] = field(default_factory=dict)
-    exposure: events.Exposure = field(default_factory=events.Exposure)
-    overrides: VisibilityOverrides = field(default_factory=VisibilityOverrides)
-    reasons: Mapping[str, str] = field(default_factory=dict)
-    definitions: Mapping[str, str] = field(default_factory=dict)
-    offered: Mapping[str, None] = field(default_factory=dict)
-
-    @cached_property
-    def state(self) -> RunState:
-        tools = tuple(self.offered)
-        return RunState(
-            sections=self._turn_sections(tools),
-            tools=tools,
-            withdrawn=tuple(name for name in self.definitions if name not in self.offered),
-            definitions=self.definitions,
-        )
-
-    def _turn_sections(self, tools: tuple[str, ...]) -> tuple[TurnSection, ...]:
-        base = {path: each.base for path, each in self.sections.items()}
-        chosen = with_ancestors(self.overrides.overrides, base)
-        shows = effective(base, chosen)
-        return tuple(
-            self._turn_section(section, shows[path], "session" if path in chosen else section.base_decided_by, tools)
-            for path, section in self.sections.items()
-        )
-
-    def _turn_section(
-        self, section: events.SectionState, shows: SectionVisibility, decided_by: str, tools: Collection[str]
-    ) -> TurnSection:
-        key, exposed = ".".join(section.path), self.exposure[section.path]
-        offered = tuple(name for name in section.tools if name in tools)
-        tool_tokens = section.tool_tokens if offered else 0
-        # Text in the conversation is sent in addition to the summary that is still in the prompt.
-        read, has_text = exposed.source == "conversation", exposed.source in ("prompt", "conversation")
-        return TurnSection(
-            key=key,
-            path=section.path,
-            title=section.title,
-            rendered=section.visibility,
-            visibility=shows,
-            decided_by=decided_by,
-            reason=self.reasons.get(key, "") if decided_by == "session" or read else "",
-            shown_tokens=section.shown_tokens + (exposed.tokens if read else 0) + tool_tokens,
-            hidden_tokens=(0 if has_text else section.full_tokens) + section.tool_tokens - tool_tokens,
-            full_tokens=section.full_tokens + section.tool_tokens,
-            tools=section.tools,
-            tools_offered=offered,
-            tool_tokens=section.tool_tokens,
-            seen=exposed.source,
-            call_id=exposed.call_id if read else "",
-            read_tokens=exposed.tokens if read and exposed.call_id else 0,
-        )
-
-
 class HistoryBuilder:
     """Folds events, in the order they happened, into a `RunHistory`."""
 
     def __init__(self, run_id: str = "") -> None:
-        self.scene = Scene()
+        self.state = RunState()
         self._run_id = run_id
         self._at = (0, 0.0)
         self._number = 0
@@ -304,8 +295,9 @@ class HistoryBuilder:
         self._steps: list[Step] = []
         self._outcome: events.RunEnded | None = None
         self._misses: list[events.PossibleMiss] = []
+        self._rewinds: list[int] = []
         # What a call that is rolled back returns to: the overrides, and the number of steps.
-        self._before_call = (self.scene.overrides, 0)
+        self._before_call = (self.state.overrides, 0)
         # How the next request's prefix changes: the sections whose tools appear, the route, and for which sections.
         self._prefix: tuple[tuple[str, ...], str, tuple[str, ...]] = ((), "", ())
 
@@ -333,20 +325,27 @@ class HistoryBuilder:
             renders=tuple(self._renders),
             turns=tuple(self._turns),
             steps=tuple(self._steps),
-            now=self.scene.state,
+            now=self.state,
             outcome=self._outcome,
             misses=tuple(self._misses),
             children=children,
+            undone_from=min(self._rewinds, default=None),
         )
+
+    def _rewind(self, event: events.Rewound) -> None:
+        if event.back:
+            self._rewinds.append(event.turn)
+        elif self._rewinds:
+            self._rewinds.pop()
 
     def _begin(self, event: events.PromptRendered) -> None:
         self._renders.append(event)
         tools = (*event.tools, *event.hosted_tools)
-        self.scene = Scene(
-            sections={section.path: section for section in event.sections},
+        self.state = RunState(
+            declared={section.path: section for section in event.sections},
             exposure=events.Exposure(event.exposed),
             overrides=VisibilityOverrides(event.overrides),
-            reasons=self.scene.reasons,
+            reasons=self.state.reasons,
             definitions=dict(zip(tools, event.definitions, strict=False)),
             offered=dict.fromkeys(tools),
         )
@@ -355,12 +354,12 @@ class HistoryBuilder:
 
     def _load(self, event: events.SectionLoaded) -> None:
         """Add loaded sections to the render too: the full prompt would have had them from the beginning."""
-        known = self.scene.sections
+        known = self.state.declared
         # What the prompt's text shows of sections that were known stays as it was.
         loaded = {section.path: section.after(known.get(section.path)) for section in event.sections}
-        self._change(sections={**known, **loaded})
+        self._change(declared={**known, **loaded})
         if self._renders:
-            self._renders[-1] = replace(self._renders[-1], sections=tuple(self.scene.sections.values()))
+            self._renders[-1] = replace(self._renders[-1], sections=tuple(self.state.declared.values()))
 
     def _open_without_model(self, event: events.SectionsOpened) -> None:
         """Sections that a rule, the user's words, the program or the provider's search opened."""
@@ -370,7 +369,7 @@ class HistoryBuilder:
 
     def _call(self, event: events.ModelCalled) -> None:
         self.override(VisibilityOverrides(event.overrides))
-        if event.tools != tuple(self.scene.offered):
+        if event.tools != tuple(self.state.offered):
             self._change(offered=dict.fromkeys(event.tools))
         self._number += 1
         injected, route, lost_for = self._prefix
@@ -388,7 +387,7 @@ class HistoryBuilder:
                 seq=self._at[0],
                 time=self._at[1],
                 called=event,
-                state=self.scene.state,
+                state=self.state,
                 injected=injected,
                 route=route if last else "",
                 lost_for=lost_for,
@@ -424,8 +423,8 @@ class HistoryBuilder:
 
     def _inject(self, event: events.ToolsInjected) -> None:
         definitions = dict(zip(event.tool_names, event.definitions, strict=False))
-        offered = {**self.scene.offered, **dict.fromkeys(event.tool_names)}
-        self._change(offered=offered, definitions={**self.scene.definitions, **definitions})
+        offered = {**self.state.offered, **dict.fromkeys(event.tool_names)}
+        self._change(offered=offered, definitions={**self.state.definitions, **definitions})
         # Built-in tools belong to no section.
         keys = (event.section_key,) if event.section_key else ()
         injected, route, lost_for = self._prefix
@@ -435,7 +434,7 @@ class HistoryBuilder:
         self._step("injected", keys, route=event.route, tools=event.tool_names)
 
     def _withdraw(self, event: events.ToolsWithdrawn) -> None:
-        self._change(offered=dict.fromkeys(name for name in self.scene.offered if name not in event.tool_names))
+        self._change(offered=dict.fromkeys(name for name in self.state.offered if name not in event.tool_names))
         self._step("withdrawn", (event.section_key,), route=event.route, tools=event.tool_names)
 
     def _end(self, event: events.RunEnded) -> None:
@@ -447,31 +446,35 @@ class HistoryBuilder:
         elif event.status == "halted" and self._steps and self._steps[-1].turn == self._number:
             self._steps[-1] = replace(self._steps[-1], route="halt")
 
+    def _compact(self, event: events.Compacted) -> None:
+        self._prefix = (self._prefix[0], COMPACTION, self._prefix[2])
+        self._step("compacted", (), reason=str(event), route=event.by)
+
     def _open_or_close(self, event: VisibilityChange) -> None:
-        self.override(self.scene.overrides.after(event))
+        self.override(self.state.overrides.after(event))
         if isinstance(event, CollapseSection):
             key = ".".join(event.path)
             self._explain([key], event.reason)
             self._step("collapsed", (key,), reason=event.reason)
 
     def _expose(self, event: events.SectionsExposed) -> None:
-        self._change(exposure=self.scene.exposure.handle(event))
+        self._change(exposure=self.state.exposure.handle(event))
 
     def _explain(self, keys: Iterable[str], reason: str) -> None:
         """Remember why sections were opened or closed."""
-        self._change(reasons={**self.scene.reasons, **dict.fromkeys(keys, reason)})
+        self._change(reasons={**self.state.reasons, **dict.fromkeys(keys, reason)})
 
     def override(self, overrides: VisibilityOverrides) -> None:
         """Set the session's overrides."""
-        if self.scene.overrides.overrides != overrides.overrides:
+        if self.state.overrides.overrides != overrides.overrides:
             self._change(overrides=overrides)
 
     def _change(self, **changes: Any) -> None:
-        self.scene = replace(self.scene, **changes)
+        self.state = replace(self.state, **changes)
 
     def _checkpoint(self) -> None:
         """Remember the state that a rolled-back call returns to."""
-        self._before_call = (self.scene.overrides, len(self._steps))
+        self._before_call = (self.state.overrides, len(self._steps))
 
     def _step(self, kind: StepKind, sections: Iterable[str], **facts: Any) -> None:
         self._steps.append(Step(kind, tuple(sections), self._number, *self._at, **facts))
@@ -493,7 +496,9 @@ _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
     events.ToolInvoked: lambda self, event: self._use(ToolUse.of(event, self._at[0])),
     events.ToolsInjected: HistoryBuilder._inject,
     events.ToolsWithdrawn: HistoryBuilder._withdraw,
+    events.Compacted: HistoryBuilder._compact,
     events.RunEnded: HistoryBuilder._end,
+    events.Rewound: HistoryBuilder._rewind,
     **dict.fromkeys(get_args(VisibilityChange), HistoryBuilder._open_or_close),
 }
 

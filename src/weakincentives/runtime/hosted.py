@@ -8,7 +8,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Protocol, TypeVar
 
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import HostedTool
+from weakincentives.prompt import HostedTool, View
 from weakincentives.runtime.messages import Message
 from weakincentives.runtime.providers import adapter_spec, adapter_specs
 
@@ -36,6 +36,11 @@ class HostedToolCodec(Protocol[ConfigT, OutputT_co]):
 Codecs = Mapping[str, HostedToolCodec[Any, Any]]
 Owned = tuple[str, HostedTool[Any]]
 """A hosted tool with the key of its section."""
+
+
+def all_hosted(view: View) -> list[Owned]:
+    """The hosted tools of all enabled sections, shown or not."""
+    return [(node.key, tool) for node in view.existing() for tool in node.hosted_tools]
 
 
 def hosted_problems(

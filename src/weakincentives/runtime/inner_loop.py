@@ -6,7 +6,7 @@ outcome. Everything it knows between two effects is in the session, so a run can
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
@@ -18,30 +18,27 @@ from weakincentives.errors import (
     PromptError,
     PromptEvaluationError,
 )
-from weakincentives.limits import Prices
 from weakincentives.prompt import (
     OpenSectionsResult,
     Overrides,
     Prompt,
     VisibilityExpansionRequired,
-    parse_structured_output,
 )
 from weakincentives.runtime import events
+from weakincentives.runtime.answers import Answers, StreamState
 from weakincentives.runtime.approval import (
     DecisionError,
-    Edit,
     Undecided,
-    edited_arguments,
+    is_inside,
     is_waiting,
     waiting_calls,
 )
 from weakincentives.runtime.bridge import contained
+from weakincentives.runtime.compaction import Compactor
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutor
-from weakincentives.runtime.guards import Inquiry, held_guards, warn_of_unmatched
+from weakincentives.runtime.guards import warn_of_unmatched
 from weakincentives.runtime.messages import (
-    CORRECTION,
-    READ_TEXT,
     CallModel,
     Effect,
     Message,
@@ -51,19 +48,14 @@ from weakincentives.runtime.messages import (
     RunTools,
     ToolCall,
     failed_results,
-    last_exchange,
-    text_before_pauses,
-    unanswered_calls,
 )
 from weakincentives.runtime.misses import possible_misses
 from weakincentives.runtime.notices import Notices
-from weakincentives.runtime.providers import prices_for
+from weakincentives.runtime.points import Points
 from weakincentives.runtime.results import ToolExecutionOutcome
 from weakincentives.runtime.runs import Run, RunScope
-from weakincentives.runtime.sections import close_unused
 from weakincentives.runtime.start import Beginning, RunStart
 from weakincentives.runtime.tools import OfferedTools
-from weakincentives.serde import encode
 from weakincentives.session import Session
 
 _STOPPED = {
@@ -106,10 +98,7 @@ class InnerLoop:
         self.prompt, self.session, self.scope = prompt, session, scope
         # Ends a stream that the run's own thread is reading; set by channels that can do so.
         self.interrupt: Callable[[], None] = lambda: None
-        # The reason why the model begins again, for a streaming driver to show.
-        self.begins_again: str | None = None
-        # For a streaming driver: show no text before guards have passed the answer; they have replaced it.
-        self.holds_text = self.replaced = False
+        self.stream = StreamState()
         self.in_conversation = beginning == "exchange"
         scope.codecs[adapter.name] = adapter.hosted_tool_codecs
         self._decisions = scope.decisions = {} if scope.decisions is None else scope.decisions
@@ -124,11 +113,10 @@ class InnerLoop:
         self.toolbox = self._tools.toolbox
         self.notices = Notices(context, self._tools)
         self.executor = ToolExecutor(context, self.toolbox)
-        self._start = RunStart(context, self._tools, self.notices, beginning)
-        # The text of the current reply that a streaming driver has shown.
-        self.partial_text: list[str] = []
-        self._operator_texts: list[str] = []
-        self._context_tokens = 0
+        self._start = RunStart(context, self._tools, self.notices, self.executor, beginning)
+        self._answers = Answers(context, self.stream)
+        self.stream.text = []
+        self._compactor = Compactor(context, self._tools, self.notices)
         self._started = self.session.clock.monotonic()
 
     @property
@@ -139,6 +127,8 @@ class InnerLoop:
     def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Yield effects, receive their outcomes, return the response."""
         self.scope.abandon = self.abandon
+        if self.in_conversation and not self.scope.parents:
+            self.context.points = Points(self.prompt, self.session)
         try:
             response = yield from contained(self._attempts(), self.prompt.name, "render")
         except VisibilityExpansionRequired as signal:
@@ -171,6 +161,7 @@ class InnerLoop:
             return response
         for miss in possible_misses(self.context, response.text):
             self.context.emit(events.PossibleMiss, **miss._asdict())
+        self.context.pay_rankings()
         warn_of_unmatched(self.context, self.toolbox)
         self._end("completed", text=response.text, output=response.output)
         return response
@@ -187,9 +178,7 @@ class InnerLoop:
         """Stop the run from another thread while its own is busy, and free the session before this returns."""
         self.scope.abandon = None
         self.scope.fence.close()
-        for child in list(self.scope.children):
-            if child.abandon is not None:
-                child.abandon()
+        self.scope.abandon_children()
         self.executor.abandon()
         self._stop()
         self.session.release(self.owner)
@@ -226,19 +215,15 @@ class InnerLoop:
             transcript.adopt()
             transcript.say(*self._start.missing_results())
             context.add_message()
-        partial, self.partial_text = "".join(self.partial_text), []
+        partial, self.stream.text = "".join(self.stream.text), []
         if partial:
             context.save(unfinished=True)
             transcript.say(Message(role="assistant", text=partial, provider=context.adapter.name))
         if made := list(self.executor.results.ended.values()):
             self._record_outcomes(made)
         if stopped:
-            waiting = waiting_calls(self.session)
-            calls = [
-                call for call in unanswered_calls(self.session[Message].view()) if not is_waiting(call.id, waiting)
-            ]
-            transcript.say(*failed_results(calls, "Not run: the run was stopped."))
-            self._send_operator_texts()
+            transcript.say(*failed_results(self._start.lost_calls(), "Not run: the run was stopped."))
+            self.notices.send_read()
         transcript.put_in_order()
 
     def _attempts(self) -> Generator[Effect, Any, PromptResponse[Any]]:
@@ -252,7 +237,7 @@ class InnerLoop:
                 self.scope.check_expansions(signal, self.prompt.name)
                 self._end("restarted", section_keys=tuple(signal.section_keys), reason=signal.reason)
                 self.scope.open(signal, self.session)
-                self.begins_again, before = signal.reason, self.context
+                self.stream.restarted, before = signal.reason, self.context
                 dynamic = before.config.supports_dynamic_tools and before.adapter.supports_dynamic_tools
             config = replace(before.config, supports_dynamic_tools=dynamic)
             context = replace(before, config=config, message=None, run=Run("", "", ""))
@@ -265,8 +250,7 @@ class InnerLoop:
             yield from self._settle()
         # The user went on while calls of this run, inside another, waited.
         gone_on = any(isinstance(decision, Undecided) for decision in self._decisions.values())
-        pending = yield from self._start.begin()
-        pending = yield from self._check_waiting(pending)
+        pending = yield from self._start.open_calls()
         last = self.session[Message].latest()
         if not pending and last is not None and last.role == "assistant" and not last.paused:
             if not self.scope.meter.turns:
@@ -275,9 +259,9 @@ class InnerLoop:
                 )
             # Asking again on resume is not one of the retries.
             self.context.save(output_retries=-1)
-            answer = yield from self._answer(ModelReply(text=last.text, tool_calls=last.tool_calls))
+            answer = yield from self._answers.check(ModelReply(text=last.text, tool_calls=last.tool_calls))
             if answer is not None:
-                return answer
+                return self._response(*answer)
         while True:
             while pending:
                 outcomes = yield RunTools(self.executor.next_group(pending))
@@ -289,20 +273,27 @@ class InnerLoop:
                         yield from self._start.load_sections()
                     self._tools.register(mid_turn=True)
             if gone_on or waiting_calls(self.session):
-                return self._response("", None, None)
+                return self._response("")
             yield from self._prepare_request()
             request = self._request()
-            self.holds_text = any(guard.hold for guard in held_guards(self.context, "before_answer"))
+            if self.context.points is not None:
+                self.context.points.turn(self.scope.run_id, self.scope.meter.own_turns + 1)
+            self._answers.hold()
             asked = self.session.clock.monotonic()
-            reply = self.toolbox.with_names((yield CallModel(request)))
-            self._record_reply(request, reply, self.session.clock.monotonic() - asked)
+            try:
+                reply = self.toolbox.with_names((yield CallModel(request)))
+                self._record_reply(request, reply, self.session.clock.monotonic() - asked)
+            except ContextOverflowError as error:
+                if not (yield from self._compactor.overflowed(error, self.stream, by_turns=not self.in_conversation)):
+                    raise
+                continue
+            self._compactor.replied()
             pending = reply.tool_calls
             # If the user has sent another message since, the model answers that too.
             if pending or reply.stop_reason == "pause" or self.context.transcript.put_in_order():
                 continue
-            answer = yield from self._answer(reply)
-            if answer is not None:
-                return answer
+            if (answer := (yield from self._answers.check(reply))) is not None:
+                return self._response(*answer)
 
     def _settle(self) -> Generator[Effect, Any, None]:
         """Before the next exchange, settle the calls of the last that wait: as decided, else as not decided."""
@@ -310,7 +301,7 @@ class InnerLoop:
         own = scope.run_id, scope.meter.spent
         again = replace(context, run=Run("", "", ""))
         self._prepare(replace(again, message=None), "resume")
-        pending = yield from self._check_waiting((yield from self._start.begin()))
+        pending = yield from self._start.open_calls()
         while pending:
             for call_id in waiting_calls(self.session):
                 self._decisions.setdefault(call_id, Undecided())
@@ -323,54 +314,22 @@ class InnerLoop:
         scope.run_id, scope.meter.spent = own
         self._prepare(again, "exchange")
 
-    def _check_waiting(self, pending: tuple[ToolCall, ...]) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
-        """Check the decisions before any acts; return the calls to make, among them those that wait."""
-        waiting = waiting_calls(self.session)
-        calls = pending or unanswered_calls(self.session[Message].view())
-        own = {call.id for call in calls}
-        for call_id, decision in self._decisions.items():
-            # The run inside a call checks its own: it may have another tool of that name.
-            tool = self.toolbox.tool(waiting[call_id].tool) if call_id in own else None
-            if isinstance(decision, Edit) and tool is not None:
-                edited_arguments(tool, waiting[call_id], decision, self.prompt.name)
-        # The user spoke over these, so they have results.
-        over = [call for call in waiting.values() if not any(is_waiting(each.id, [call.call_id]) for each in calls)]
-        lost = tuple(ToolCall(call.call_id, call.tool, call.arguments) for call in over)
-        if lost:
-            self._decisions.update((call.id, Undecided()) for call in lost)
-            yield RunTools(lost)
-            self.executor.results.ended.clear()
-        return pending or tuple(call for call in calls if is_waiting(call.id, waiting))
-
     def _prepare_request(self) -> Generator[Effect, Any, None]:
         """Bring sections, notices and tools up to date for the next request."""
         if self._start.removed is not None:
             removed, self._start.removed = self._start.removed, None
             self.notices.announce(removed)
-        self._send_operator_texts()
+        self.notices.send_read()
         self._start.open_by_rule()
         yield from self._start.load_sections()
-        if self._context_tokens:
-            close_unused(self.context, self._context_tokens)
-            self._context_tokens = 0
+        yield from self._compactor.prepare(by_turns=not self.in_conversation)
         self.notices.announce_opened()
-        self._tools.update(self.scope.meter.turns)
+        self._tools.update()
         self.context.transcript.put_in_order()
+        self.context.pay_rankings()
         if self.scope.meter.needs_prices and self.context.adapter.model:
-            self._prices(self.context.adapter.model)
+            self.context.prices(self.context.adapter.model)
         self.scope.meter.check_model_call(self.prompt.name)
-
-    def _prices(self, model: str) -> Prices:
-        """The prices of a model, or of the adapter's if the reply came from one that is not listed."""
-        known = prices_for(model) or prices_for(self.context.adapter.model)
-        if known is None:
-            raise PromptEvaluationError(
-                f"Budget max_cost needs the prices of model '{model}', which are not listed; pass "
-                "Budget(max_cost=..., prices=Prices(input=..., output=...)), per million tokens.",
-                prompt_name=self.prompt.name,
-                phase="budget",
-            )
-        return known
 
     def _stop_to_open(self, ended: list[ToolExecutionOutcome], pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
         """End the turn at calls that open sections: return to the caller, or raise for a new attempt."""
@@ -381,7 +340,7 @@ class InnerLoop:
         overrides = {path: each for request in asked for path, each in request.overrides.items()}
         reason = "; ".join(dict.fromkeys(request.reason for request in asked if request.reason))
         if self.scope.max_expansions is None and any(outcome.halts for outcome in ended):
-            return self._response("", None, OpenSectionsResult(overrides, reason=reason))
+            return self._response("", halt=OpenSectionsResult(overrides, reason=reason))
         keys = tuple(key for request in asked for key in request.keys)
         raise VisibilityExpansionRequired(
             f"Opening {', '.join(keys)} needs a new evaluation; MainLoop starts one.",
@@ -403,9 +362,8 @@ class InnerLoop:
 
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
         context, meter = self.context, self.scope.meter
-        self.partial_text = []
-        meter.add_usage(reply.usage, self._prices(reply.model) if meter.needs_prices else None)
-        self._context_tokens = reply.usage.input_tokens
+        self.stream.text = []
+        meter.add_usage(reply.usage, context.prices(reply.model) if meter.needs_prices else None)
         context.save(spent=meter.spent, unfinished=False)
         context.emit(
             events.ModelCalled,
@@ -418,7 +376,7 @@ class InnerLoop:
             latency=latency,
             retries=reply.retries,
             response_id=reply.response_id,
-            messages=len(request.messages),
+            messages=context.transcript.length,
             tools=self.toolbox.callable_names,
             overrides=self._tools.overrides,
         )
@@ -441,92 +399,17 @@ class InnerLoop:
 
     def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> list[ToolExecutionOutcome]:
         """Add the results to the conversation; return the outcomes that end the turn."""
-        meter = self.scope.meter
-        used = {key: meter.turns for outcome in outcomes if (key := self.toolbox.section_of(outcome.name))}
-        changes: dict[str, Any] = {"last_used": {**self.context.run.last_used, **used}} if used else {}
-        self.context.save(spent=meter.spent, **changes)
+        self.context.save(spent=self.scope.meter.spent)
         self.notices.disclosed(outcomes)
         for outcome in outcomes:
             if outcome.pending is not None:
                 continue
-            self.context.transcript.say(outcome.as_message())
+            self.context.transcript.say(outcome.as_message(self._tools.bring(outcome.found)))
             # Only now: a thread that stops this run records the others.
             self.executor.results.ended.pop(outcome.tool_call_id, None)
-            if outcome.operator_text:
-                self._operator_texts.append(outcome.operator_text)
         return [outcome for outcome in outcomes if outcome.ends_turn]
 
-    def _send_operator_texts(self) -> None:
-        """Send what was read as a system message, after all results of the turn."""
-        texts, self._operator_texts = self._operator_texts, []
-        if texts:
-            self.context.transcript.say(Message("system", "\n\n".join(texts), kind=READ_TEXT))
-
-    def _answer(self, reply: ModelReply) -> Generator[Effect, Any, PromptResponse[Any] | None]:
-        """The response, or None if the model was asked to correct its answer."""
-        output = self.prompt.template.structured_output
-        text = text_before_pauses(self.session[Message].view()[:-1]) + reply.text
-        try:
-            value = None if output is None else parse_structured_output(text, output)
-        except OutputParseError as error:
-            form = "text" if output is not None and output.container == "text" else "JSON"
-            if not self._asks_again(f"{error}. Answer again with {form} that fits the required format.", str(error)):
-                raise
-            return None
-        if guards := held_guards(self.context, "before_answer"):
-            verdict = yield from self._inquiry(text, value).ask(guards)
-            if verdict.strongest == "retry" and self._asks_again(verdict.message, verdict.message):
-                return None
-            if verdict.strongest != "allow":
-                self._take_back()
-                raise verdict.error("before_answer", self.prompt.name)
-            if verdict.replaced:
-                text, value = verdict.value
-                self.replaced = True
-                self._take_back(Message("assistant", text, provider=self.context.adapter.name))
-        return self._response(text, value, None)
-
-    def _inquiry(self, text: str, output: Any) -> Inquiry:
-        """The question whether this is the answer."""
-        declared = self.prompt.template.structured_output
-
-        def accept(given: Any) -> tuple[str, Any]:
-            if declared is not None:
-                value = parse_structured_output(given, declared)
-                written = given if isinstance(given, str) else encode(value, as_input=True).decode()
-                parse_structured_output(written, declared)
-                return written, value
-            if not isinstance(given, str):
-                raise TypeError(f"Replace takes the text of the answer, got {type(given).__name__}")
-            return given, None
-
-        return Inquiry(
-            self.context, "before_answer", (text, output), arguments=lambda now: ((now[0],), now[1]), accept=accept
-        )
-
-    def _asks_again(self, text: str, reason: str) -> bool:
-        """Ask the model for another answer, unless it was asked as often as it may."""
-        context = self.context
-        if context.run.output_retries >= context.adapter.output_retries:
-            return False
-        context.save(output_retries=context.run.output_retries + 1)
-        context.transcript.say(Message("user", text, kind=CORRECTION))
-        self.begins_again = None if self.holds_text else reason
-        return True
-
-    def _take_back(self, replacement: Message | None = None) -> None:
-        """Remove the answer from the conversation, which guards have refused or replaced."""
-
-        def changed(messages: Sequence[Message]) -> Sequence[Message]:
-            end = start = last_exchange(messages)
-            removed = ("assistant",) if replacement is not None else ("assistant", "user")
-            while start and messages[start - 1].role in removed and _is_answer(messages[start - 1]):
-                start -= 1
-            return (*messages[:start], *([] if replacement is None else [replacement]), *messages[end:])
-
-        self.session[Message].update(changed)
-
-    def _response(self, text: str, output: Any, halt: OpenSectionsResult | None) -> PromptResponse[Any]:
+    def _response(self, text: str, output: Any = None, halt: OpenSectionsResult | None = None) -> PromptResponse[Any]:
         return PromptResponse(
             prompt_name=self.prompt.name,
             text=text,
@@ -541,17 +424,17 @@ class InnerLoop:
         )
 
 
-def _is_answer(message: Message) -> bool:
-    """True for the parts of an answer: a reply without calls, and the request for another."""
-    return message.kind == CORRECTION if message.role == "user" else not message.tool_calls
-
-
 def _check_stop(reply: ModelReply, prompt_name: str) -> None:
     problem = _STOPPED.get(reply.stop_reason)
     if problem is not None:
         kind = ContextOverflowError if reply.stop_reason == "overflow" else PromptEvaluationError
         text = f"The model {problem} in '{prompt_name}': {reply.text[:200]!r}"
         raise kind(text, prompt_name=prompt_name, phase="response", payload=reply.text)
+    ids = [call.id for call in reply.tool_calls]
+    for outer in ids if any("/" in each for each in ids) else ():
+        if inner := next((each for each in ids if is_inside(each, outer)), None):
+            text = f"The model's calls have the ids {outer!r} and {inner!r}, which means a call inside the other."
+            raise PromptEvaluationError(text, prompt_name=prompt_name, phase="response")
 
 
 def phase_of(error: Exception) -> str:

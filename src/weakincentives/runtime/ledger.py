@@ -16,7 +16,6 @@ from itertools import groupby
 from weakincentives._display import Displayed, Shown, Table
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer
-from weakincentives.runtime.events import SectionState
 from weakincentives.runtime.history import RunHistory, run_history
 from weakincentives.session import Session
 
@@ -215,27 +214,9 @@ def _sections(history: RunHistory, sent: Mapping[str, int], real: int) -> tuple[
     used = Counter(use.section_key for use in uses if use.disclosure is None)
     opened = Counter(key for use in uses for key in use.opened)
     states = {".".join(state.path): state for render in history.renders[-1:] for state in render.sections}
-    return tuple(
-        LedgerSection(
-            key=key,
-            full_tokens=_full(state),
-            shown_tokens=_shown(state),
-            opened=opened[key],
-            tools_used=used[key],
-            sent_tokens=sent.get(key, 0),
-            full_prompt_tokens=_full(state) * real,
-        )
-        for key, state in states.items()
-    )
-
-
-def _is_open(state: SectionState) -> bool:
-    return state.visibility is SectionVisibility.FULL
-
-
-def _full(state: SectionState) -> int:
-    return state.full_tokens + state.tool_tokens
-
-
-def _shown(state: SectionState) -> int:
-    return state.shown_tokens + (state.tool_tokens if _is_open(state) else 0)
+    found: list[LedgerSection] = []
+    for key, state in states.items():
+        full = state.full_tokens + state.tool_tokens
+        shown = state.shown_tokens + (state.tool_tokens if state.visibility is SectionVisibility.FULL else 0)
+        found.append(LedgerSection(key, full, shown, opened[key], used[key], sent.get(key, 0), full * real))
+    return tuple(found)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 import weakref
 from collections.abc import AsyncGenerator, Generator
 from contextlib import AbstractContextManager, nullcontext
@@ -15,16 +17,19 @@ from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import Decisions, PendingCall
+from weakincentives.runtime.context import Compaction
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
-from weakincentives.runtime.events import ModelCalled, RunEnded, ToolInvoked
+from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
 from weakincentives.runtime.providers import prices_for
+from weakincentives.runtime.rewind import Rewindable
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import Session
 
 T = TypeVar("T")
-EventT = TypeVar("EventT", ModelCalled, RunEnded, ToolInvoked)
+EventT = TypeVar("EventT", Compacted, ModelCalled, RunEnded, ToolInvoked)
+_JOIN_SECONDS = 0.01
 
 
 class MainLoop:
@@ -140,7 +145,7 @@ async def run_async(
     return replace(await loop.execute_async(prompt, session=session, adapter=adapter, **options), session=session)
 
 
-class Conversation(Generic[OutputT]):
+class Conversation(Rewindable, Generic[OutputT]):
     """A conversation with a model, in several exchanges.
 
         chat = Conversation(prompt, adapter=OpenAIAdapter("gpt-5.6"))
@@ -152,7 +157,9 @@ class Conversation(Generic[OutputT]):
     snapshot continues from there. Each exchange is a separate run; `budget` limits each of them unless `send` receives
     another. `total` limits the conversation as a whole, in turns only if it sets `max_turns`. A run can be stopped at
     any time: by closing its stream, cancelling its task, or Ctrl-C. Used as a context manager, the conversation keeps
-    the prompt's resources open in between. `prompt` is its own copy of the prompt.
+    the prompt's resources open in between. `prompt` is its own copy of the prompt. `compaction` keeps the conversation
+    below the size of the model's context window; None turns it off. It can go back: `checkpoints()` lists where to, and
+    `rewind(point)` takes messages, state and files there.
     """
 
     def __init__(
@@ -164,12 +171,18 @@ class Conversation(Generic[OutputT]):
         budget: Budget | None = None,
         total: Budget | None = None,
         max_expansions: int = 10,
+        compaction: Compaction | None = Compaction(),
     ) -> None:
+        if not isinstance(compaction, Compaction | None):
+            raise TypeError(
+                f"compaction must be a Compaction or None, got {compaction!r}; write Compaction(window=...)"
+            )
         Meter(budget, total=total)  # Rejects what is not a budget now, not in the first exchange.
         self.prompt = copy(prompt)
         self.adapter = adapter
         self.session = Session() if session is None else session
         self.total = total
+        self.compaction = compaction
         self._loop = MainLoop(max_expansions=max_expansions, budget=budget)
         self.prompt.resources.keep_loop()
         weakref.finalize(self, self.prompt.resources.close_loop).atexit = False
@@ -194,6 +207,19 @@ class Conversation(Generic[OutputT]):
         finally:
             self.prompt.resources.close_loop()
 
+    def twin(self, prompt: Prompt[OutputT], session: Session) -> Self:
+        """A conversation with the same settings on another session."""
+        loop = self._loop
+        return type(self)(
+            prompt,
+            adapter=self.adapter,
+            session=session,
+            budget=loop.budget,
+            total=self.total,
+            max_expansions=loop.max_expansions,
+            compaction=self.compaction,
+        )
+
     @property
     def conversation_id(self) -> str:
         """The id shared by all runs of this conversation."""
@@ -208,24 +234,66 @@ class Conversation(Generic[OutputT]):
     @property
     def usage(self) -> TokenUsage:
         """The tokens used in all exchanges, including those in earlier processes."""
-        return sum((call.usage for call in self._of_mine(ModelCalled)), TokenUsage())
+        summaries = sum((event.usage for event in self._of_mine(Compacted)), TokenUsage())
+        return sum((call.usage for call in self._of_mine(ModelCalled)), summaries)
 
     def bind(self, *params: Any) -> None:
         """Replace bound params; the next exchange begins with a notice of what changed."""
         self.prompt.bind(*params)
 
-    def send(self, content: Content | None = None, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
+    def send(
+        self, content: Content | None = None, *, join: bool = False, **options: Unpack[RunOptions]
+    ) -> PromptResponse[OutputT]:
         """Send a message and wait for the answer. Without content, the model answers the prompt's user sections.
 
-        With `decisions`, pending calls are settled first; those without one count as not decided.
+        With `decisions`, pending calls are settled first; those without one count as not decided. With `join=True`, a
+        message that comes while another thread's run is under way is added to that run before its next model call, and
+        its answer is that of the run; a prompt with guards, which pass a message before a run, takes it as the next.
         """
-        return self._loop.execute(self.prompt, **self._exchange(content, options))
+        joined = join and content is not None and self._join(content)
+        while join and self.session.busy:
+            time.sleep(_JOIN_SECONDS)
+        if joined and (answered := self._last_response()) is not None:
+            return answered
+        return self._loop.execute(self.prompt, **self._exchange(None if joined else content, options))
 
     async def send_async(
-        self, content: Content | None = None, **options: Unpack[RunOptions]
+        self, content: Content | None = None, *, join: bool = False, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`send` on an event loop."""
-        return await self._loop.execute_async(self.prompt, **self._exchange(content, options))
+        joined = join and content is not None and self._join(content)
+        while join and self.session.busy:
+            await asyncio.sleep(_JOIN_SECONDS)
+        if joined and (answered := self._last_response()) is not None:
+            return answered
+        return await self._loop.execute_async(self.prompt, **self._exchange(None if joined else content, options))
+
+    def _join(self, content: Content) -> bool:
+        """Add a message to the run under way, if there is one that may take it."""
+        guarded = self.prompt.template.guards or self.prompt.template.outline.guarded
+        if guarded or not self.session.busy:
+            return False
+        message = user_message(content)
+        self.adapter.check_parts(message.parts, self.messages)
+        self.session.dispatch(message)
+        return True
+
+    def _last_response(self) -> PromptResponse[OutputT] | None:
+        """The response of the last run, unless a message came after it, or it failed."""
+        runs, last = [each for each in self._of_mine(RunEnded) if not each.parent_run_id], self.messages[-1]
+        if last.by_user or not runs or runs[-1].status not in ("completed", "waiting"):
+            return None
+        run = runs[-1]
+        return PromptResponse(
+            run.prompt_name,
+            run.text,
+            run.output,
+            usage=run.usage,
+            turns=run.turns,
+            run_id=run.run_id,
+            conversation_id=run.conversation_id,
+            pending=self.pending,
+        )
 
     @property
     def pending(self) -> tuple[PendingCall, ...]:
@@ -254,17 +322,18 @@ class Conversation(Generic[OutputT]):
         message = options.get("message") if content is None else user_message(content)
         whose: dict[str, Any] = {"session": self.session, "adapter": self.adapter}
         if self.total is not None:
-            budget, before = options.get("budget") or self._loop.budget, self._spent(self.total)
+            budget, before = options.get("budget") or self._loop.budget, self.spent(self.total)
             whose["scope"] = RunScope(Meter(budget, options.get("deadline"), total=self.total, before=before))
-        return {**options, **whose, "beginning": "exchange", "message": message}
+        return {"compaction": self.compaction, **options, **whose, "beginning": "exchange", "message": message}
 
-    def _spent(self, total: Budget) -> Spent:
+    def spent(self, total: Budget) -> Spent:
         """The expenses of all exchanges so far, which the session's events know in every process."""
         calls, cost = self._of_mine(ModelCalled), 0.0
         if total.max_cost is not None and total.prices is None:
             default = prices_for(self.adapter.model)
             known = ((prices_for(call.model) or default, call.usage) for call in calls)
             cost = sum(prices.cost(usage) for prices, usage in known if prices is not None)
+            cost += sum(default.cost(each.usage) for each in self._of_mine(Compacted)) if default is not None else 0.0
         # A call that was stopped is no event, but has cost something; whoever stops in time must not pass the limit.
         stopped = sum(event.status == "stopped" for event in self._of_mine(RunEnded))
         return Spent(self.usage, len(calls) + stopped, len(self._of_mine(ToolInvoked)), cost)

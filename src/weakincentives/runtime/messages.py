@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Generic, Literal, get_args
+from functools import partial
+from typing import Any, Generic, Literal, NamedTuple, get_args
 
 from weakincentives._display import Displayed, Shown, shortened
 from weakincentives._frozen import quick_init
@@ -34,6 +35,10 @@ READ_TEXT = "read"
 """The kind of the system message that shows what the model has read."""
 CORRECTION = "correction"
 """The kind of the user message that asks for another answer, because the last did not fit the declared output."""
+SUMMARY = "summary"
+"""The kind of the message that stands for earlier exchanges: a user message with a summary, or the provider's own."""
+EARLIER = "earlier"
+"""The kind of the user message that repeats what the user said in exchanges that are summarized."""
 _REWRITTEN = {("system", PROMPT_TEXT), ("system", INSTRUCTIONS), ("user", INSTRUCTIONS)}
 
 
@@ -85,7 +90,8 @@ class Message:
     `kind` says which part of the loop wrote a system or user message; it is empty for what the user wrote.
     `items` are the provider's own output items as verbatim JSON texts: they are sent back unchanged to the same
     provider; for another, `text` and `tool_calls` are encoded instead. `tools_added` and `tools_removed` mark where in
-    the conversation tools (by name, in `tools`) began or stopped being callable, with the section they belong to.
+    the conversation tools (by name, in `tools`) began or stopped being callable, with the section they belong to. The
+    result of a search also has the `tools` that it found, if the provider's own tool carries it.
     `parts` is the content if it is more than text; `text` then describes them in words. `reasoning` is what the model
     showed of its reasoning. `rebased` marks an assistant message that was written under another system text: reasoning
     that its provider binds to that text is no longer valid. `key` is the sender's own id of a user message.
@@ -152,6 +158,13 @@ class ModelReply:
     reasoning_dropped: bool = False
 
 
+class Namespace(NamedTuple):
+    """The section that a deferred tool belongs to: its key, and what it is about."""
+
+    key: str
+    description: str
+
+
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ModelRequest:
@@ -161,8 +174,10 @@ class ModelRequest:
     session, or another section's tool takes the name of one that was revoked before the run. An adapter may keep what
     it has encoded as long as they extend what it was sent (`session.extends`). The first `initial_tools` tools (and
     `initial_hosted_tools`) were there when the run began; the others appeared at a `tools_added` message. `revoked`
-    names tools that were offered but may no longer be called; `deferred` names those that the provider withholds until
-    its own search finds them.
+    names tools that were offered but may no longer be called. `deferred` are those of closed sections, by name: the
+    provider withholds those of the first tools until its own search finds them; a search of ours has found the others.
+    With `compaction`, the provider is to compact the messages by these instructions instead of answering: the reply has
+    its items, and as text what can be read of them, or no items if it made none.
     """
 
     prompt_name: str
@@ -172,10 +187,11 @@ class ModelRequest:
     initial_tools: int = 0
     initial_hosted_tools: int = 0
     revoked: frozenset[str] = frozenset()
-    deferred: frozenset[str] = frozenset()
+    deferred: Mapping[str, Namespace] = field(default_factory=dict)
     output: StructuredOutputConfig | None = None
     deadline: Deadline | None = None
     settings: Settings = Settings()
+    compaction: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +229,25 @@ class AskGuards:
     steps: Callable[[], Generator[Any, Any, Any]]
 
 
-Effect = CallModel | RunTools | LoadSections | AskGuards
+@dataclass(frozen=True, slots=True)
+class Summarize:
+    """An effect: have these messages summarized; the driver answers with a `ModelReply`.
+
+    The request goes to the run's own model, or to that of the `adapter`; a `function` gets the messages instead.
+    """
+
+    request: ModelRequest
+    adapter: Any = None
+    function: Callable[[Sequence[Message]], Any] | None = None
+
+    def steps(self) -> Generator[Any, Any, ModelReply]:
+        """Call the function."""
+        assert self.function is not None
+        text = yield partial(self.function, self.request.messages)
+        return ModelReply(text if isinstance(text, str) else "")
+
+
+Effect = CallModel | RunTools | LoadSections | AskGuards | Summarize
 
 
 # No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.
@@ -281,6 +315,14 @@ def user_message(content: Content, *, kind: str = "") -> Message:
     return Message("user", text_of(parts), parts=parts, kind=kind)
 
 
+def without_answer(messages: Sequence[Message]) -> list[Message]:
+    """The messages without the last answer, but with every tool call: what tools did stays done."""
+    kept = list(messages)
+    while kept and not kept[-1].tool_calls and (kept[-1].role == "assistant" or kept[-1].kind == CORRECTION):
+        kept.pop()
+    return kept
+
+
 def last_exchange(messages: Sequence[Message]) -> int:
     """The index after the last assistant message; 0 if there is none."""
     return next((index for index in range(len(messages), 0, -1) if messages[index - 1].role == "assistant"), 0)
@@ -322,10 +364,14 @@ def results_before_user(messages: Sequence[Message]) -> list[Message] | None:
     return with_results(messages, failed_results(open_calls, "Not run: the user spoke before this call was made."))
 
 
+def outlasts_restart(message: Message) -> bool:
+    """True unless a restart, which replaces the system text and the tools, writes the message again."""
+    return message.role not in ("tools_added", "tools_removed") and (message.role, message.kind) not in _REWRITTEN
+
+
 def rebased(messages: Iterable[Message]) -> list[Message]:
-    """The messages kept when the system text and the tools are replaced: all but those that are then rewritten."""
-    said = (message for message in messages if message.role not in ("tools_added", "tools_removed"))
-    kept = [message for message in said if (message.role, message.kind) not in _REWRITTEN]
+    """The messages kept when the system text and the tools are replaced."""
+    kept = filter(outlasts_restart, messages)
     return [replace(message, rebased=True) if message.role == "assistant" else message for message in kept]
 
 
@@ -365,45 +411,3 @@ def text_before_pauses(messages: Sequence[Message]) -> str:
     while start and messages[start - 1].paused:
         start -= 1
     return "".join(message.text for message in messages[start:])
-
-
-class Transcript:
-    """The session's conversation as a loop writes it; what others add at any time comes after the loop's messages."""
-
-    def __init__(self, session: Session) -> None:
-        self._session = session
-        self._messages = session[Message]
-        # The loop's messages after the first `_ordered`; anything else there was added by others.
-        self._ordered = 0
-        self._said: list[Message] = []
-
-    def say(self, *messages: Message) -> None:
-        for message in messages:
-            self._session.dispatch(message)
-            self._said.append(message)
-
-    def sent(self) -> Sequence[Message]:
-        """The messages for a request; those that the loop adds from now on come after them."""
-        messages = self._messages.view()
-        self._ordered = len(messages)
-        return messages
-
-    def adopt(self) -> None:
-        """Take over the conversation so far, with results before user messages: every provider requires that."""
-        if results_before_user(self._messages.view()) is not None:
-            self._messages.update(lambda messages: results_before_user(messages) or messages)
-        self._ordered = len(self._messages)
-
-    def put_in_order(self) -> bool:
-        """Move messages that others added after those of the loop; return True if the user's is then the last."""
-        start, last = self._ordered, None
-        # A paused reply must stay the last message for its provider to continue it.
-        paused = bool(self._said) and self._said[-1].paused
-        if len(self._messages) != start + len(self._said) and not paused:
-            mine = set(map(id, self._said))
-            self._messages.update(
-                lambda messages: (*messages[:start], *sorted(messages[start:], key=lambda each: id(each) not in mine))
-            )
-            last = self._messages.latest()
-        self._ordered, self._said = len(self._messages), []
-        return last is not None and last.role == "user"

@@ -10,10 +10,11 @@ from itertools import takewhile
 from typing import NamedTuple
 
 from weakincentives._display import shortened
-from weakincentives.prompt import View, inside
-from weakincentives.prompt.ranking import WORD_FINDER, Found
+from weakincentives.prompt import View
+from weakincentives.prompt.ranking import WORD_FINDER, Found, SectionFinder, collecting
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.history import related
 from weakincentives.runtime.messages import Message, user_words
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -47,13 +48,16 @@ def possible_misses(context: RunContext, answer: str) -> list[Miss]:
     view = context.view
     if not view.closed():
         return []
-    outline = context.prompt.outline()
-    if len(outline.nodes) > MAX_SECTIONS and not WORD_FINDER.has_index(outline):
+    outline, strategy = context.prompt.outline(), context.prompt.template.disclosure
+    by_model = getattr(getattr(strategy, "ranker", None), "finds_misses", False)
+    finder: SectionFinder = getattr(strategy, "finder", WORD_FINDER) if by_model else WORD_FINDER
+    if len(outline.nodes) > MAX_SECTIONS and not finder.has_index(outline):
         return []
     misses: dict[str, Miss] = {}
     try:
-        for miss in _misses(context, view, partial(WORD_FINDER.ranked, view, outline=outline), answer):
-            misses.setdefault(miss.section_key, miss)
+        with collecting(context.presentation.rankings):
+            for miss in _misses(context, view, partial(finder.ranked, view, outline=outline), answer):
+                misses.setdefault(miss.section_key, miss)
     except Exception as error:
         logger.warning("Prompt '%s' was not checked for missed sections: %s", context.name, error)
     return list(misses.values())[:MAX_MISSES]
@@ -99,12 +103,8 @@ def best_miss(ranked: Iterable[Found], read: Collection[str], *, clear: float = 
     if not closed:
         return []
     best = closed[0]
-    rival = next((found for found in closed if not _related(best, found)), None)
+    rival = next((found for found in closed if not related(best.node.key, found.node.key)), None)
     if (chosen and chosen[0].score >= best.score) or (rival and best.score < clear * rival.score):
         return []
     above = f", above '{chosen[0].node.key}', which was opened" if chosen else ""
     return [Miss(best.node.key, best.score, f"it ranks first for what was asked and answered{above}")]
-
-
-def _related(one: Found, other: Found) -> bool:
-    return inside(one.node.path, other.node.path) or inside(other.node.path, one.node.path)

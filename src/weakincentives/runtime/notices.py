@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -23,13 +23,14 @@ from weakincentives.runtime.exposure import (
     Changes,
     Comparison,
     PromptDifference,
+    after_compaction,
     after_render,
     after_result,
     after_search,
     is_user,
 )
 from weakincentives.runtime.history import related
-from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TEXT, Message, user_message
+from weakincentives.runtime.messages import INSTRUCTIONS, PROMPT_TEXT, READ_TEXT, Message, user_message
 from weakincentives.runtime.results import ToolExecutionOutcome
 from weakincentives.runtime.runs import Run
 from weakincentives.runtime.sections import section_states
@@ -52,6 +53,8 @@ class Notices:
     # Keys of sections whose opening was recorded when they were opened.
     _recorded: set[str] = field(default_factory=set)
     _loaded: int = 0
+    # Texts of sections to be sent as the operator's, once all results of the turn are there.
+    _read: list[str] = field(default_factory=list)
 
     def record_rendered(self, rendered: RenderedPrompt[Any], view: View, *, restarts: bool) -> None:
         """Record the prompt as the model is shown it first; a restart keeps the conversation."""
@@ -84,7 +87,9 @@ class Notices:
             overrides=self.tools.overrides,
             overrides_tag=self.context.prompt.overrides_tag,
             tags=self.context.tags,
+            module=self.context.prompt.template.module,
         )
+        self._announce_params()
         forgotten = {path: Exposed("none") for path in self.context.exposure if path not in before}
         self._expose({**forgotten, **changes}, "render")
 
@@ -118,6 +123,11 @@ class Notices:
                 **self.context.stamp,
             )
         )
+        self._announce_params()
+
+    def _announce_params(self) -> None:
+        if params := self.context.prompt.params:
+            self.context.announce(events.ParamsBound, params=params)
 
     def record_resumed(self) -> None:
         """Record what the model has in a session that was restored, which keeps its log."""
@@ -222,6 +232,7 @@ class Notices:
     def disclosed(self, outcomes: Iterable[ToolExecutionOutcome]) -> None:
         """Record what the model has of sections whose content tools have returned, or which they have closed."""
         for outcome in outcomes:
+            self._read += filter(None, [outcome.operator_text])
             asked = outcome.disclosure
             if asked is None and not outcome.found:
                 continue
@@ -238,6 +249,21 @@ class Notices:
             if shown:
                 self.context.save(shown={**self.context.run.shown, **shown})
             self._expose(changes, "result")
+
+    def send_read(self) -> None:
+        """Send the texts that calls have read as a system message, if they are to be the operator's."""
+        texts, self._read = self._read, []
+        if texts:
+            self.context.transcript.say(Message("system", "\n\n".join(texts), kind=READ_TEXT))
+
+    def forget(self, gone: Collection[str], *, notices_too: bool, user_too: bool) -> None:
+        """Record that the results of these calls are no longer sent, and send again what still applies of them."""
+        context = self.context
+        lost = after_compaction(
+            context.view, context.exposure, gone, context.adapter, notices=notices_too, user_turn=user_too
+        )
+        self._expose(lost, "compaction")
+        self.announce()
 
     def _record_opened(self, keys: tuple[str, ...], decider: str) -> None:
         self.opened += keys

@@ -50,10 +50,12 @@ def _compare(
 ) -> PrefixBreak | None:
     for key in dict.fromkeys(key for spec in adapter_specs() for key in spec.prefix_keys):
         old, new = _unmarked(before.get(key)), _unmarked(after.get(key))
+        if key == "tools":
+            old, new = (_revealed(tools or [], before) for tools in (old, new))
         if old == new:
             continue
         if key == "tools":
-            names = _changed_tools(old or [], new or [])
+            names = _changed_tools(old, new)
             return PrefixBreak(number, key, f"tools changed: {', '.join(names)}", _section_of_tool(names, rendered))
         return PrefixBreak(number, key, _difference(str(old), str(new)), _section_of_text(old, new, rendered))
     for key in dict.fromkeys(spec.conversation_key for spec in adapter_specs()):
@@ -86,6 +88,26 @@ def _unmarked(value: Any) -> Any:
         markers = {spec.cache_marker for spec in adapter_specs()}
         return {key: _unmarked(item) for key, item in value.items() if key not in markers}
     return [_unmarked(item) for item in value] if isinstance(value, list) else value
+
+
+def _revealed(tools: list[Any], request: Mapping[str, Any]) -> list[Any]:
+    """The listed tools that a cache depends on: not those that are deferred, unless the conversation refers to them."""
+    specs = [spec for spec in adapter_specs() if spec.deferred_marker and spec.conversation_key in request]
+    hidden = [tool for tool in tools if any(spec.deferred_marker in tool for spec in specs)]
+    if not hidden:
+        return tools
+    spoken = _references([request[spec.conversation_key] for spec in specs])
+    kept = [tool for tool in hidden if _tool_name(tool) in spoken]
+    # Wherever they stand in the list, the model sees them where it was referred to them.
+    return [tool for tool in tools if tool not in hidden] + sorted(kept, key=_tool_name)
+
+
+def _references(value: Any) -> set[str]:
+    """The tools that a conversation refers to."""
+    if isinstance(value, Mapping):
+        named = {str(value.get("tool_name"))} if value.get("type") == "tool_reference" else set()
+        return named.union(*map(_references, value.values()))
+    return set().union(*map(_references, value)) if isinstance(value, list) else set()
 
 
 def _changed_tools(old: list[Any], new: list[Any]) -> list[str]:

@@ -43,9 +43,11 @@ class AdapterSpec:
 
     Tools added by one of the `cache_safe_routes` leave the beginning of the request unchanged. `prefix_keys` are the
     fields of a request that a provider's prompt cache depends on, besides the conversation in `conversation_key` and
-    without fields named `cache_marker`. A listed tool has its name below `tool_key`, if there is one. `prices` are US
-    dollars per million tokens. `package_needed` is the package the adapter imports, `extra` what installs it if that is
-    not named like the provider; one of the environment variables `key_variables` holds its key.
+    without fields named `cache_marker`. A listed tool that has the field `deferred_marker` is not part of it until the
+    conversation refers to it. A listed tool has its name below `tool_key`, if there is one. `prices` are US dollars per
+    million tokens, and `shut_down` has the dates on which the provider shuts down models. `package_needed` is the
+    package the adapter imports, `extra` what installs it if that is not named like the provider; one of the environment
+    variables `key_variables` holds its key.
     """
 
     name: str
@@ -62,8 +64,10 @@ class AdapterSpec:
     prefix_keys: tuple[str, ...] = ()
     conversation_key: str = ""
     cache_marker: str = ""
+    deferred_marker: str = ""
     tool_key: str = ""
     prices: Mapping[str, Prices] = field(default_factory=dict)
+    shut_down: Mapping[str, str] = field(default_factory=dict)
     package_needed: str = ""
     extra: str = ""
     key_variables: tuple[str, ...] = ()

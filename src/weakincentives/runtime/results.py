@@ -50,10 +50,12 @@ class ToolExecutionOutcome:
     found: tuple[str, ...] = ()
     pending: PendingCall | None = None
 
-    def as_message(self) -> Message:
+    def as_message(self, tools: tuple[str, ...] = ()) -> Message:
+        """The message for the model; `tools` are those that come with it."""
         parts = parts_of([self.message, *self.attachments]) if self.attachments else ()
         text = text_of(parts) if parts else self.message
-        return Message("tool", text, call_id=self.tool_call_id, name=self.name, success=self.success, parts=parts)
+        made = Message("tool", text, call_id=self.tool_call_id, name=self.name, success=self.success, parts=parts)
+        return replace(made, tools=tools) if tools else made
 
     @property
     def halts(self) -> bool:

@@ -24,9 +24,10 @@ from weakincentives.prompt import (
     SetVisibilityOverride,
     Tool,
     VisibilityExpansionRequired,
+    namespace_name,
     portable_name,
 )
-from weakincentives.runtime.messages import Message, ModelReply
+from weakincentives.runtime.messages import Message, ModelReply, Namespace
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -83,7 +84,7 @@ class Run:
     selected: Mapping[str, SectionVisibility] = field(default_factory=dict)
     overrides: Mapping[str, SectionVisibility] = field(default_factory=dict)
     tools: tuple[ToolRef, ...] = ()
-    last_used: Mapping[str, int] = field(default_factory=dict)
+    last_used: Mapping[str, int] = field(default_factory=dict)  # Only so that older snapshots can be read.
     shown: Overrides = field(default_factory=dict)
     output_retries: int = 0
     opening: bool = False
@@ -97,8 +98,7 @@ class Run:
     def as_new(self, run_id: str, answers: int = 0) -> Run:
         """The same state at the beginning of another run, after this many assistant messages."""
         fresh = {"selected": {}, "overrides": {}, "spent": Spent(), "output_retries": 0, "opening": False, "attempt": 1}
-        last_used = dict.fromkeys(self.last_used, 0)
-        return self.updated({**fresh, "run_id": run_id, "answers": answers, "last_used": last_used})
+        return self.updated({**fresh, "run_id": run_id, "answers": answers})
 
     def updated(self, changes: Mapping[str, Any]) -> Run:
         """Like `dataclasses.replace`, at half the cost: a run is saved twice per turn."""
@@ -122,7 +122,7 @@ class RunScope:
     wait are there until they have acted. `tools` are offered besides those of the prompt. `parents` are the runs that
     this one is inside of, outermost first; `depth` is how deep that counts as, and `children` are those that run inside
     it. `passed` maps the user's words to those that the guards let pass. `outer` is the context of the run that this
-    one is inside of, whose guards hold for its tools too.
+    one is inside of, whose guards hold for its tools too. `handler_of` replaces the handlers of tools, for a replay.
     """
 
     meter: Meter
@@ -142,13 +142,19 @@ class RunScope:
     tools: Sequence[Tool[Any, Any]] = ()
     passed: dict[str, str] = field(default_factory=dict)
     outer: Any = None
+    handler_of: Callable[[Tool[Any, Any]], Callable[..., Any]] | None = None
     depth: int = 0
     parents: tuple[str, ...] = ()
-    children: list[RunScope] = field(default_factory=list)
+    children: list[Any] = field(default_factory=list)
 
     @property
     def parent_run_id(self) -> str:
         return self.parents[-1] if self.parents else ""
+
+    def abandon_children(self) -> None:
+        """Stop the runs inside this one, from another thread than theirs."""
+        for child in list(self.children):
+            child.abandon()
 
     def check_expansions(self, signal: VisibilityExpansionRequired, prompt_name: str) -> None:
         """Raise if the run has restarted as often as it may."""
@@ -178,7 +184,7 @@ class Toolbox:
     """The tools a run has offered, by portable name, in order of appearance; they are revoked, never removed.
 
     A provider may offer hosted tools under names of its own, the `sent_names` of their codecs, and use `reserved` names
-    itself. `version` grows with every change.
+    itself. `describe` says what a section is about. `version` grows with every change.
     """
 
     def __init__(
@@ -186,8 +192,10 @@ class Toolbox:
         codecs: Mapping[str, Any] = MappingProxyType({}),
         reserved: Iterable[str] = (),
         own: Mapping[str, Tool[Any, Any]] = MappingProxyType({}),
+        describe: Callable[[str], str] = str,
     ) -> None:
         self._codecs = codecs
+        self._describe = describe
         self._own = own
         self._reserved = dict.fromkeys(reserved, ("", ""))
         self._offers: dict[str, Offer] = {}
@@ -234,9 +242,12 @@ class Toolbox:
         return offer.tool if isinstance(offer.tool, Tool) else None
 
     def name_of(self, sent: str) -> str:
-        """The name of the tool that a provider knows as `sent`."""
-        offer = self._offers.get(sent)
-        return sent if offer is None else offer.ref.name
+        """The name of the tool that a provider knows as `sent`, after its namespace and a colon if it has one."""
+        space, _, name = sent.rpartition(":")
+        offer = self._offers.get(name)
+        if offer is None or (space and space != namespace_name(offer.ref.section_key)):
+            return sent
+        return offer.ref.name
 
     def with_names(self, reply: ModelReply) -> ModelReply:
         """The reply with our own tool names in place of those sent to the provider."""
@@ -261,7 +272,11 @@ class Toolbox:
             "initial_tools": sum(offer.ref.initial for offer in ours),
             "initial_hosted_tools": sum(offer.ref.initial for offer in hosted),
             "revoked": frozenset(ref.name for ref in self.refs if ref.revoked),
-            "deferred": frozenset(ref.name for ref in self.refs if ref.deferred),
+            "deferred": {
+                ref.name: Namespace(ref.section_key, self._describe(ref.section_key))
+                for ref in self.refs
+                if ref.deferred
+            },
         }
 
     @property

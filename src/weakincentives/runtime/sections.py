@@ -1,4 +1,4 @@
-"""The sections of a prompt, counted in tokens, and those to close when the context is too large."""
+"""The sections of a prompt, counted in tokens."""
 
 from __future__ import annotations
 
@@ -6,12 +6,9 @@ from collections.abc import Callable
 from functools import partial
 
 from weakincentives.errors import PromptRenderError
-from weakincentives.prompt import CollapseSection, SectionPath, SectionVisibility, View, inside
-from weakincentives.runtime.context import LoopAdapter, RunContext
+from weakincentives.prompt import SectionPath, SectionVisibility, View, media_in
+from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import SectionState
-from weakincentives.runtime.exposure import media_tokens
-
-_TOO_LARGE = "context is over"
 
 
 def section_states(view: View, text: str, adapter: LoopAdapter, base: View | None = None) -> tuple[SectionState, ...]:
@@ -21,7 +18,8 @@ def section_states(view: View, text: str, adapter: LoopAdapter, base: View | Non
     """
     base, pieces, count = base or view, view.pieces(), adapter.count_tokens
     shown = {span.path: text[span.start : span.end] for span in view.spans(pieces)}
-    media = media_tokens(view, pieces, adapter)
+    placed = {node.path: media_in(own) for node, own in view.layout.by_section(pieces)}
+    media = {path: sum(map(adapter.count_media, parts)) for path, parts in placed.items()}
     whole = _whole_texts(view)
     return tuple(
         SectionState(
@@ -41,35 +39,6 @@ def section_states(view: View, text: str, adapter: LoopAdapter, base: View | Non
         )
         for node in view.existing()
     )
-
-
-def close_unused(context: RunContext, context_tokens: int) -> None:
-    """Close the least recently used sections if the context exceeds the budget's limit, each of them once.
-
-    What was sent stays in the context, so the text of a closed section is counted as gone, and one that the model opens
-    again stays open. Sections that were opened after the last request have not been sent yet.
-    """
-    limit = context.scope.meter.budget.max_context_tokens
-    if limit is None or context_tokens <= limit:
-        return
-    closed = {each.path for each in context.session[CollapseSection].view() if each.reason.startswith(_TOO_LARGE)}
-    sent = context.exposure.items()
-    freed = sum(each.tokens for path, each in sent if any(inside(path, up) for up in closed))
-    offered = {ref.section_key for ref in context.run.tools if not ref.revoked} - set(map(".".join, closed))
-    view, last_used = context.view, context.run.last_used
-    opened = [
-        node
-        for node in view.existing()
-        if view.visibility_of(node) is SectionVisibility.FULL
-        and node.summary is not None
-        and view.decided_by(node) == "session"
-        and node.key in offered
-    ]
-    for node in sorted(opened, key=lambda node: (last_used.get(node.key, 0), node.index)):
-        if context_tokens - freed <= limit:
-            break
-        freed += context.adapter.count_tokens(view.content(node.path))
-        context.session.dispatch(CollapseSection(node.path, reason=f"{_TOO_LARGE} {limit} tokens"))
 
 
 def _whole_texts(view: View) -> Callable[[SectionPath], str]:

@@ -5,105 +5,85 @@ Programs import from `weakincentives.runtime`; nothing here is part of what its 
 
 from __future__ import annotations
 
-from weakincentives.runtime.adapter import RunOptions, closing_resources, closing_resources_async
-from weakincentives.runtime.approval import (
-    Decision,
-    DecisionError,
-    Settled,
-    Undecided,
-    edited_arguments,
-    rule_of,
-    waiting_calls,
-)
-from weakincentives.runtime.bridge import Cursor, Workers, call_async, call_sync, finish
-from weakincentives.runtime.context import LoopAdapter
-from weakincentives.runtime.drivers import ModelDelta, load_sections
-from weakincentives.runtime.events import RUN_EVENTS, SectionState
-from weakincentives.runtime.guards import Verdict
-from weakincentives.runtime.history import (
-    SHOWS,
-    HistoryBuilder,
-    RunState,
-    Step,
-    ToolUse,
-    TurnSection,
-    related,
-    usage_of_children,
-)
-from weakincentives.runtime.ledger import RequestTokens, request_tokens
-from weakincentives.runtime.media import MEGABYTE, TEXT_TYPES
-from weakincentives.runtime.messages import (
-    CORRECTION,
-    INSTRUCTIONS,
-    PROMPT_TEXT,
-    AskGuards,
-    CallModel,
-    Effect,
-    LoadSections,
-    RunTools,
-)
-from weakincentives.runtime.prefix import first_difference
-from weakincentives.runtime.providers import (
-    AS_OF,
-    adapter_spec,
-    adapter_specs,
-    cache_safe_routes,
-    known_prices,
-    prices_for,
-)
-from weakincentives.runtime.runs import Run, RunScope
-from weakincentives.runtime.transactions import CallSuspended
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "AS_OF",
-    "CORRECTION",
-    "INSTRUCTIONS",
-    "MEGABYTE",
-    "PROMPT_TEXT",
-    "RUN_EVENTS",
-    "SHOWS",
-    "TEXT_TYPES",
-    "AskGuards",
-    "CallModel",
-    "CallSuspended",
-    "Cursor",
-    "Decision",
-    "DecisionError",
-    "Effect",
-    "HistoryBuilder",
-    "LoadSections",
-    "LoopAdapter",
-    "ModelDelta",
-    "RequestTokens",
-    "Run",
-    "RunOptions",
-    "RunScope",
-    "RunState",
-    "RunTools",
-    "SectionState",
-    "Settled",
-    "Step",
-    "ToolUse",
-    "TurnSection",
-    "Undecided",
-    "Verdict",
-    "Workers",
-    "adapter_spec",
-    "adapter_specs",
-    "cache_safe_routes",
-    "call_async",
-    "call_sync",
-    "closing_resources",
-    "closing_resources_async",
-    "edited_arguments",
-    "finish",
-    "first_difference",
-    "known_prices",
-    "load_sections",
-    "prices_for",
-    "related",
-    "request_tokens",
-    "rule_of",
-    "usage_of_children",
-    "waiting_calls",
-]
+from weakincentives._imports import public_names
+from weakincentives._steps import Cursor as Cursor
+from weakincentives.prompt.guards import GuardedCall as GuardedCall
+from weakincentives.runtime.adapter import (
+    RunOptions as RunOptions,
+    closing_resources as closing_resources,
+    closing_resources_async as closing_resources_async,
+)
+from weakincentives.runtime.approval import (
+    Decision as Decision,
+    DecisionError as DecisionError,
+    Settled as Settled,
+    Undecided as Undecided,
+    edited_arguments as edited_arguments,
+    rule_of as rule_of,
+    waiting_calls as waiting_calls,
+)
+from weakincentives.runtime.bridge import (
+    Workers as Workers,
+    call_async as call_async,
+    call_sync as call_sync,
+    finish as finish,
+)
+from weakincentives.runtime.context import LoopAdapter as LoopAdapter
+from weakincentives.runtime.drivers import (
+    Emissions as Emissions,
+    ModelDelta as ModelDelta,
+    PartialParser as PartialParser,
+    completed_events as completed_events,
+    delta_events as delta_events,
+    ended_events as ended_events,
+    load_sections as load_sections,
+    reply_deltas as reply_deltas,
+    request_events as request_events,
+    started_events as started_events,
+    summarize as summarize,
+)
+from weakincentives.runtime.events import RUN_EVENTS as RUN_EVENTS, SectionState as SectionState
+from weakincentives.runtime.guards import Inquiry as Inquiry, Verdict as Verdict, held_guards as held_guards
+from weakincentives.runtime.history import (
+    SHOWS as SHOWS,
+    HistoryBuilder as HistoryBuilder,
+    RunState as RunState,
+    Step as Step,
+    ToolUse as ToolUse,
+    TurnSection as TurnSection,
+    related as related,
+    usage_of_children as usage_of_children,
+)
+from weakincentives.runtime.ledger import RequestTokens as RequestTokens, request_tokens as request_tokens
+from weakincentives.runtime.media import MEGABYTE as MEGABYTE, TEXT_TYPES as TEXT_TYPES
+from weakincentives.runtime.messages import (
+    CORRECTION as CORRECTION,
+    INSTRUCTIONS as INSTRUCTIONS,
+    PROMPT_TEXT as PROMPT_TEXT,
+    SUMMARY as SUMMARY,
+    AskGuards as AskGuards,
+    CallModel as CallModel,
+    Effect as Effect,
+    LoadSections as LoadSections,
+    RunTools as RunTools,
+    Summarize as Summarize,
+    user_message as user_message,
+    without_answer as without_answer,
+)
+from weakincentives.runtime.prefix import first_difference as first_difference
+from weakincentives.runtime.providers import (
+    AS_OF as AS_OF,
+    adapter_spec as adapter_spec,
+    adapter_specs as adapter_specs,
+    cache_safe_routes as cache_safe_routes,
+    known_prices as known_prices,
+    prices_for as prices_for,
+)
+from weakincentives.runtime.runs import Run as Run, RunScope as RunScope
+from weakincentives.runtime.transactions import CallSuspended as CallSuspended
+from weakincentives.runtime.transcript import sent_messages as sent_messages
+
+if not TYPE_CHECKING:
+    __all__ = public_names(globals())

@@ -8,8 +8,9 @@ from typing import Any, Literal
 
 from weakincentives.prompt import SectionPath
 from weakincentives.runtime import events
-from weakincentives.runtime.approval import is_waiting, waiting_calls
+from weakincentives.runtime.approval import Edit, Undecided, edited_arguments, is_waiting, waiting_calls
 from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.executor import ToolExecutor
 from weakincentives.runtime.guards import pass_words
 from weakincentives.runtime.messages import (
     INSTRUCTIONS,
@@ -17,6 +18,7 @@ from weakincentives.runtime.messages import (
     Effect,
     LoadSections,
     Message,
+    RunTools,
     ToolCall,
     assistant_messages,
     failed_results,
@@ -58,6 +60,7 @@ class RunStart:
     context: RunContext
     tools: OfferedTools
     notices: Notices
+    executor: ToolExecutor
     beginning: Beginning
     removed: Sequence[str] | None = None
     _unloadable: dict[SectionPath, Exception] = field(default_factory=dict)
@@ -96,6 +99,28 @@ class RunStart:
         yield from self._render(run)
         return ()
 
+    def open_calls(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
+        """Begin, check the decisions before any acts, and return the calls to make, among them those that wait."""
+        pending = yield from self.begin()
+        context, decisions = self.context, self.context.scope.decisions
+        assert decisions is not None
+        waiting = waiting_calls(context.session)
+        calls = pending or unanswered_calls(context.session[Message].view())
+        own = {call.id for call in calls}
+        for call_id, decision in decisions.items():
+            # The run inside a call checks its own: it may have another tool of that name.
+            tool = self.tools.toolbox.tool(waiting[call_id].tool) if call_id in own else None
+            if isinstance(decision, Edit) and tool is not None:
+                edited_arguments(tool, waiting[call_id], decision, context.name)
+        # The user spoke over these, so they have results.
+        over = [call for call in waiting.values() if not any(is_waiting(each.id, [call.call_id]) for each in calls)]
+        lost = tuple(ToolCall(call.call_id, call.tool, call.arguments) for call in over)
+        if lost:
+            decisions.update((call.id, Undecided()) for call in lost)
+            yield RunTools(lost)
+            self.executor.results.ended.clear()
+        return pending or tuple(call for call in calls if is_waiting(call.id, waiting))
+
     def refresh_sections(self) -> None:
         """Have sections loaded again that ask for it, once per run."""
         run, presentation = self.context.session[Run].latest(), self.context.presentation
@@ -133,15 +158,18 @@ class RunStart:
 
     def missing_results(self) -> list[Message]:
         """Results for the calls that were left open: never made if the run failed, else perhaps running elsewhere."""
-        session = self.context.session
         ended = next(self.context.own(events.RunEnded), None)
         called = next(self.context.own(events.ModelCalled), None)
-        waiting = waiting_calls(session)
-        calls = [call for call in unanswered_calls(session[Message].view()) if not is_waiting(call.id, waiting)]
         text = "Not finished: the conversation went on without it. Whether this call had an effect is not known."
         if ended is not None and ended.error and called is not None and ended.timestamp > called.timestamp:
             text = "Not run: the turn ended before this call was made."
-        return failed_results(calls, text)
+        return failed_results(self.lost_calls(), text)
+
+    def lost_calls(self) -> list[ToolCall]:
+        """The calls without a result that wait for nobody."""
+        session = self.context.session
+        waiting = waiting_calls(session)
+        return [call for call in unanswered_calls(session[Message].view()) if not is_waiting(call.id, waiting)]
 
     def _unloaded(self) -> tuple[SectionPath, ...]:
         return tuple(path for path in self.context.presentation.unloaded() if path not in self._unloadable)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weakincentives.prompt import (
+    SEARCH_TOOL,
     AnyTool,
     HostedTool,
     Overrides,
@@ -15,15 +16,18 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
     VisibilityOverrides,
 )
+from weakincentives.prompt.ranking import section_headline
 from weakincentives.runtime import events
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.hosted import Owned, hosted_outputs, hosted_problems
+from weakincentives.runtime.hosted import Owned, all_hosted, hosted_outputs, hosted_problems
 from weakincentives.runtime.messages import Message, ModelReply, assistant_messages
 from weakincentives.runtime.runs import Offer, Toolbox, ToolRef, by_section
 
 logger = logging.getLogger("weakincentives.runtime")
 
 _NOT_SEEN = object()
+# Of a search with the provider's own tool, so many sections bring their tools; the others are listed.
+MAX_BROUGHT = 3
 
 
 @dataclass(slots=True)
@@ -38,13 +42,13 @@ class OfferedTools:
 
     def __post_init__(self) -> None:
         adapter = self.context.adapter
-        self.toolbox = Toolbox(adapter.hosted_tool_codecs, adapter.reserved_names, adapter.own_tools)
+        self.toolbox = Toolbox(adapter.hosted_tool_codecs, adapter.reserved_names, adapter.own_tools, self._describe)
 
     def begin(self, view: View) -> None:
         """Offer the first tools, which the model learns from the request itself."""
         self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True))[0])
         self._check_names(view)
-        for offer in self._searchable(view):
+        for offer in self._searchable(view) if not self._searches else ():
             if self.toolbox.is_new(offer.tool):
                 self.toolbox.add(offer)
         self._announced = self.toolbox.version
@@ -100,20 +104,23 @@ class OfferedTools:
         self.toolbox.add(*changed, *new)
         self._seen_overrides = overrides
 
-    def update(self, turn: int) -> None:
+    def offer_again(self) -> None:
+        """Compare with what sections and the run offer, also if no section was opened or closed."""
+        self._seen_overrides = _NOT_SEEN
+
+    def update(self) -> None:
         """Register the tools of the sections now shown, and announce what has changed since the last time."""
         self.register()
         if self.toolbox.version == self._announced:
             return
         self._announced = self.toolbox.version
         before, now = (
-            {(ref.section_key, ref.name): ref for ref in refs if not ref.revoked}
+            {(ref.section_key, ref.name): ref for ref in refs if not (ref.revoked or ref.unfound)}
             for refs in (self.context.run.tools, self.toolbox.refs)
         )
-        appeared = by_section(ref for each, ref in now.items() if each not in before and not ref.unfound)
-        gone = by_section(ref for each, ref in before.items() if each not in now and not ref.unfound)
-        used = dict.fromkeys(appeared, turn)
-        self.context.save(tools=self.toolbox.refs, last_used={**self.context.run.last_used, **used})
+        appeared = by_section(ref for each, ref in now.items() if each not in before)
+        gone = by_section(ref for each, ref in before.items() if each not in now)
+        self.context.save(tools=self.toolbox.refs)
         self._announce(appeared, gone)
 
     def find(self, reply: ModelReply) -> dict[str, tuple[str, ...]]:
@@ -121,7 +128,20 @@ class OfferedTools:
         if not self.context.adapter.defers_tools:
             return {}
         called = (call.name for call in reply.tool_calls)
-        return self.toolbox.find((*self.context.adapter.found_tools(reply.items), *called))
+        found = self.toolbox.find((*self.context.adapter.found_tools(reply.items), *called))
+        if found:
+            # The provider has announced them.
+            self.context.save(tools=self.toolbox.refs)
+        return found
+
+    def bring(self, section_keys: Sequence[str]) -> tuple[str, ...]:
+        """Offer the tools of the best sections that a search has found; calling one opens its section."""
+        if not (section_keys and self._searches):
+            return ()
+        found = [offer for key in section_keys[:MAX_BROUGHT] for offer in self._searchable(self.context.view, key)]
+        new = [offer for offer in found if self.toolbox.is_new(offer.tool)]
+        self.toolbox.add(*(Offer(replace(offer.ref, initial=False), offer.tool) for offer in new))
+        return tuple(offer.ref.name for offer in new)
 
     @property
     def overrides(self) -> Overrides:
@@ -141,7 +161,7 @@ class OfferedTools:
 
     def check_hosted(self, view: View) -> None:
         """Raise for a hosted tool of any enabled section that the adapter cannot offer."""
-        self._check(_all_hosted(view))
+        self._check(all_hosted(view))
 
     def hosted_outputs(self, codecs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The typed outputs of the hosted tools that were used in this run, by name."""
@@ -149,7 +169,7 @@ class OfferedTools:
             return {}
         offered, tools = self.toolbox.hosted_tools, {tool.name: tool for tool in self.toolbox.hosted_tools}
         # A restart does not offer the tools of sections that were closed before it.
-        for _, tool in _all_hosted(self.context.view):
+        for _, tool in all_hosted(self.context.view):
             tools.setdefault(tool.name, tool)
         answers = assistant_messages(self.context.session[Message].view())[self.context.run.answers :]
         outputs = hosted_outputs(tuple(tools.values()), answers, codecs, self.context.prompt.name)
@@ -161,12 +181,23 @@ class OfferedTools:
                 self.context.emit(events.HostedToolInvoked, name=name, kind=tool.kind, output=output)
         return outputs
 
-    def _searchable(self, view: View) -> list[Offer]:
-        """The tools of closed sections, if the provider can search them."""
+    @property
+    def _searches(self) -> bool:
+        """True if the model searches by the provider's own tool, but among the sections of the prompt."""
+        offered = self.context.prompt.template.builtin_tools()
+        return self.context.adapter.carries_search and any(tool.name == SEARCH_TOOL for tool in offered)
+
+    def _describe(self, section_key: str) -> str:
+        node = self.context.presentation.outline.by_key.get(section_key)
+        return section_key if node is None else section_headline(node)
+
+    def _searchable(self, view: View, section_key: str = "") -> list[Offer]:
+        """The tools of closed sections, or of this one, if the provider can search them."""
         closed = (node for node in view.existing() if not view.is_open(node.path))
         return [
             Offer(ToolRef(node.key, tool.name, deferred=True), tool)
             for node in (() if not self.context.adapter.defers_tools else closed)
+            if section_key in ("", node.key)
             for tool in node.tools
         ]
 
@@ -192,7 +223,7 @@ class OfferedTools:
             if isinstance(tool, HostedTool):
                 key, tool = next(iter(self._same_hosted(tool, view)), (key, tool))
             offers.setdefault((key, tool.name), Offer(ToolRef(key, tool.name, initial), tool))
-        for own in self.context.scope.tools:
+        for own in self.context.own_tools:
             offers.setdefault(("", own.name), Offer(ToolRef("", own.name, initial), own))
         return list(offers.values())
 
@@ -201,7 +232,7 @@ class OfferedTools:
         if not getattr(self.context.adapter.hosted_tool_codecs.get(tool.kind), "single", False):
             return []
         return [
-            (key, other) for key, other in _all_hosted(view) if (other.kind, other.config) == (tool.kind, tool.config)
+            (key, other) for key, other in all_hosted(view) if (other.kind, other.config) == (tool.kind, tool.config)
         ]
 
     def _check_names(self, view: View) -> None:
@@ -210,7 +241,7 @@ class OfferedTools:
             if node is None or self.toolbox.get(tool.name) is not None or isinstance(tool, HostedTool):
                 continue
             late = any(up.is_late for up in (node, *view.outline.ancestors(node)))
-            if not late and not view.state.opened_at(node):
+            if not late and not view.opened_at(node):
                 raise self.context.error(
                     f"The {self.context.adapter.name} adapter cannot offer the tool '{tool.name}' of section "
                     f"'{node.key}': the provider uses this name for a tool of its own; rename it."
@@ -223,8 +254,3 @@ class OfferedTools:
             if problem is not None:
                 problem.prompt_name = problem.prompt_name or self.context.name
                 raise problem
-
-
-def _all_hosted(view: View) -> list[Owned]:
-    """The hosted tools of all enabled sections, shown or not."""
-    return [(node.key, tool) for node in view.existing() for tool in node.hosted_tools]

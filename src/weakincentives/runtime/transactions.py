@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import logging
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from weakincentives._fence import current_calls, working_for
+from weakincentives._threads import Turns
 from weakincentives.errors import (
     AbandonedCallError,
     DeadlineExceededError,
@@ -19,21 +21,25 @@ from weakincentives.errors import (
     WinkError,
     callers_traceback,
 )
-from weakincentives.filesystem import StaleFilesError
+from weakincentives.filesystem import FileChange, Filesystem, FilesystemError, StaleFilesError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Tool, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.prompt.guards import GuardedCall
-from weakincentives.resources import ResourceError, ScopedResourceContext
-from weakincentives.runtime.approval import Needs, PendingCall
+from weakincentives.resources import ResourceError, ScopedResourceContext, StaleResourceError
+from weakincentives.runtime.approval import Needs, PendingCall, is_inside, waiting_calls
 from weakincentives.runtime.bridge import HandlerCall, HandlerTimeout, Latch, Step, UserCodeExit, call_sync
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.effects import Effects, StaleEffectsError, apply, capture
+from weakincentives.runtime.events import CheckpointFailed, FilesChanged
 from weakincentives.runtime.guards import Inquiry, Verdict, held_guards
 from weakincentives.runtime.messages import Message, ToolCall
+from weakincentives.runtime.points import OutsideCall, Point, Written, changes_of
 from weakincentives.runtime.results import NO_RESULT, Results, ToolAttempt, ToolExecutionOutcome
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
+MAX_ANNOUNCED = 1_000_000
+"""The bytes of a changed file, before and after together, up to which observers see it."""
 
 
 class CallWaits(BaseException):
@@ -51,13 +57,20 @@ class CallSuspended(BaseException):
     """
 
 
+class Branch(NamedTuple):
+    """What a call at the same time as others changes in place of the session and the resources."""
+
+    session: Session
+    resources: ScopedResourceContext
+
+
 @dataclass(slots=True, eq=False)
 class StartedCall(ToolAttempt):
     """A call that has started: what it runs, what to restore if it fails, and whether it has ended.
 
     Whoever is the first to `claim_end` ends it; others wait until it has `ended`. If it `captures` its effects, a
     person is asked about them, unless they are what that person was `shown`. On a `branch` of the session, they are
-    held back until the calls before it have ended.
+    held back until the calls before it have ended; otherwise it has its `turn` among the transactions of the session.
     """
 
     tool: Tool[Any, Any]
@@ -67,12 +80,19 @@ class StartedCall(ToolAttempt):
     handler: HandlerCall
     captures: bool = False
     shown: PendingCall | None = None
-    branch: Session | None = None
+    branch: Branch | None = None
+    turn: Turns | None = None
     ended: Latch = field(default_factory=Latch)
     _unclaimed: threading.Lock = field(default_factory=threading.Lock)
 
     def claim_end(self) -> bool:
         return self._unclaimed.acquire(blocking=False)
+
+    def end_turn(self) -> None:
+        """Let the next transaction begin; not again if another thread has ended this one."""
+        turn, self.turn = self.turn, None
+        if turn is not None:
+            turn.end()
 
     def stopped(self, why: str) -> ToolResult[Any]:
         """The result that the model reads if the call did not end by itself."""
@@ -141,7 +161,9 @@ class Transactions:
         attempt.failed(f"Not run: {verdict.message}" if stops and inquiry.hook == "before_tool" else verdict.message)
         attempt.message = ""
         if stops:
-            attempt.error = verdict.error(inquiry.hook, self.context.prompt.name)
+            attempt.error = error = verdict.error(inquiry.hook, self.context.prompt.name)
+            # It goes up until it has ended the run that the guard holds for.
+            error.ends_run = error.run_id != self.context.scope.run_id
 
     def begin(
         self,
@@ -151,38 +173,51 @@ class Transactions:
         captures: bool = False,
         shown: PendingCall | None = None,
         applies: bool = False,
-        branch: Session | None = None,
+        branch: Branch | None = None,
     ) -> Generator[Step, Any, ToolExecutionOutcome]:
         """Run the handler in a transaction, or apply the effects that a person was `shown` and has approved.
 
         On a `branch` of the session, its effects are held back.
         """
-        owner = object()
-        with working_for(owner):
-            running = self._prepare(tool, attempt, owner, branch)
-            running.captures, running.shown = captures, shown
-            if shown is not None and applies:
-                running.handler.function = functools.partial(self._apply, shown, running.resources)
-            return (yield from self._run(running))
+        turn = self.context.session.transactions if tool.transactional and not tool.read_only and not branch else None
+        if turn is not None:
+            yield from turn.take()
+        owner, running = object(), None
+        try:
+            with working_for(owner):
+                running = self._prepare(tool, attempt, owner, branch)
+                running.captures, running.shown, running.turn = captures, shown, turn
+                if shown is not None and applies:
+                    running.handler.function = functools.partial(self._apply, shown, running.resources)
+                return (yield from self._run(running))
+        finally:
+            if running is not None:
+                running.end_turn()
+            elif turn is not None:
+                turn.end()
 
     def _prepare(
-        self, tool: Tool[Any, Any], attempt: ToolAttempt, owner: object, branch: Session | None = None
+        self, tool: Tool[Any, Any], attempt: ToolAttempt, owner: object, branch: Branch | None = None
     ) -> StartedCall:
         """Take a snapshot of what the call may change, and prepare its handler."""
-        call, resources = attempt.call, self.context.resources.tool_scope()
-        session = branch or self.context.session
+        call = attempt.call
+        session, resources = branch or (self.context.session, self.context.resources.tool_scope())
         undoes = tool.transactional and not tool.read_only
-        before = (session.snapshot(), resources.begin_call()) if undoes else None
+        before = (session.state(), resources.begin_call()) if undoes else None
         timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
         timeout = timeout if tool.transactional else None
         deadline = self.context.scope.meter.deadline
         if timeout is not None:
             own = Deadline.after(timeout, self.context.session.clock)
             deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
-        context = self._tool_context(call, resources, deadline, branch)
-        handler = functools.partial(tool.handler, attempt.params, context=context)
-        run = HandlerCall(handler, deadline, effect=tool.compensate is not None, timeout=timeout)
-        if tool.blocking is not None:
+        context = self._tool_context(call, resources, deadline, session)
+        replaced = self.context.scope.handler_of
+        handled = tool.handler if replaced is None else replaced(tool)
+        handler = functools.partial(handled, attempt.params, context=context)
+        # What keeps to the time by itself also ends in order when it is over.
+        limit = deadline if tool.transactional else None
+        run = HandlerCall(handler, limit, effect=tool.compensate is not None, timeout=timeout)
+        if tool.blocking is not None and handled is tool.handler:
             run.blocking = functools.partial(tool.blocking, attempt.params, context=context)
         started = StartedCall(call, attempt.since, attempt.result, attempt.params, tool, owner, before, resources, run)
         started.arguments, started.notice, started.note = attempt.arguments, attempt.notice, attempt.note
@@ -193,6 +228,13 @@ class Transactions:
         """Compensate the effects outside of a call that ran for its question."""
         if tool.compensate is None:
             return
+        yield from self.context.session.transactions.take()
+        try:
+            yield from self._discard(tool, attempt)
+        finally:
+            self.context.session.transactions.end()
+
+    def _discard(self, tool: Tool[Any, Any], attempt: ToolAttempt) -> Generator[Step, Any, None]:
         owner = object()
         with working_for(owner):
             running = self._prepare(tool, attempt, owner)
@@ -304,13 +346,13 @@ class Transactions:
         try:
             changes = running.resources.changes(states)
             outside, reruns = running.tool.compensate is not None, running.resources.holds_managers
-            changed = running.branch or self.context.session
+            changed = self.context.session if running.branch is None else running.branch.session
             effects = capture(changed, session, changes, outside=outside, reruns=reruns)
             approved = None if running.shown is None else running.shown.effects
             if not effects or (approved is not None and approved.digest == effects.digest):
                 return None
-        except StaleFilesError as error:
-            # Another call wrote to the same files at the same time.
+        except (StaleFilesError, StaleResourceError) as error:
+            # It wrote to what other calls see, too.
             if running.branch is not None:
                 self._undo(running)
                 self.held[running.call.id] = running
@@ -337,7 +379,8 @@ class Transactions:
             self._keep_interrupt(error, running)
             problem = f"Tool '{running.tool.name}' failed to close its resources: {error}"
             running.result, running.message, running.rolled_back = ToolResult(problem, success=False), "", True
-            yield from self.discard(running.tool, running)
+            if running.tool.compensate is not None:
+                yield from self._discard(running.tool, running)
             return self.results.record(running)
         question = self.question(running.tool, running, "effects", effects)
         if running.branch is not None:
@@ -357,6 +400,7 @@ class Transactions:
 
     def _remove(self, running: StartedCall, left: Any) -> None:
         self._started.remove(running)
+        running.end_turn()
         running.ended.set()
         self.context.scope.fence.enter_again(left)
 
@@ -367,6 +411,10 @@ class Transactions:
             yield from self._compensate(running)
         if undone:
             self._roll_back(running)
+        else:
+            self._keep_changes(running)
+            if running.before is not None and self.context.session.observed:
+                self._announce_files(running, running.before[1])
         try:
             yield running.resources
         except GeneratorExit:
@@ -383,7 +431,38 @@ class Transactions:
                     yield from self._compensate(running)
                 running.resources = self.context.resources
             self._roll_back(running)
+        waits = (
+            each for each in waiting_calls(self.context.session).values() if is_inside(each.call_id, running.call.id)
+        )
+        if undone and (pending := next(waits, None)) is not None:
+            return ToolExecutionOutcome(running.call.id, "", success=False, name=running.call.name, pending=pending)
         return self.results.record(running)
+
+    def _keep_changes(self, running: StartedCall) -> None:
+        """Note what the call has changed, in a conversation that can go back."""
+        session, call, tool = self.context.session, running.call, running.tool
+        if Point not in session or running.branch is not None:
+            return
+        if tool.reaches_outside:
+            key = self.results.toolbox.section_of(tool.name)
+            session[OutsideCall].append(OutsideCall(tool.name, call.id, self.context.scope.run_id, key))
+        if running.before is None:
+            return
+        made = [*changes_of(tool.name, call.id, running.resources, running.before[1])]
+        for each in made:
+            session[Written].append(each)
+        if lost := {each.name: each.problem for each in made if each.problem}:
+            reason = "; ".join(f"{name}: {why}" for name, why in lost.items())
+            logger.warning("What tool '%s' changed cannot be taken back: %s.", tool.name, reason)
+            self.context.emit(CheckpointFailed, call_id=call.id, reason=reason, paths=tuple(lost))
+
+    def _announce_files(self, running: StartedCall, before: Any) -> None:
+        """Show observers which files the call changed; one beside it that writes the same files hides them."""
+        with contextlib.suppress(FilesystemError, ResourceError, OSError):
+            found = [change for each in running.resources.changes(before, only=Filesystem) for change in each.changes]
+            kept = tuple(each for each in found if isinstance(each, FileChange) and each.size <= MAX_ANNOUNCED)
+            if kept:
+                self.context.announce(FilesChanged, call_id=running.call.id, changes=kept)
 
     def _failed(self, running: StartedCall, error: BaseException) -> ToolResult[Any]:
         """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
@@ -400,6 +479,10 @@ class Transactions:
             case HandlerTimeout() | AbandonedCallError() | DeadlineExceededError() if self._is_late(running, error):
                 logger.warning("Tool '%s' did not end within %g s.", tool.name, running.handler.timeout)
                 return running.late()
+            case AbandonedCallError() if (limit := self.context.scope.meter.deadline) is None or not limit.expired:
+                # A run inside the call was stopped by another thread.
+                running.error = error
+                return running.stopped("the run was stopped")
             case HandlerTimeout() | AbandonedCallError():
                 running.error = DeadlineExceededError(
                     f"The deadline of prompt '{self.context.prompt.name}' passed while tool '{tool.name}' was running.",
@@ -484,7 +567,7 @@ class Transactions:
         if running.before is None:
             return False
         session, states = running.before
-        (running.branch or self.context.session).restore(session, keep=(Message,))
+        (self.context.session if running.branch is None else running.branch.session).restore(session, keep=(Message,))
         running.resources.restore(states)
         return True
 

@@ -5,8 +5,9 @@ Valid data is read by msgspec alone. Only if msgspec rejects it do the nodes rea
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from pathlib import PurePath
 from typing import Any, Generic, TypeVar
@@ -22,26 +23,15 @@ from weakincentives.serde.strict import is_covered_by
 
 T = TypeVar("T")
 
-MAX_DEPTH = 900
+# Most brackets in prose and in hostile text do not start a value; the regular expressions skip them quickly.
 _SPACE = r"[ \t\r\n]*+"
 _STRING = r'"(?>(?:[^"\\\x00-\x1f]++|\\.)*)"'
-_TOKEN = re.compile(rf"{_SPACE}([][{{}},:]|{_STRING}|-?[0-9][-+.0-9eE]*+|true|false|null|)")
-# Most brackets in prose and in hostile text do not start a value; the regular expressions skip them quickly.
 _START = {
     "{": re.compile(rf"{{(?={_SPACE}(?:}}|{_STRING}{_SPACE}:))"),
     "[": re.compile(rf"\[(?={_SPACE}(?:[][{{0-9tfn-]|{_STRING}{_SPACE}[],]))"),
 }
-_VALUE = {"{": "first key", "[": "first item", '"': "end", "scalar": "end"}
-# For each state, the tokens that may follow and the state after each.
-_NEXT = {
-    "value": _VALUE,
-    "first item": {**_VALUE, "]": "end"},
-    "first key": {'"': "colon", "}": "end"},
-    "key": {'"': "colon"},
-    "colon": {":": "value"},
-    "end": {",": "more", "}": "end", "]": "end"},
-}
-_CLOSING = {"{": "}", "[": "]"}
+_ESCAPE = re.compile(r'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}|(.))', re.DOTALL)
+_scan = json.JSONDecoder(parse_int=str, parse_float=str).raw_decode
 
 
 class MalformedJson(SerdeError):
@@ -54,35 +44,26 @@ class Codec(Generic[T]):
     def __init__(self, annotation: Any) -> None:
         self.annotation = annotation
         self.node = build(annotation)
-        self._fast: dict[bool, _Fast] = {}
+        self._decoders: dict[bool, Sequence[Callable[[str | bytes], Any]]] = {}
 
     def parse(self, data: Any, *, allow_extra: bool = False) -> T:
         """Convert decoded JSON."""
-        strict, _, typed = self._fast.get(allow_extra) or self._prepare(allow_extra)
-        if typed is not None:
-            try:
-                if strict is not None:
-                    msgspec.convert(data, strict, str_keys=True, dec_hook=_from_json)
-                value: T = msgspec.convert(data, self.annotation, str_keys=True, dec_hook=_from_json)
-                return value
-            except Exception:
-                pass  # The reader below reports what is wrong and where, or accepts it.
         result: T = read(self.node, data, allow_extra=allow_extra)
         return result
 
     def decode(self, text: str | bytes, *, allow_extra: bool = False) -> T:
         """Convert JSON text; raises `MalformedJson` if it is not JSON."""
-        _, check, typed = self._fast.get(allow_extra) or self._prepare(allow_extra)
-        if typed is not None:
+        decoders = self._decoders.get(allow_extra)
+        if decoders is None:
+            decoders = self._decoders[allow_extra] = self._quick(allow_extra)
+        if decoders:
             try:
-                if check is not None:
-                    check(text)
-                value: T = typed(text)
+                for decode in decoders:
+                    value: T = decode(text)
                 return value
             except Exception:
-                pass  # As above.
-        result: T = read(self.node, loads(text), allow_extra=allow_extra)
-        return result
+                pass  # `parse` reports what is wrong and where, or accepts it.
+        return self.parse(loads(text), allow_extra=allow_extra)
 
     @property
     def is_text(self) -> bool:
@@ -102,27 +83,17 @@ class Codec(Generic[T]):
         """A new copy of the type's JSON Schema."""
         return nodes.schema(self.node, strict=strict)
 
-    def _prepare(self, allow_extra: bool) -> _Fast:
+    def _quick(self, allow_extra: bool) -> Sequence[Callable[[str | bytes], Any]]:
+        """The decoders of valid data; the first rejects what the last, which returns the value, accepts by mistake."""
         try:
             types = StrictTypes(allow_extra)
-            strict = types.build(self.node)
-            check = msgspec.json.Decoder(strict, dec_hook=_from_json).decode
-            typed = msgspec.json.Decoder(self.annotation, dec_hook=_from_json).decode
+            decoders = [
+                msgspec.json.Decoder(each, dec_hook=_from_json).decode
+                for each in (types.build(self.node), self.annotation)
+            ]
         except Exception:
-            # A type that msgspec does not support: only the nodes read it.
-            fast: _Fast = (None, None, None)
-        else:
-            fast = (strict, check, typed) if types.constrained or not allow_extra else (None, None, typed)
-        self._fast[allow_extra] = fast
-        return fast
-
-
-_Decode = Callable[[str | bytes], Any]
-_Fast = tuple[Any, _Decode | None, _Decode | None]
-"""The readers of valid data: a type and its decoder, which reject what the last decoder would accept by mistake.
-
-They are None if there is nothing to reject, and all is None if only the nodes can read the data.
-"""
+            return []  # A type that msgspec does not support: only the nodes read it.
+        return decoders if types.constrained or not allow_extra else decoders[1:]
 
 
 def codec(cls: type[T]) -> Codec[T]:
@@ -189,17 +160,33 @@ def loads(text: str | bytes) -> Any:
 
 
 def find_json(text: str, opening: str) -> Iterator[str]:
-    """Yield the JSON objects (`opening="{"`) or arrays (`"["`) in a text, in order.
+    """Yield the JSON objects (`opening="{"`) or arrays (`"["`) in a text, in order, in linear time.
 
-    It takes linear time whatever the text contains; `json.JSONDecoder.raw_decode` would take quadratic time on hostile
-    text, because each of its errors counts the lines before it. After a truncated value, the search continues where the
-    value breaks off, not inside it.
+    After a value that is cut off or malformed, the search continues where it breaks off, not inside it. One with wrong
+    escapes is found too, so that whoever reads it can say what is wrong.
     """
-    end = 0
-    while match := _START[opening].search(text, end):
-        end, complete = _extent(text, match.start())
-        if complete:
-            yield text[match.start() : end]
+    valid, end = _Text(_ESCAPE.sub(lambda escape: f"x{escape[1]}" if escape[1] else escape[0], text)), 0
+    while match := _START[opening].search(valid, end):
+        start = match.start()
+        try:
+            _, end = _scan(valid, start)
+            yield text[start:end]
+        except json.JSONDecodeError as error:
+            end = max(error.pos, start + 1)
+        except RecursionError:
+            return
+
+
+class _Text(str):
+    """Text of which `json` counts no lines: every error would count those before it, which takes quadratic time."""
+
+    __slots__ = ()
+
+    def count(self, *_: Any) -> int:
+        return 0
+
+    def rfind(self, *_: Any) -> int:
+        return -1
 
 
 @lru_cache(maxsize=2048)
@@ -215,29 +202,3 @@ def _from_json(expected: type, data: Any) -> Any:
     if expected is object:
         return data
     raise TypeError(expected.__name__)
-
-
-def _extent(text: str, start: int) -> tuple[int, bool]:
-    """The place where the value at `start` ends or stops being JSON, and True if it is complete."""
-    closing: list[str] = []
-    state = "value"
-    position = start
-    while match := _TOKEN.match(text, position):
-        token = match[1]
-        kind = token[:1]
-        if kind not in '{}[],:"':
-            kind = "scalar"
-        following = _NEXT[state].get(kind) if token else None
-        if following is None or (kind in "}]" and kind != closing[-1]):
-            return max(match.start(1), start + 1), False
-        position = match.end()
-        if kind in "{[":
-            if len(closing) >= MAX_DEPTH:
-                return len(text), False
-            closing.append(_CLOSING[kind])
-        elif kind in "}]":
-            closing.pop()
-            if not closing:
-                return position, True
-        state = following if following != "more" else "key" if closing[-1] == "}" else "value"
-    return len(text), False

@@ -98,7 +98,8 @@ def is_declared(cls: type) -> bool:
 def own_constructors() -> list[str]:
     """The names of the program's dumped classes whose constructors run code of its own, which may refuse its values."""
     ours = "weakincentives."
-    return [name for name, cls in _KNOWN.items() if not name.startswith(ours) and _has_own_constructor(cls)]
+    # A copy: another thread may be dumping a class for the first time.
+    return [name for name, cls in list(_KNOWN.items()) if not name.startswith(ours) and _has_own_constructor(cls)]
 
 
 def _has_own_constructor(cls: Any) -> bool:

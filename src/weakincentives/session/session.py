@@ -12,9 +12,10 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from weakincentives._display import Displayed, Shown, Table, shortened
+from weakincentives._threads import Turns
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
-from weakincentives.filesystem import InMemoryFilesystem
+from weakincentives.filesystem import InMemoryDirectory, InMemoryFilesystem, InMemorySnapshot
 from weakincentives.session.slices import Append, Clear, InvalidResult, LogEntry, Operation, Replace, SliceView
 from weakincentives.session.snapshot import Snapshot
 from weakincentives.session.store import SliceStore
@@ -41,7 +42,7 @@ class Slice(Generic[T]):
     def all(self) -> tuple[T, ...]:
         """A copy of every item. For a long history, `view()` is cheaper."""
         with self._store.lock:
-            return self._store.column(self._type).all()
+            return tuple(self._store.column(self._type).items)
 
     def view(self) -> SliceView[T]:
         """The current items without copying them; later changes do not show."""
@@ -59,7 +60,7 @@ class Slice(Generic[T]):
 
     def __len__(self) -> int:
         with self._store.lock:
-            return self._store.column(self._type).length
+            return len(self._store.column(self._type).items)
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.view())
@@ -159,6 +160,8 @@ class Session(Displayed):
         self.tags = check_tags(tags)
         # The session that this one is inside of, for a run that a tool call makes.
         self.parent: Session | None = None
+        # Transactions are made one after the other: undoing one restores slices that another might have changed.
+        self.transactions = Turns()
         # Set during a replay: it repeats events that observers have already seen.
         self.silent = False
         self._store = SliceStore()
@@ -208,16 +211,30 @@ class Session(Displayed):
 
     broadcast = dispatch
 
+    def announce(self, event: object) -> None:
+        """Call the observers with an event that the session does not keep."""
+        if self.observed:
+            self._notify(event)
+
+    @property
+    def observed(self) -> bool:
+        return bool(self._bus.handlers or process_observers) and not self.silent
+
     def observe(self, callback: Callable[[Any], None]) -> Callable[[], None]:
         """Call back with every event after it was reduced. Returns a function that stops it."""
         return self._bus.subscribe(object, callback)
 
     def snapshot(self) -> Snapshot:
-        """The current state of every slice. The cost depends on the number of slices, not on their length."""
-        return Snapshot(self.session_id, self._store.mark())
+        """The state of every slice, and `workspace`. The cost depends on the number of slices, not on their length."""
+        files = None if self._workspace is None else self._workspace.snapshot()
+        return Snapshot(self.session_id, self._store.mark(), files=files or InMemorySnapshot(InMemoryDirectory()))
+
+    def state(self, *, logs: bool = True) -> Snapshot:
+        """A snapshot of the slices alone; without logs, of those that `restore` changes."""
+        return Snapshot(self.session_id, self._store.mark(logs=logs))
 
     def restore(self, snapshot: Snapshot, *, preserve_logs: bool = True, keep: Collection[type] = ()) -> None:
-        """Go back to a snapshot of this or another session.
+        """Go back to a snapshot of this or another session, with the files of `workspace`.
 
         Logs keep their entries unless `preserve_logs=False`; an empty log gets the snapshot's entries. Slices of the
         types in `keep` stay as they are.
@@ -227,6 +244,8 @@ class Session(Displayed):
                 f"snapshot must be a Snapshot, got {type(snapshot).__name__}; read text with Snapshot.from_json"
             )
         self._store.reset(snapshot.marks, preserve_logs=preserve_logs, keep=keep)
+        if snapshot.files is not None and (self._workspace is not None or snapshot.files.root.entries):
+            self.workspace.restore(snapshot.files)
 
     def __contains__(self, slice_type: type) -> bool:
         """True if the slice of this type has items; at less cost than to ask the slice."""
@@ -265,6 +284,11 @@ class Session(Displayed):
             self._last_time = max(now, self._last_time + 1e-6)
             return self._last_time
 
+    @property
+    def busy(self) -> bool:
+        """True while a run has claimed the session."""
+        return self._owner is not None
+
     @contextmanager
     def claim(self, owner: str) -> Iterator[None]:
         """Reserve the session for one run while the block runs."""
@@ -301,6 +325,7 @@ class ChildSession(Session):
         super().__init__(session_id=parent.session_id, clock=parent.clock, tags=parent.tags)
         self.silent = parent.silent
         self.parent: Session = parent
+        self.transactions = parent.transactions
         self._own = self._store = parent._store.child(is_own)
         self._bus = parent._bus
 

@@ -1,8 +1,8 @@
 """The contents of a slice: its items, the operations and reducers that change them, and views of them.
 
 Items live in a list that only grows, so a snapshot copies nothing: a mark is that list and a length. Going back to a
-mark truncates the list if no other mark, view or session needs the items past it; otherwise the list is left alone and
-copied at the next write.
+mark truncates the list if no other mark or view needs the items past it; otherwise the list is left alone, and the
+items up to the mark are copied.
 """
 
 from __future__ import annotations
@@ -233,72 +233,44 @@ class Column:
         self.initial: tuple[Any, ...] = ()
         self.methods = reducer_methods(slice_type)
         self.functions: tuple[tuple[type, FunctionReducer], ...] = ()
-        self._items: list[Any] = []
-        self._length = 0
-        self._shared = False
+        self.items: list[Any] = []
         self._pinned = 0
 
-    @property
-    def length(self) -> int:
-        return self._length if self._shared else len(self._items)
-
-    def append(self, item: object) -> None:
-        if self._shared:
-            self._own(self._items[: self._length])
-        self._items.append(item)
-
-    def extend(self, items: Iterable[object]) -> None:
-        if self._shared:
-            self._own(self._items[: self._length])
-        self._items.extend(items)
-
     def clear(self, predicate: Callable[[Any], bool] | None = None) -> None:
-        kept = () if predicate is None else [item for item in self.all() if not predicate(item)]
+        kept = () if predicate is None else [item for item in self.items if not predicate(item)]
         self._own(list(kept or self.initial))
 
     def install(self, initial: object) -> None:
         """Set the initial value, which also becomes the current one unless the slice was already written to."""
-        untouched = self.length == len(self.initial) and self.latest() is (self.initial or (None,))[0]
+        untouched = len(self.items) == len(self.initial) and self.latest() is (self.initial or (None,))[0]
         self.initial = (initial,)
-        if untouched or not self.length:
+        if untouched or not self.items:
             self._own([initial])
 
-    def all(self) -> tuple[Any, ...]:
-        return tuple(self._items[: self.length])
-
     def latest(self) -> Any:
-        if self._shared:
-            return self._items[self._length - 1] if self._length else None
-        return self._items[-1] if self._items else None
+        return self.items[-1] if self.items else None
 
     def mark(self) -> Mark:
         """The items as they are now; the mark stays valid for as long as it is kept."""
-        length = self._length if self._shared else len(self._items)
+        length = len(self.items)
         if length > self._pinned:
             self._pinned = length
-        return self._items, length
-
-    def unpinned_mark(self) -> Mark:
-        """A mark that is valid only until the lock is released."""
-        return self._items, self._length if self._shared else len(self._items)
+        return self.items, length
 
     def view(self) -> SliceView[Any]:
         return SliceView(*self.mark())
 
     def reset(self, mark: Mark) -> None:
         items, length = mark
-        if items is self._items and not self._shared:
-            if length == len(items):
-                return
-            if self._pinned <= length:
-                del items[length:]
-                return
-        self._items, self._length, self._shared = items, length, True
+        if items is not self.items or (length < len(items) and length < self._pinned):
+            self._own(items[:length])
+        else:
+            del items[length:]
 
     def clone(self) -> Column:
         column = Column(self.type)
         column.initial, column.functions = self.initial, self.functions
-        column.reset(self.mark())
+        column.items = self.items[:]
         return column
 
     def methods_for(self, event_type: type) -> tuple[Callable[[Any, Any], object], ...]:
@@ -323,9 +295,9 @@ class Column:
         if isinstance(result, self.type):
             self._own([result])
         elif isinstance(result, Append):
-            self.extend(self._checked((result.item,)))
+            self.items.extend(self._checked((result.item,)))
         elif isinstance(result, Extend):
-            self.extend(self._checked(result.items))
+            self.items.extend(self._checked(result.items))
         elif isinstance(result, Replace):
             single = isinstance(result.items, self.type)
             self._own(self._checked((result.items,) if single else result.items))
@@ -345,7 +317,7 @@ class Column:
         return checked
 
     def _own(self, items: list[Any]) -> None:
-        self._items, self._shared, self._pinned = items, False, 0
+        self.items, self._pinned = items, 0
 
 
 UNCHANGED = object()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ import msgspec
 
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError, SessionError
+from weakincentives.filesystem import InMemoryDirectory, InMemorySnapshot
 from weakincentives.serde import (
     Upgrades,
     check_tagged,
@@ -26,6 +28,7 @@ from weakincentives.serde import (
     undeclared,
     upgrade_tagged,
 )
+from weakincentives.session.moments import LOST, Moment, Pool, Reducible, fill
 from weakincentives.session.slices import Mark
 
 T = TypeVar("T")
@@ -38,15 +41,23 @@ LONG = 200
 class Snapshot:
     """The contents of every slice at one moment; `session.restore` goes back to it. Taking one copies no item.
 
-    `problems` lists what `from_json(..., lenient=True)` has left out, each with its place.
+    `files` are those of `session.workspace`, None if the snapshot does not say. `problems` lists what
+    `from_json(..., lenient=True)` has left out, each with its place.
     """
 
-    __slots__ = ("marks", "problems", "session_id")
+    __slots__ = ("files", "marks", "problems", "session_id")
 
-    def __init__(self, session_id: str, marks: dict[type, Mark], problems: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        session_id: str,
+        marks: dict[type, Mark],
+        problems: tuple[str, ...] = (),
+        files: InMemorySnapshot | None = None,
+    ) -> None:
         self.session_id = session_id
         self.marks = marks
         self.problems = problems
+        self.files = files
 
     @property
     def slices(self) -> tuple[type, ...]:
@@ -60,7 +71,8 @@ class Snapshot:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Snapshot):
             return NotImplemented
-        return self.session_id == other.session_id and self._contents() == other._contents()
+        same_files = (self.files or _NO_FILES) == (other.files or _NO_FILES)
+        return self.session_id == other.session_id and self._contents() == other._contents() and same_files
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -74,19 +86,23 @@ class Snapshot:
         What `from_json` could not read is a `SessionError` here: a value that its field does not declare, or one that
         the constructor of its class refuses.
         """
-        slices = []
         blobs: dict[str, Blob] = {}
-        parts = _Parts()
-        for slice_type, items in self._contents().items():
+        parts, pool = _Parts(), Pool(self.marks)
+
+        def written(kind: type, items: list[Any]) -> list[Any]:
             try:
-                dumped = [dump_tagged(item, blobs) for item in items]
-                check_tagged(list[slice_type], dumped)  # type: ignore[valid-type]
-                if _mentions(dumped, own_constructors()):
-                    load_tagged(dumped, blobs)
-                slices.append([dump_tagged(slice_type), [_each_field(parts.share, item) for item in dumped]])
+                return [_each_field(parts.share, item) for item in _dumped(kind, items, pool, blobs)]
             except SerdeError as error:
-                raise SessionError(f"Slice '{slice_type.__qualname__}' cannot be written as JSON: {error}") from error
+                raise SessionError(f"Slice '{kind.__qualname__}' cannot be written as JSON: {error}") from error
+
+        slices = [[dump_tagged(kind), written(kind, items)] for kind, items in pool.entries()]
         document: dict[str, Any] = {"format": FORMAT, "session_id": self.session_id, "slices": slices}
+        if pool.past:
+            known = {kind: number for number, kind in enumerate(pool.types[: len(slices)])}
+            named = ((known.get(kind, dump_tagged(kind)), kind) for kind in _in_order(pool))
+            document["past"] = [[name, written(kind, pool.past[kind])] for name, kind in named]
+        if self.files is not None and self.files.root.entries:
+            document["files"] = dump_tagged(self.files)
         if parts.values:
             document["parts"] = parts.values
         if blobs:
@@ -121,8 +137,8 @@ class Snapshot:
         match document:
             case {"format": str(found), "session_id": str(session_id), "slices": list(slices)} if found == FORMAT:
                 reader = _Reader(frozenset((*types, *named_types(upgrades))), upgrades, lenient)
-                marks = reader.read(slices, _with_texts(document.get("parts", [])), document.get("blobs", []))
-                return cls(session_id, marks, tuple(reader.problems))
+                marks = reader.read(document, slices, lambda marks: cls(session_id, marks))
+                return cls(session_id, marks, tuple(reader.problems), reader.read_files(document.get("files")))
             case {"format": str(found)} if found.startswith(FORMAT.partition("/")[0]):
                 raise SessionError(
                     f"The snapshot was written by another release ({found}; this one reads {FORMAT}); "
@@ -132,6 +148,31 @@ class Snapshot:
 
     def _contents(self) -> dict[type, tuple[Any, ...]]:
         return {slice_type: self[slice_type] for slice_type in self.slices}
+
+
+_NO_FILES = InMemorySnapshot(InMemoryDirectory())
+
+
+def _in_order(pool: Pool) -> list[type]:
+    """The types that have past items: types that have no others come last, in the order of their numbers."""
+    return sorted(pool.past, key=pool.types.index)
+
+
+def _dumped(kind: type, items: list[Any], pool: Pool, blobs: dict[str, Blob]) -> list[Any]:
+    """Items as data that `from_json` can read; without the parts of them that cannot be stored, if they allow that."""
+    flat = [replace(item, state=pool.text_of(item)) for item in items] if issubclass(kind, Moment) else items
+    try:
+        dumped = [dump_tagged(item, blobs) for item in flat]
+        check_tagged(list[kind], dumped)  # type: ignore[valid-type]
+        if _mentions(dumped, own_constructors()):
+            load_tagged(dumped, blobs)
+        return dumped
+    except SerdeError:
+        if not issubclass(kind, Reducible) or (len(flat) == 1 and flat[0] is flat[0].reduced()):
+            raise
+        if len(flat) == 1:
+            return [dump_tagged(flat[0].reduced(), blobs)]
+        return [dumped for item in items for dumped in _dumped(kind, [item], pool, blobs)]
 
 
 class _Parts:
@@ -217,23 +258,59 @@ class _Reader:
         self._lenient = lenient
         self._blobs: dict[str, Blob] = {}
 
-    def read(self, slices: list[Any], parts: Any, blobs: Any) -> dict[type, Mark]:
-        self._read_blobs(blobs)
+    def read(
+        self, document: dict[str, Any], slices: list[Any], make: Callable[[dict[type, Mark]], Snapshot]
+    ) -> dict[type, Mark]:
+        self._read_blobs(document.get("blobs", []))
+        parts = _with_texts(document.get("parts", []))
         found: dict[type, list[Any]] = {}
+        pools: list[tuple[type, list[Any]]] = []
         for index, entry in enumerate(slices):
-            path, entry = f"$.slices[{index}]", _unshared(entry, parts)
-            if not (isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[1], list)):
-                raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
-            slice_type = self._read_type(entry[0], path)
-            if slice_type is None:
+            kind, items = self._read_entry(entry, parts, f"$.slices[{index}]")
+            pools.append((kind, items))
+            if kind is LOST:
                 continue
             # Two classes may have become one.
-            if slice_type in found and not self._upgrades:
-                raise SessionError(f"The snapshot is invalid: slice '{slice_type.__qualname__}' appears twice")
-            items = found.setdefault(slice_type, [])
-            for place, item in enumerate(entry[1]):
-                items.extend(self._read_item(slice_type, item, f"{path}[1][{place}]"))
-        return {slice_type: (items, len(items)) for slice_type, items in found.items()}
+            if kind in found and not self._upgrades:
+                raise SessionError(f"The snapshot is invalid: slice '{kind.__qualname__}' appears twice")
+            found.setdefault(kind, []).extend(item for item in items if item is not LOST)
+        self._read_past(document.get("past", []), parts, pools)
+        try:
+            fill([(kind, items) for kind, items in pools], found, make)
+        except (AttributeError, IndexError, ValueError) as error:
+            self._note("$.slices", f"an earlier state cannot be read: {error}", error)
+            found = {kind: items for kind, items in found.items() if not issubclass(kind, Moment)}
+        return {kind: (items, len(items)) for kind, items in found.items()}
+
+    def read_files(self, data: Any) -> InMemorySnapshot | None:
+        """The in-memory files of the session."""
+        try:
+            return None if data is None else load_checked(InMemorySnapshot, data)
+        except SerdeError as error:
+            self._note_error("$.files", error)
+            return None
+
+    def _read_past(self, entries: Any, parts: Any, pools: list[tuple[type, list[Any]]]) -> None:
+        """Read the items of earlier states alone: they follow those of the same slice, or have a slice of their own."""
+        for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):
+            path = f"$.past[{index}]"
+            match entry:
+                case [int(number), list()] if 0 <= number < len(pools):
+                    pools[number][1].extend(self._read_items(pools[number][0], _unshared(entry, parts)[1], path))
+                case _:
+                    pools.append(self._read_entry(entry, parts, path))
+
+    def _read_entry(self, entry: Any, parts: Any, path: str) -> tuple[Any, list[Any]]:
+        entry = _unshared(entry, parts)
+        if not (isinstance(entry, list | tuple) and len(entry) == 2 and isinstance(entry[1], list)):
+            raise SessionError(f"The text is not a session snapshot: {path} must be a type and a list of items")
+        kind = self._read_type(entry[0], path) or LOST
+        return kind, self._read_items(kind, entry[1], path)
+
+    def _read_items(self, kind: Any, items: list[Any], path: str) -> list[Any]:
+        if kind is LOST:
+            return [LOST] * len(items)
+        return [next(self._read_item(kind, item, f"{path}[1][{place}]"), LOST) for place, item in enumerate(items)]
 
     def _read_blobs(self, entries: Any) -> None:
         for index, entry in enumerate(entries if isinstance(entries, list) else [entries]):

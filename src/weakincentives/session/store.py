@@ -46,7 +46,7 @@ class SliceStore:
 
     def has_items(self, slice_type: type) -> bool:
         column = self._columns.get(slice_type)
-        return column is not None and column.length > 0
+        return column is not None and bool(column.items)
 
     def column(self, slice_type: type) -> Column:
         """The slice of this type, installed on first use. The caller holds the lock."""
@@ -72,7 +72,7 @@ class SliceStore:
             if plan.steps:
                 self._run(plan, event)
             elif plan.own is not None:
-                plan.own.append(event)
+                plan.own.items.append(event)
 
     def reduce_in(self, slice_type: type, event: object) -> None:
         """Run the reducers of one slice only."""
@@ -84,7 +84,7 @@ class SliceStore:
                     f"Slice '{slice_type.__qualname__}' has no reducer for event '{type(event).__qualname__}'; "
                     f"add @reducer(on={type(event).__name__}) to it or call register()"
                 )
-            if column.methods_for(type(event)) and not column.length:
+            if column.methods_for(type(event)) and not column.items:
                 raise SessionError(
                     f"Slice '{slice_type.__qualname__}' is empty and its class needs arguments; "
                     f"call session.install({slice_type.__name__}, initial=...) or seed it first"
@@ -111,10 +111,11 @@ class SliceStore:
             column.functions = (*column.functions, (event_type, function))
             self._plans.clear()
 
-    def mark(self) -> dict[type, Mark]:
+    def mark(self, *, logs: bool = True) -> dict[type, Mark]:
         with self.lock:
             self._check_not_reducing()
-            return {slice_type: column.mark() for slice_type, column in self._columns.items()}
+            columns = self._columns.items()
+            return {slice_type: column.mark() for slice_type, column in columns if logs or not column.is_log}
 
     def reset(self, marks: dict[type, Mark], *, preserve_logs: bool, keep: Collection[type] = ()) -> None:
         with self.lock:
@@ -123,7 +124,7 @@ class SliceStore:
             for slice_type in marks:
                 self.column(slice_type)
             for slice_type, column in self._columns.items():
-                if slice_type in keep or (preserve_logs and column.is_log and column.length):
+                if slice_type in keep or (preserve_logs and column.is_log and column.items):
                     continue
                 mark = marks.get(slice_type)
                 if mark is None:
@@ -185,11 +186,11 @@ class SliceStore:
         return plan
 
     def _run(self, plan: DispatchPlan, event: object) -> None:
-        before = [(column, column.unpinned_mark()) for column in plan.touched]
+        before = [(column, (column.items, len(column.items))) for column in plan.touched]
         self._reducing = True
         try:
             if plan.own is not None:
-                plan.own.append(event)
+                plan.own.items.append(event)
             for column, step in plan.steps:
                 try:
                     column.apply_result(step(event))

@@ -167,15 +167,7 @@ def export_skill(section: Section[Any], folder: str | PathLike[str]) -> Path:
     target, parts = Path(folder) / section.key, dict(_descendants(section))
     if target.exists():
         raise PromptValidationError(f"'{target}' exists already; delete it or export to another folder.")
-    if isinstance(section, SkillSection):
-        contents = {path.as_posix(): read_bytes(section.folder, path) for path in files_below(section.folder)}
-    else:
-        contents = {"SKILL.md": _skill_page(section, target).encode()}
-        for key, part in parts.items():
-            text, summary = _literal(part, "text"), _literal(part, "summary")
-            head = "" if summary == summarize(text, part.title) else front_matter({"summary": summary}) + "\n"
-            contents[f"references/{key}.md"] = f"{head}# {part.title}\n\n{text}\n".encode()
-    for name, content in contents.items():
+    for name, content in skill_files(section, section.key).items():
         (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(content)
         if isinstance(section, SkillSection):
@@ -185,9 +177,21 @@ def export_skill(section: Section[Any], folder: str | PathLike[str]) -> Path:
     return target
 
 
-def _skill_page(section: Section[Any], target: Path) -> str:
-    fields = {"name": section.key, "description": _literal(section, "summary")}
-    if problems := list(_problems(fields, target, section.key)):
+def skill_files(section: Section[Any], name: str) -> dict[str, bytes]:
+    """The files of a section as a skill with this name, by path; a `SkillSection` has its own name and files."""
+    if isinstance(section, SkillSection):
+        return {path.as_posix(): read_bytes(section.folder, path) for path in files_below(section.folder)}
+    files = {"SKILL.md": _skill_page(section, name).encode()}
+    for key, part in _descendants(section):
+        text, summary = _literal(part, "text"), _literal(part, "summary")
+        head = "" if summary == summarize(text, part.title) else front_matter({"summary": summary}) + "\n"
+        files[f"references/{key}.md"] = f"{head}# {part.title}\n\n{text}\n".encode()
+    return files
+
+
+def _skill_page(section: Section[Any], name: str) -> str:
+    fields = {"name": name, "description": _literal(section, "summary")}
+    if problems := list(_problems(fields, Path(name), name)):
         raise PromptValidationError("\n".join(problems))
     return f"{front_matter(fields)}\n# {section.title}\n\n{_literal(section, 'text')}\n"
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.runtime.spi import AS_OF, prices_for
-from weakincentives.telemetry.reader import RunFileError, continuation_file
+from weakincentives.telemetry.reader import RunFileError, continuation_file, open_for_writing
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import prune, question_in
@@ -17,6 +17,7 @@ from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisa
 
 if TYPE_CHECKING:
     from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
+    from weakincentives.telemetry.forks import session_at
     from weakincentives.telemetry.otel import Instrumentation, instrument
     from weakincentives.telemetry.reader import RecordedEvent
     from weakincentives.telemetry.store import ChildRuns, RunNotFoundError, RunStore, RunSummary, like_pattern, read_run
@@ -46,18 +47,21 @@ __all__ = [
     "continuation_file",
     "instrument",
     "like_pattern",
+    "open_for_writing",
     "plain",
     "prices_for",
     "prune",
     "question_in",
     "read_run",
     "record",
+    "session_at",
 ]
 
 __getattr__ = lazy_front(
     __name__,
     {
         "advice": ["MIN_RUNS", "Advice", "PromptAdvice", "SectionAdvice", "advise"],
+        "forks": ["session_at"],
         "otel": ["Instrumentation", "instrument"],
         "reader": ["RecordedEvent"],
         "store": ["ChildRuns", "RunNotFoundError", "RunStore", "RunSummary", "like_pattern", "read_run"],

@@ -29,7 +29,7 @@ from weakincentives.runtime import (
     ToolInvoked,
     ToolsInjected,
 )
-from weakincentives.runtime.spi import Run, adapter_spec
+from weakincentives.runtime.spi import Run, adapter_spec, sent_messages
 from weakincentives.session import Session, observing
 
 if TYPE_CHECKING:
@@ -226,7 +226,7 @@ class Instrumentation:
         if not self._capture:
             span.end(_nanoseconds(event.timestamp))
             return
-        sent = list(session[Message].view())[: event.messages]
+        sent = sent_messages(session, event.messages, event.adapter)
         span.set_attribute(
             "gen_ai.system_instructions", json.dumps([_text(m.text) for m in sent if m.role == "system"])
         )

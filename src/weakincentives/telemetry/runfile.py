@@ -20,6 +20,7 @@ from weakincentives._display import shortened
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
     CallDecided,
+    Compacted,
     Message,
     ModelCalled,
     PromptRendered,
@@ -113,6 +114,8 @@ class Tally:
                 self.columns.update(prompt_name=event.prompt_name, adapter=event.adapter, model=event.model)
                 self._spend(event.usage, prices_for(event.model, prices))
                 self._mark_running(at, open_runs)
+            case Compacted():
+                self._spend(event.usage, prices_for(event.model, prices))
             case CallDecided():
                 self._mark_running(at, open_runs)
             case ToolInvoked():

@@ -40,6 +40,7 @@ _CHANGES = (
     "ClearVisibilityOverride",
     "ClearAllVisibilityOverrides",
     "CollapseSection",
+    "Compacted",
 )
 # Events read for a history.
 _KINDS = tuple(cls.__name__ for cls in EVENTS if cls not in (Message, HostedToolInvoked))

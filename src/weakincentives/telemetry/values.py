@@ -22,7 +22,7 @@ from uuid import UUID
 from weakincentives._display import shortened
 from weakincentives.content import Blob
 from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
-from weakincentives.runtime import HostedToolInvoked, Message, PendingCall, RunEnded, ToolInvoked
+from weakincentives.runtime import HostedToolInvoked, Message, ParamsBound, PendingCall, RunEnded, ToolInvoked
 from weakincentives.runtime.spi import RUN_EVENTS
 from weakincentives.serde import columns, dump_tagged, is_record, register_type
 
@@ -203,7 +203,7 @@ class _Parts:
 _SHORT = reprlib.Repr()
 _SHORT.maxother = _SHORT.maxstring = REPR_LENGTH
 # The loop builds every other event from immutable parts.
-_UNCHANGING = frozenset(EVENTS) - {HostedToolInvoked, RunEnded, ToolInvoked}
+_UNCHANGING = frozenset(EVENTS) - {HostedToolInvoked, ParamsBound, RunEnded, ToolInvoked}
 # A disclosure contains mappings, but nothing changes them after the view has created them.
 _DISCLOSURE = {DisclosureRequest, OpenSectionsResult, ReadSectionResult}
 _ATOMS: frozenset[type] = frozenset(

@@ -9,23 +9,13 @@ from typing import Any
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedTool, HostedToolConfig, HostedToolOutput
 from weakincentives.tools.hosted import (
-    HostedToolFailure,
+    HostedToolFailure as HostedToolFailure,
     HostedToolSection,
     check_domains,
     check_positive,
     check_texts,
     check_type,
 )
-
-__all__ = [
-    "CodeExecution",
-    "CodeFile",
-    "CodeInterpreterConfig",
-    "CodeInterpreterResult",
-    "CodeInterpreterSection",
-    "HostedToolFailure",
-    "code_interpreter_tool",
-]
 
 _TEMPLATE = """
 You can run code in a sandbox. Use it for arithmetic, data, and anything that is easier to compute than to guess; say

@@ -8,21 +8,13 @@ from typing import Any, Literal, get_args
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedTool, HostedToolConfig, HostedToolOutput
-from weakincentives.tools.hosted import HostedToolFailure, HostedToolSection, check_positive, check_texts, check_type
-
-__all__ = [
-    "AllOf",
-    "AnyOf",
-    "Comparison",
-    "FileCitation",
-    "FileFilter",
-    "FilePassage",
-    "FileSearchConfig",
-    "FileSearchResult",
-    "FileSearchSection",
-    "HostedToolFailure",
-    "file_search_tool",
-]
+from weakincentives.tools.hosted import (
+    HostedToolFailure as HostedToolFailure,
+    HostedToolSection,
+    check_positive,
+    check_texts,
+    check_type,
+)
 
 Operator = Literal["eq", "ne", "gt", "gte", "lt", "lte", "in", "nin"]
 Value = str | float | bool | tuple[str | float, ...]

@@ -7,24 +7,13 @@ from typing import Any
 
 from weakincentives.prompt import HostedTool, HostedToolConfig, HostedToolOutput
 from weakincentives.tools.hosted import (
-    DomainFilter,
-    HostedToolFailure,
+    DomainFilter as DomainFilter,
+    HostedToolFailure as HostedToolFailure,
     HostedToolSection,
     check_bool,
     check_positive,
     check_type,
 )
-
-__all__ = [
-    "DocumentCitation",
-    "DomainFilter",
-    "FetchedDocument",
-    "HostedToolFailure",
-    "WebFetchConfig",
-    "WebFetchResult",
-    "WebFetchSection",
-    "web_fetch_tool",
-]
 
 _TEMPLATE = """
 You can read a web page or PDF in full when you know its URL. Fetch a page before you rely on what it says, and prefer

@@ -8,18 +8,13 @@ from typing import Any
 
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import HostedTool, HostedToolConfig, HostedToolOutput
-from weakincentives.tools.hosted import DomainFilter, HostedToolFailure, HostedToolSection, check_bool, check_type
-
-__all__ = [
-    "Citation",
-    "DomainFilter",
-    "GeoHint",
-    "HostedToolFailure",
-    "WebSearchConfig",
-    "WebSearchResult",
-    "WebSearchSection",
-    "web_search_tool",
-]
+from weakincentives.tools.hosted import (
+    DomainFilter as DomainFilter,
+    HostedToolFailure as HostedToolFailure,
+    HostedToolSection,
+    check_bool,
+    check_type,
+)
 
 _TEMPLATE = """
 You can search the web. Search when the answer depends on current events, on figures that change, or on facts that

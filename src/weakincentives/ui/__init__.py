@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from weakincentives._imports import lazy_front, require_extra
 
 if TYPE_CHECKING:
+    from weakincentives.ui.durable import DurableThreads as DurableThreads
     from weakincentives.ui.endpoint import ag_ui as ag_ui, ui_messages as ui_messages, vercel_ai as vercel_ai
     from weakincentives.ui.threads import (
         StaleThreadError as StaleThreadError,
@@ -19,11 +20,12 @@ if TYPE_CHECKING:
         Threads as Threads,
     )
 
-__all__ = ["StaleThreadError", "ThreadLimits", "Threads", "ag_ui", "ui_messages", "vercel_ai"]
+__all__ = ["DurableThreads", "StaleThreadError", "ThreadLimits", "Threads", "ag_ui", "ui_messages", "vercel_ai"]
 
 _load = lazy_front(
     __name__,
     {
+        "durable": ["DurableThreads"],
         "endpoint": ["ag_ui", "ui_messages", "vercel_ai"],
         "threads": ["StaleThreadError", "ThreadLimits", "Threads"],
     },

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 
@@ -86,6 +87,11 @@ class _Request(msgspec.Struct, rename="camel"):
     state: msgspec.Raw = msgspec.Raw(b"{}")
     tools: list[PageTool] | None = None
     resume: list[_Resume] | None = None
+    forwarded_props: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class _Props(msgspec.Struct):
+    regenerate: bool = False
 
 
 class AgUi:
@@ -102,6 +108,7 @@ class AgUi:
         self.asked: Asked = read_request(
             request.thread_id,
             request.messages,
+            again=_is_regenerated(request),
             verdicts=_verdicts(request),
             results=_results(request.messages),
             tools=request.tools or (),
@@ -109,6 +116,13 @@ class AgUi:
         self._run = {"threadId": request.thread_id, "runId": request.run_id}
         self._events = Events(request.run_id, has_state=bytes(request.state).lstrip().startswith(b"{"))
         self._waiting: list[Waiting] = []
+
+    @classmethod
+    def resumed(cls, thread: str) -> Self:
+        """For a page that reads the stream of a run again."""
+        newest = {"role": "user", "content": "..."}
+        request = {"threadId": thread, "runId": os.urandom(8).hex(), "messages": [newest]}
+        return cls(msgspec.json.encode(request))
 
     def begin(self, chat: Conversation[Any]) -> Iterator[dict[str, Any]]:
         self._events.open_sections = open_sections(chat)
@@ -137,6 +151,14 @@ class AgUi:
         messages = [message for exchange in past for message in _messages(exchange)]
         waiting = [event for exchange in past for event in exchange.events if isinstance(event, Waiting)]
         return {"messages": messages, "state": state, "interrupts": _interrupts(waiting)}
+
+
+def _is_regenerated(request: _Request) -> bool:
+    """True if the page asks for another answer, which the protocol has no field for: `forwardedProps.regenerate`."""
+    try:
+        return msgspec.json.decode(request.forwarded_props, type=_Props).regenerate
+    except msgspec.ValidationError:
+        return False  # Something else that the application forwards.
 
 
 def _verdicts(request: _Request) -> dict[str, Verdict]:

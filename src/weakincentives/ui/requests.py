@@ -14,7 +14,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 from starlette.requests import Request
@@ -23,8 +23,8 @@ from weakincentives._display import shortened
 from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptValidationError, SerdeError
 from weakincentives.prompt import Tool
-from weakincentives.runtime import Answer, Approve, Conversation, Deny, Edit, Message, PendingCall
-from weakincentives.runtime.spi import CORRECTION, Run
+from weakincentives.runtime import Answer, Approve, Conversation, Deny, Edit, Message, PendingCall, Point
+from weakincentives.runtime.spi import Run
 from weakincentives.ui.page import message_id
 from weakincentives.ui.questions import PAGE, page_name, question_id
 
@@ -32,9 +32,10 @@ Decision: TypeAlias = Approve | Deny | Edit | Answer
 MAX_ID = 128
 MAX_PARTS = 100
 RECEIVED = "This message has already been received."
-EDITED = "An earlier message cannot be edited; send a new one."
+EDITED = "The message that was edited is not known here; reload the page to see the conversation."
 BEHIND = "The conversation has gone on elsewhere; reload the page to see it."
-NOT_LAST = "Only the last answer of a conversation can be regenerated."
+NO_WAY_BACK = "The conversation cannot go back to that message; send a new one."
+EFFECTS = "Later steps had effects that are not taken back, so the conversation cannot go back; send a new message."
 NOT_WAITING = "No call waits for this decision: it was made, or the question has changed; reload the page to see it."
 UNDER_WAY = "The conversation is being answered; decide when that has ended."
 DISMISSED = "The question was dismissed."
@@ -127,27 +128,58 @@ async def read_body(request: Request, limit: int) -> bytes:
     return bytes(body)
 
 
-def received(chat: Conversation[Any], asked: Asked) -> Message | None:
-    """The message to send; None if the conversation has it already and is to answer it again."""
+class Received(NamedTuple):
+    """What to do with the message of a page: go back to a point, if there is one, and send a message, if there is one.
+
+    Without a message, the conversation answers again what it has; without a point, after its last answer was removed.
+    """
+
+    message: Message | None = None
+    point: Point | None = None
+
+
+def received(chat: Conversation[Any], asked: Asked) -> Received:
+    """The message to send, and where to go back to before, for an edited message or another answer."""
     sent = [message for message in chat.messages if message.by_user]
     keys = {message_id(chat, number, message): number for number, message in enumerate(sent)}
     newest = max((number for number, message in enumerate(sent) if message.key), default=len(sent) - 1)
     at = keys.get(asked.key) if asked.key else _last_with(text_of(asked.content), sent) if asked.again else None
+    media = len(asked.content) > 1 or not isinstance(asked.content[0], Text)
+    message = Message("user", text_of(asked.content), parts=asked.content if media else (), key=asked.key)
     if at is None:
         if asked.edits:
             raise Refused(409, EDITED)
         known = {keys[key] for key in asked.earlier if key in keys}
         if newest not in known and (known or (asked.key and sent and sent[newest].key)):
             raise Refused(409, BEHIND)
-        media = len(asked.content) > 1 or not isinstance(asked.content[0], Text)
-        return Message("user", text_of(asked.content), parts=asked.content if media else (), key=asked.key)
-    if sent[at].text != text_of(asked.content):
-        raise Refused(409, EDITED)
-    if at < newest:
-        raise Refused(409, NOT_LAST if asked.again else RECEIVED)
-    if not asked.again and (chat.pending or is_answered(chat)):
+        return Received(message)
+    if sent[at].text != message.text:
+        begun, _ = _points_of(chat, at, sent[at])
+        if begun is None:
+            raise Refused(409, NO_WAY_BACK)
+        return Received(message, begun)
+    if not asked.again and (at < newest or chat.pending or is_answered(chat)):
         raise Refused(409, RECEIVED)
-    return None
+    if at == newest and chat.pending:
+        return Received()  # They count as not decided.
+    _, requested = _points_of(chat, at, sent[at]) if asked.again else (None, None)
+    if requested is None and at < newest:
+        raise Refused(409, NO_WAY_BACK)
+    return Received(None, requested)
+
+
+def _points_of(chat: Conversation[Any], number: int, message: Message) -> tuple[Point | None, Point | None]:
+    """The points before a user message, and of the last request for its answer."""
+    begun = requested = None
+    for point in chat.checkpoints():
+        if point.kind == "turn":
+            requested = requested if begun is None else point
+        elif begun is not None:
+            break
+        elif message.text.startswith(point.text) and point.key == message.key:
+            earlier = sum(each.by_user for each in point.state[Message])
+            begun = point if message.key or earlier == number else None
+    return begun, requested
 
 
 def decisions_of(chat: Conversation[Any], asked: Asked, by: str, limit: int) -> dict[str, Decision]:
@@ -221,16 +253,6 @@ def is_answered(chat: Conversation[Any]) -> bool:
     run, last = chat.session[Run].latest(), chat.session[Message].latest()
     unfinished = run is not None and run.unfinished
     return last is not None and last.role == "assistant" and not last.tool_calls and not unfinished
-
-
-def take_back_answer(chat: Conversation[Any]) -> None:
-    """Remove the last answer, but no tool call: what tools did stays done, and the model reads their results again."""
-    messages = list(chat.messages)
-    while messages and not messages[-1].tool_calls:
-        if messages[-1].role != "assistant" and messages[-1].kind != CORRECTION:
-            break
-        messages.pop()
-    chat.session[Message].seed(messages)
 
 
 class PageMessage(msgspec.Struct):

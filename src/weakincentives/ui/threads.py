@@ -17,21 +17,22 @@ from starlette.requests import Request
 
 from weakincentives.errors import WinkError
 from weakincentives.prompt import Tool
-from weakincentives.runtime import Completed, Conversation, StreamEvent
-from weakincentives.runtime.spi import RunOptions, Workers, finish
+from weakincentives.runtime import Completed, Conversation, Message, StreamEvent
+from weakincentives.runtime.spi import RunOptions, Workers, finish, without_answer
 from weakincentives.session import Snapshot
 from weakincentives.ui.page import Failed, failure
 from weakincentives.ui.questions import Show, check_show, known_id
 from weakincentives.ui.requests import (
     BEHIND,
+    EFFECTS,
     MAX_ID,
     RECEIVED,
     UNDER_WAY,
     Asked,
+    Received,
     Refused,
     decisions_of,
     received,
-    take_back_answer,
 )
 
 logger = logging.getLogger("weakincentives.ui")
@@ -40,6 +41,7 @@ T = TypeVar("T")
 Chat: TypeAlias = Conversation[Any]
 Event: TypeAlias = StreamEvent[Any] | Failed
 Stored: TypeAlias = tuple[Snapshot | str | bytes, Any]
+Owner: TypeAlias = Callable[[Request], str | Awaitable[str | None] | None]
 _storage = Workers("wink-threads")
 
 UNAVAILABLE = "The conversation is not available at the moment. Please try again."
@@ -240,8 +242,9 @@ class Threads:
     the text, other data to show instead, or False. Called with the `ApprovalNeeded` of a call that waits with its
     effects, it returns True for the effects, other data to show instead, or False for the paths of files alone.
     `options(chat, request)` returns the run options of an exchange,
-    such as a deadline, and may bind params. Conversations stay open between exchanges, and are closed when they have
-    been idle for `idle` seconds; what is not stored stays in memory.
+    such as a deadline, and may bind params. A page may edit an earlier message, or ask for another answer to it: the
+    conversation goes back there, but over calls with effects outside only with `over_effects`. Conversations stay open
+    between exchanges, and are closed when they have been idle for `idle` seconds; what is not stored stays in memory.
     """
 
     def __init__(
@@ -250,11 +253,12 @@ class Threads:
         load: Callable[[str], Stored | Awaitable[Stored | None] | None] | None = None,
         save: Callable[[str, Chat, Any], object] | None = None,
         *,
-        owner: Callable[[Request], str | Awaitable[str | None] | None] | None = None,
+        owner: Owner | None = None,
         show: Show | None = None,
         limits: ThreadLimits | None = None,
         idle: float | None = 600,
         options: Callable[[Chat, Request], RunOptions | Awaitable[RunOptions | None] | None] | None = None,
+        over_effects: bool = False,
     ) -> None:
         for name, given, function in (
             ("make", "thread, request", make),
@@ -275,6 +279,7 @@ class Threads:
         self._owner = owner
         self._idle = idle
         self._options = options
+        self._over_effects = over_effects
         self.show = check_show(show)
         self.limits = ThreadLimits() if limits is None else limits
         # Ordered by last use, the most recent last.
@@ -285,7 +290,7 @@ class Threads:
         """Begin to answer a message; one that is still being answered is stopped first: the user has interrupted it."""
         asked.check_length(self.limits.message_length)
         tools = asked.page_tools(self.limits.page_tools, self.limits.message_length)
-        key, owner = await self._key(request, asked.thread)
+        key, owner = await key_of(self._owner, request, asked.thread)
         thread = self._threads.get(key) or self._added(key, owner)
         under_way = thread.exchange
         if under_way is not None and under_way.answers(asked):
@@ -309,7 +314,7 @@ class Threads:
 
     async def read(self, request: Request, thread_id: str) -> Chat | None:
         """The conversation of a thread as it is stored, or as it is now if a message is being answered; None if new."""
-        key, owner = await self._key(request, thread_id)
+        key, owner = await key_of(self._owner, request, thread_id)
         known = self._threads.get(key)
         if known is not None and known.exchange is not None and known.chat is not None:
             return known.chat
@@ -317,6 +322,15 @@ class Threads:
         async with thread.lock:
             await self._refresh(thread, request, create=False)
             return thread.chat
+
+    async def stop(self, request: Request, thread_id: str) -> None:
+        """Stop the answer to a message where it stands."""
+        known = self._threads.get((await key_of(self._owner, request, thread_id))[0])
+        if known is not None and known.exchange is not None:
+            known.exchange.stop()
+
+    async def resume(self, request: Request, thread_id: str) -> None:
+        """None: the stream of a thread ends with the connection of its page."""
 
     async def aclose(self) -> None:
         """Stop what is being answered, save it, and close all conversations; they may be used again."""
@@ -326,19 +340,6 @@ class Threads:
         for thread in list(self._threads.values()):
             async with thread.lock:
                 await thread.close()
-
-    async def _key(self, request: Request, thread: str) -> tuple[str, str | None]:
-        """The id under which a thread is stored, and its owner."""
-        if self._owner is None:
-            return _quoted(thread, "The id of a thread"), None
-        owner = self._owner(request)
-        if inspect.isawaitable(owner):
-            owner = await owner
-        if owner is not None and not isinstance(owner, str):
-            raise TypeError(f"owner must return a string, or None for a request without an owner, got {owner!r}")
-        if owner is None or not owner.strip():
-            raise Refused(401, ANONYMOUS)
-        return f"{_quoted(owner, 'The owner of a thread')}/{_quoted(thread, 'The id of a thread')}", owner
 
     def _added(self, key: str, owner: str | None) -> Thread:
         mine = sum(thread.owner == owner for thread in self._threads.values()) if owner is not None else 0
@@ -353,18 +354,25 @@ class Threads:
             try:
                 chat = await self._refresh(thread, request)
                 assert chat is not None
-                message = received(chat, asked) if asked.content else None
+                message, point = received(chat, asked) if asked.content else Received()
                 decisions = decisions_of(chat, asked, thread.owner or "", self.limits.message_length)
                 await thread.open()
                 options = (await _called(self._options, chat, request) if self._options is not None else None) or {}
+                if point is not None:
+                    if not self._over_effects and chat.outside_calls(point):
+                        raise Refused(409, EFFECTS)
+                    await _waited(_storage.call(partial(chat.rewind, point)), whole=True)
+                    # At once, or after a crash the stored conversation would not match its files.
+                    if problem := await self._stored(thread, chat):
+                        raise Refused(409, problem.sentence)
             except (Refused, HTTPException) as error:
                 return exchange.refuse(error)
             except (Exception, SystemExit) as error:
                 logger.error("Thread %r could not be opened", thread.key, exc_info=error)
                 return exchange.refuse(Refused(503, UNAVAILABLE))
             exchange.begin(chat, decisions)
-            if message is None and asked.content:
-                take_back_answer(chat)
+            if message is None and asked.content and point is None:
+                chat.session[Message].update(without_answer)
             tools = (*(options.get("tools") or ()), *exchange.tools)
             mine = {"message": message, "tools": tools, "decisions": decisions or None}
             await self._stream(thread, chat, exchange, {**options, **mine})
@@ -492,6 +500,20 @@ def _checked(stored: Any) -> Stored | None:
 
 def _restore(chat: Chat, stored: Snapshot | str | bytes) -> None:
     chat.session.restore(stored if isinstance(stored, Snapshot) else Snapshot.from_json(stored))
+
+
+async def key_of(owner_of: Owner | None, request: Request, thread: str) -> tuple[str, str | None]:
+    """The id under which a thread is stored, and its owner."""
+    if owner_of is None:
+        return _quoted(thread, "The id of a thread"), None
+    owner = owner_of(request)
+    if inspect.isawaitable(owner):
+        owner = await owner
+    if owner is not None and not isinstance(owner, str):
+        raise TypeError(f"owner must return a string, or None for a request without an owner, got {owner!r}")
+    if owner is None or not owner.strip():
+        raise Refused(401, ANONYMOUS)
+    return f"{_quoted(owner, 'The owner of a thread')}/{_quoted(thread, 'The id of a thread')}", owner
 
 
 def _quoted(name: str, what: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -77,6 +77,13 @@ class Vercel:
             request.id, request.messages, again=again, edits=edits, verdicts=verdicts, results=results
         )
         self._chunks = Chunks(goes_on=not self.asked.content)
+
+    @classmethod
+    def resumed(cls, thread: str) -> Self:
+        """For a page that reads the stream of a run again."""
+        page = cls.__new__(cls)
+        page.asked, page._chunks = Asked(thread, (Text("..."),)), Chunks()
+        return page
 
     def begin(self, chat: Conversation[Any]) -> Iterator[dict[str, Any]]:
         # A message that goes on keeps its id.

@@ -24,8 +24,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from weakincentives.errors import WinkError
 from weakincentives.serde import decode
-from weakincentives.telemetry import RunFileError, RunNotFoundError
+from weakincentives.telemetry import RunFileError, RunNotFoundError, session_at
 from weakincentives.viewer.documents import Documents
+from weakincentives.viewer.evaluations import comparison, evaluation, evaluations
 from weakincentives.viewer.page import ICON, STATIC, served_page
 from weakincentives.viewer.playground import Decided, Playground, Wanted
 
@@ -82,6 +83,9 @@ def viewer_app(
             Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**_named(r)))),
             Route("/api/search", _json(lambda r: _search(documents, r))),
             Route("/api/report", _json(lambda r: documents.report())),
+            Route("/api/evals", _json(lambda r: evaluations(documents.store))),
+            Route("/api/evals/compare", _json(lambda r: comparison(documents.store, *_query(r, "a", "b")))),
+            Route("/api/evals/one", _json(lambda r: evaluation(documents.store, *_query(r, "id")))),
             Route("/api/changes", changes),
             Route("/api/play", _json(lambda r: playground.about() if playground else {"error": NO_PLAYGROUND})),
             *(_play_routes(playground, documents) if playground else ()),
@@ -91,10 +95,17 @@ def viewer_app(
     return Guard(app, port=port, policy=policy, token=token, acts=playground is not None)
 
 
+def _query(request: Request, *names: str) -> list[str]:
+    return [request.query_params.get(name, "") for name in names]
+
+
 def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route]:
     def run(wanted: Wanted) -> Any:
         """Start a run and wait until it is recorded, so that its page can be opened."""
-        started = playground.run(wanted)
+        session = None
+        if wanted.from_run:
+            session = session_at(documents.store, wanted.from_run, wanted.from_turn).session
+        started = playground.run(wanted, session)
         for _ in range(WAIT_POLLS):
             live = playground.live(started["run_id"])
             if documents.store.query("SELECT 1 FROM runs WHERE run_id = ?", (started["run_id"],)):

@@ -278,6 +278,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "pending": store.pending_turn(run.run_id) is not None,
         "waiting": [_question(fields) for fields in store.open_calls(run.run_id)],
         "continue": store.continuation(run.run_id),
+        "undone_from": history.undone_from,
         "parent": _parent(store, run),
         "children": {
             child.run_id.removeprefix(f"{run.run_id}/"): summary(child)

@@ -73,6 +73,8 @@ class Wanted:
     tag: str = ""
     message: str = ""
     run_id: str = ""
+    from_run: str = ""
+    from_turn: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,18 +194,22 @@ class Playground:
         self._overrides.update(ns=descriptor.ns, key=descriptor.key, tag=tag, change=change)
         return {"tag": tag, "file": str(self._overrides.path_of(ns=descriptor.ns, key=descriptor.key, tag=tag))}
 
-    def run(self, wanted: Wanted) -> dict[str, Any]:
-        """Start a run with the chosen options and return its id; it is recorded like any other."""
+    def run(self, wanted: Wanted, session: Session | None = None) -> dict[str, Any]:
+        """Start a run with the chosen options and return its id; it is recorded like any other.
+
+        On a session, its conversation goes on, and the model replies even without a message.
+        """
         prompt = self._prompt(wanted, self._params(wanted))
         chosen, _ = self._states(wanted)
         adapter = self._adapter(wanted, afresh=True)
         said = wanted.message.strip()
-        budget, session = Budget(max_turns=MAX_TURNS), Session()
+        budget, goes_on = Budget(max_turns=MAX_TURNS), session is not None
+        session = Session() if session is None else session
         chat, loop = Conversation(prompt, adapter=adapter, budget=budget, session=session), MainLoop(budget=budget)
 
         def start(decisions: Decisions | None) -> EventStream[Any]:
-            if said:
-                words = said if decisions is None else None
+            if said or goes_on:
+                words = said if said and decisions is None else None
                 return chat.stream(words, visibility_overrides=chosen, decisions=decisions)
             return loop.stream(
                 prompt, session=session, adapter=adapter, visibility_overrides=chosen, decisions=decisions
@@ -263,7 +269,7 @@ class Playground:
         if override is None:
             return prompt
         for path in {*override.sections, *override.summaries, *override.visibility} - known:
-            override = override.without_section(path).without_summary(path).without_visibility(path)
+            override = override.without("section", path).without("summary", path).without("visibility", path)
         drafts = SimpleNamespace(resolve=lambda descriptor, tag: override)
         return prompt.with_overrides(cast(PromptOverridesStore, drafts), DRAFT)
 

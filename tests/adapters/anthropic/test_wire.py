@@ -160,7 +160,8 @@ def test_hosted_tools_bring_their_betas() -> None:
         ("claude-opus-5-1", "tool_addition"),
         ("claude-opus-4-8", "tool_addition"),
         ("claude-sonnet-5-5", "tool_addition"),
-        ("claude-sonnet-5", "append"),
+        ("claude-sonnet-5", "tool_reference"),
+        ("claude-haiku-4-5", "tool_reference"),
         ("claude-opus-4-1", "append"),
         ("gateway-model", "append"),
     ],
@@ -280,3 +281,12 @@ def test_a_streamed_call_without_arguments_has_none() -> None:
         {"type": "message_stop"},
     )
     assert reply.tool_calls == (ToolCall("1", "list_orders", "{}"),)
+
+
+def test_the_text_after_results_stays_where_it_is_if_the_user_speaks_too() -> None:
+    haiku: Any = AnthropicAdapter("claude-haiku-5-5")._wire()
+    messages = [SYSTEM, ASKED, DONE, Message("system", "Be brief.")]
+    before = body(haiku, ask(messages))["messages"][-2]
+    after = body(haiku, ask([*messages, Message("user", "Hm?")]))["messages"][-2]
+    assert after["content"][:2] == before["content"] and after["content"][2]["text"] == "Hm?"
+    assert before["content"][1]["text"].startswith("The tool results end here.")

@@ -27,7 +27,7 @@ class Claude:
     name: str = "claude agent sdk"
     patience: float = 8.0
     exempt: Mapping[str, str] = field(default_factory=dict)
-    outcomes: Mapping[str, str] = field(default_factory=dict)
+    outcomes: Mapping[str, str] = field(default_factory=lambda: {"compaction after an overflow": "by the CLI"})
     overflow: Raw = field(default=Raw(400, FULL))
 
     @contextmanager

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from weakincentives.adapters.claude_agent_sdk.cli import Home
+from weakincentives.adapters.claude_agent_sdk.cli import Home, compaction_variables
+from weakincentives.runtime import Compaction
 
 pytestmark = pytest.mark.skipif(
     not hasattr(os, "pidfd_open"), reason="needs Linux to watch processes that are not ours"
@@ -107,3 +108,11 @@ def _all_end(watched: list[int]) -> bool:
     for process in watched:
         os.close(process)
     return all(ended)
+
+
+def test_a_compaction_becomes_the_cli_s_own_settings() -> None:
+    assert compaction_variables(None) == {}
+    assert compaction_variables(Compaction(window=60_000, at=0.5)) == {
+        "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "50",
+        "CLAUDE_CODE_AUTO_COMPACT_WINDOW": "60000",
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +12,22 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 from tests.adapters.claude_agent_sdk.cli_runs import adapter
 from tests.guarding.cases import CASES, Case, check, guard_for, prompt_for
 from tests.servers.claude_cli import CliServer, call, say
-from weakincentives.guards import Guard, Outcome, Refuse, Replace
+from tests.servers.turn import Call, Turn
+from weakincentives import Approve, MarkdownSection, Prompt, run
+from weakincentives.filesystem import HostFilesystem
+from weakincentives.guards import (
+    Ask,
+    Guard,
+    GuardContext,
+    GuardDecided,
+    GuardedCall,
+    GuardRefusedError,
+    Outcome,
+    Refuse,
+    Replace,
+    Stop,
+)
+from weakincentives.prompt import WorkspaceSection
 from weakincentives.runtime import Conversation, MainLoop, Message
 from weakincentives.session import Session
 
@@ -40,3 +56,65 @@ def test_an_answer_that_did_not_pass_is_not_what_the_next_turn_is_based_on(outco
         assert "Lyon" not in str(api.requests[-1].json["messages"])
         assert not any("Lyon" in message.text for message in chat.session[Message].all())
         chat.adapter.close()  # type: ignore[attr-defined]
+
+
+EDITED = {"command": "touch edited && echo other"}
+
+
+@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(
+    ("outcome", "made", "said"),
+    [
+        (None, ["touched"], "made"),
+        (Refuse("Not in this folder."), [], "Not in this folder."),
+        (Replace(EDITED), ["edited"], "other"),
+        (Stop("Enough."), [], ""),
+        (Ask("Really?"), ["touched"], "made"),
+        (Replace("nonsense"), [], "Guard 'Rule' failed: TypeError: Replace takes the input of 'Bash' as a mapping"),
+    ],
+    ids=["allow", "refuse", "replace", "stop", "ask", "nonsense"],
+)
+def test_a_guard_decides_about_the_clis_own_tools(
+    outcome: Outcome | None, made: list[str], said: str, is_async: bool, tmp_path: Path
+) -> None:
+    asked: list[Any] = []
+
+    class Rule(Guard):
+        tools = ("Bash",)
+
+        def before_tool(self, call: GuardedCall, *, context: GuardContext) -> Any:
+            asked.append(call.params)
+            return outcome
+
+    class LaterRule(Rule):
+        name = "Rule"
+
+        async def before_tool(self, call: GuardedCall, *, context: GuardContext) -> Any:
+            return super().before_tool(call, context=context)
+
+    touch = Turn("", calls=(Call("Bash", {"command": "touch touched && echo made"}),))
+    sections = [WorkspaceSection(HostFilesystem(tmp_path)), MarkdownSection(key="t", title="T", template="Go.")]
+    guard = LaterRule() if is_async else Rule()
+    asks: Prompt[Any] = Prompt(ns="tests", key="own", sections=sections, guards=[guard])
+    session = Session()
+    with CliServer([touch, say("Done.")]) as api, adapter(api, allowed_cli_tools=("Bash",)) as model:
+        try:
+            response = run(asks, model, session=session)
+            if isinstance(outcome, Ask):
+                (pending,) = response.pending
+                assert pending.text.startswith("Really?\nBash(") and list(tmp_path.iterdir()) == []
+                response = run(asks, model, session=session, decisions={pending.call_id: Approve()})
+            assert response.text == "Done."
+        except GuardRefusedError as error:
+            assert isinstance(outcome, Stop) and error.message == "Enough."
+        else:
+            assert not isinstance(outcome, Stop)
+            (result,) = api.results()
+            content = result["content"]
+            text = content if isinstance(content, str) else "".join(part["text"] for part in content)
+            assert said in text
+    assert sorted(path.name for path in tmp_path.iterdir()) == made
+    assert asked[0] == {"command": "touch touched && echo made"}
+    decided = [(each.guard, each.outcome) for each in session[GuardDecided].all()]
+    kind = "refuse" if said.startswith("Guard") else type(outcome).__name__.lower()
+    assert decided == ([] if outcome is None else [("Rule", kind)])

@@ -16,6 +16,7 @@ from weakincentives.adapters.hosted import HONOURED, Rule, SettingsCodec, codecs
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import HostedTool
 from weakincentives.runtime.spi import adapter_spec, adapter_specs
+from weakincentives.tools.advisor import AdvisorConfig
 from weakincentives.tools.code_interpreter import CodeInterpreterConfig, code_interpreter_tool
 from weakincentives.tools.file_search import Comparison, FileSearchConfig
 from weakincentives.tools.web_fetch import WebFetchConfig
@@ -72,6 +73,7 @@ def test_the_adapters_have_these_kinds() -> None:
         "code_interpreter": ("anthropic", "openai"),
         "file_search": ("openai",),
         "web_fetch": ("anthropic",),
+        "advisor": ("anthropic",),
     }
 
 
@@ -198,7 +200,7 @@ def test_stored_answers_have_the_form_that_the_sdk_knows(adapter: str, kind: str
     if adapter == "openai":
         from openai.types.responses import Response as Form
     else:
-        from anthropic.types import Message as Form  # type: ignore[assignment]
+        from anthropic.types.beta import BetaMessage as Form  # type: ignore[assignment]
     Form.model_validate(json.loads(stored(adapter, kind, case)))
 
 
@@ -207,6 +209,7 @@ FULL: dict[str, Any] = {
         DomainFilter(("who.int",)), GeoHint("GB", "London", "England", "Europe/London"), allow_live_access=False
     ),
     "web_fetch": WebFetchConfig(DomainFilter(blocked=("who.int",)), 3, 900, citations=True, allow_cache=False),
+    "advisor": AdvisorConfig("claude-opus-5", 2, 900, use_cache=True),
     "code_interpreter": CodeInterpreterConfig(file_ids=("f1",), memory_gb=4, allowed_domains=("who.int",)),
     "file_search": FileSearchConfig(("vs_1",), 5, 0.5, Comparison("year", "gt", 2020)),
 }
@@ -216,7 +219,10 @@ def form_of(adapter: str, kind: str) -> Any:
     """The SDK's type of a tool's declaration."""
     if adapter == "anthropic":
         from anthropic import types
+        from anthropic.types import beta
 
+        if kind == "advisor":
+            return beta.BetaAdvisorTool20260301Param
         names = {
             "web_search": "WebSearchTool20260318Param",
             "web_fetch": "WebFetchTool20260318Param",

@@ -441,7 +441,7 @@ def test_what_the_prompt_does_not_list_is_searched_for(ranked: LocalAdapter) -> 
 @pytest.mark.parametrize("menu", ["all", "none"])
 def test_where_nothing_fits_it_says_so(ranked: LocalAdapter, menu: Literal["all", "none"]) -> None:
     _, answers = told(ranked, "What is the capital of France?", disclosure=SearchSections(menu=menu))
-    assert answers == ["The text does not say that."]
+    assert answers[0].startswith("The text does not say that.")
 
 
 def test_a_section_below_a_closed_one_is_opened_and_summaries_are_not_quoted(ranked: LocalAdapter) -> None:

@@ -28,8 +28,8 @@ def test_runs_leave_no_objects_threads_or_descriptors(name: str, run: Any) -> No
 
 
 @pytest.mark.parametrize("name", ADAPTERS)
-def test_two_thousand_runs_that_end_in_every_way_leave_nothing_behind(name: str) -> None:
-    assert left_behind(ADAPTERS[name], "/k1/d5", run_mixed, 2000) == []
+def test_a_thousand_runs_that_end_in_every_way_leave_nothing_behind(name: str) -> None:
+    assert left_behind(ADAPTERS[name], "/k1/d5", run_mixed, 1000) == []
 
 
 def test_runs_through_a_client_that_end_in_every_way_leave_nothing_behind() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.adapters.models import ALWAYS, PLAIN, UNNAMED
 from tests.adapters.tools import SYSTEM, SearchCodec, ask, hosted, tool
 from weakincentives.adapters.network import TransportError
 from weakincentives.adapters.openai.models import facts
@@ -49,7 +50,7 @@ def test_what_the_user_includes_comes_before_ours() -> None:
 
 
 def test_a_model_that_does_not_reason_is_not_asked_for_reasoning() -> None:
-    assert "include" not in body(wire("gpt-4o"), ask([SYSTEM]))
+    assert "include" not in body(wire(PLAIN), ask([SYSTEM]))
 
 
 def test_tools_are_strict_functions() -> None:
@@ -137,7 +138,7 @@ def test_with_nothing_left_to_call_no_tool_may_be_called() -> None:
 
 def test_an_older_model_is_not_told_of_added_tools_by_name() -> None:
     request = ask([SYSTEM, ADDED], tools=(FIRST, SECOND), initial_tools=1, revoked=frozenset({"first"}))
-    assert "tool_choice" not in body(wire("gpt-5.1"), request)
+    assert "tool_choice" not in body(wire(UNNAMED), request)
     assert "tool_choice" in body(wire("gpt-5.6-mini"), request)
 
 
@@ -157,11 +158,9 @@ def test_a_conversation_that_is_not_the_one_before_is_encoded_anew() -> None:
     ("model", "route"),
     [
         ("gpt-5.6", "additional_tools"),
-        ("gpt-4o-mini", "additional_tools"),
-        ("ft:gpt-4.1:acme", "additional_tools"),
-        ("o3", "additional_tools"),
-        ("gpt-4-turbo", "append"),
-        ("gpt-3.5-turbo", "append"),
+        (PLAIN, "additional_tools"),
+        (f"ft:{PLAIN}:acme", "additional_tools"),
+        (ALWAYS, "additional_tools"),
         ("my-deployment", "append"),
     ],
 )

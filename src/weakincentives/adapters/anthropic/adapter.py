@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack
 
 from weakincentives.adapters.anthropic.models import facts, media_support
 from weakincentives.adapters.anthropic.reply import found_tools
-from weakincentives.adapters.anthropic.wire import PROVIDER, SEARCH_TOOL, MessagesWire, has_thinking
+from weakincentives.adapters.anthropic.wire import CACHED, PROVIDER, SEARCH_TOOL, MessagesWire, has_thinking
 from weakincentives.adapters.network import ClientAdapter, ClientOptions, Wire
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
 
@@ -26,6 +26,8 @@ class AnthropicAdapter(ClientAdapter):
     name = PROVIDER
     package = "anthropic"
     path = "/v1/messages"
+    compaction_keeps_tools = True
+    cache_write = 1.25
     count_path = "/v1/messages/count_tokens"
     count_fields = ("model", "messages", "system", "tools", "thinking", "tool_choice", "output_config", "cache_control")
     reserved = frozenset({"model", "messages", "system", "tools", "tool_choice", "stream", "max_tokens"})
@@ -37,27 +39,35 @@ class AnthropicAdapter(ClientAdapter):
         model: str = "claude-opus-5",
         *,
         max_tokens: int = 16_000,
-        tool_route: Literal["auto", "tool_addition", "append"] = "auto",
+        tool_route: Literal["auto", "tool_addition", "tool_reference", "append"] = "auto",
         tool_search: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if tool_route == "append" and facts(model).binds_thinking:
+        if tool_route in ("append", "tool_reference") and facts(model).binds_thinking:
             raise ValueError(
                 f"tool_route must be 'auto' or 'tool_addition' for '{model}', which binds its thinking to the list of "
-                "tools, got 'append'"
+                f"tools, got '{tool_route}'"
             )
         super().__init__(model, **options)
         self.max_tokens = max_tokens
-        best = "tool_addition" if facts(model).system_messages else "append"
-        self._tool_route = best if tool_route == "auto" else tool_route
+        self._tool_route = facts(model).route if tool_route == "auto" else tool_route
         self._tool_search = tool_search
         if tool_search and not facts(model).tool_search:
-            raise ValueError(f"tool_search needs Claude 4 or later (Haiku 4.5), got '{model}'")
+            raise ValueError(f"tool_search needs Claude 4.5 or later, got '{model}'")
         self.reserved_names = (SEARCH_TOOL,) if tool_search else ()
 
     @property
     def supports_operator_text(self) -> bool:
         return facts(self.model).system_messages
+
+    @property
+    def compacts(self) -> bool:
+        return facts(self.model).compaction
+
+    @property
+    def cache_seconds(self) -> float:
+        marker = self._parameters.get("cache_control", CACHED)
+        return 0.0 if marker is None else 3600.0 if marker.get("ttl") == "1h" else 300.0
 
     @property
     def media(self) -> MediaSupport:

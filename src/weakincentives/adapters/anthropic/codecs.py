@@ -23,6 +23,7 @@ from weakincentives.adapters.hosted import (
 from weakincentives.prompt import HostedTool
 from weakincentives.runtime import HostedToolCodec
 from weakincentives.tools import FailureCode
+from weakincentives.tools.advisor import Advice, AdvisorConfig, AdvisorResult
 from weakincentives.tools.code_interpreter import (
     CodeExecution,
     CodeFile,
@@ -47,6 +48,9 @@ _CODES: dict[str, FailureCode] = {
     "too_many_requests": "rate_limited",
     "execution_time_exceeded": "timeout",
     "unavailable": "unavailable",
+    "overloaded": "unavailable",
+    "prompt_too_long": "too_large",
+    "model_not_found": "not_found",
     "url_not_allowed": "not_allowed",
     "url_not_in_prior_context": "not_allowed",
     "url_not_accessible": "not_found",
@@ -329,7 +333,40 @@ def _citation(place: _DocumentLocation, documents: Sequence[FetchedDocument]) ->
     )
 
 
+class _Advice(msgspec.Struct):
+    text: str = ""
+    stop_reason: str | None = None
+
+
+class AnthropicAdvisorCodec(SettingsCodec[AdvisorConfig, AdvisorResult]):
+    """`advisor_20260301`, a beta."""
+
+    kind = "advisor"
+    sent_names = ("advisor",)
+    betas = ("advisor-tool-2026-03-01",)
+    adapter = "anthropic"
+    config_type = AdvisorConfig
+    honours: ClassVar[Mapping[str, Rule]] = dict.fromkeys(("model", "max_uses", "max_tokens", "use_cache"), HONOURED)
+
+    def declare(self, tool: HostedTool[AdvisorConfig]) -> dict[str, Any]:
+        config = tool.config
+        declared: dict[str, Any] = {"type": "advisor_20260301", "name": "advisor", "model": config.model}
+        limits = {"max_uses": config.max_uses, "max_tokens": config.max_tokens}
+        declared.update((limit, value) for limit, value in limits.items() if value is not None)
+        return {**declared, "caching": {"type": "ephemeral"}} if config.use_cache else declared
+
+    def read(self, reader: ItemReader, items: Sequence[Any]) -> AdvisorResult:
+        seen = [each.content for each in _read(reader, items, {"advisor": _Advice}) if isinstance(each, _Answer)]
+        advice = tuple(Advice(each.text, each.stop_reason != "max_tokens") for each in seen)
+        return AdvisorResult(reader.text, advice, tuple(reader.errors))
+
+
 CODECS: dict[str, HostedToolCodec[Any, Any]] = {
     codec.kind: codec
-    for codec in (AnthropicWebSearchCodec(), AnthropicCodeInterpreterCodec(), AnthropicWebFetchCodec())
+    for codec in (
+        AnthropicWebSearchCodec(),
+        AnthropicCodeInterpreterCodec(),
+        AnthropicWebFetchCodec(),
+        AnthropicAdvisorCodec(),
+    )
 }

@@ -20,21 +20,30 @@ EFFORTS = ("low", "medium", "high", "max", "xhigh")
 class ModelFacts:
     """The capabilities and prices of a model; the defaults are those of the newest generation.
 
-    With `system_messages`, the model accepts them mid-conversation, with text or tool changes. With `binds_thinking`,
-    it accepts its earlier thinking only after the exact text it followed. `thinking` is how it takes an effort, and
+    With `system_messages`, the model accepts them mid-conversation, with text or tool changes. With `tool_search`, it
+    accepts deferred tools, which a search or the result of any tool may reveal. With `binds_thinking`,
+    it accepts its earlier thinking only after the exact text it followed. With `closes_results`, it takes a system
+    message after tool results for a part of them, unless a text closes these. `thinking` is how it takes an effort, and
     `none` the type that stops its thinking: empty if it only thinks on request, None if it always thinks. Images are
-    scaled down to `max_side` pixels.
+    scaled down to `max_side` pixels. With `compaction`, it summarizes conversations on request.
     """
 
     prices: Prices | None = None
     system_messages: bool = True
     binds_thinking: bool = False
+    closes_results: bool = False
     tool_search: bool = True
     efforts: tuple[str, ...] = EFFORTS
     thinking: Literal["adaptive", "effort", "budget"] = "adaptive"
     thinks_by_default: bool = True
     none: str | None = "disabled"
     max_side: int = 2000
+    compaction: bool = True
+
+    @property
+    def route(self) -> Literal["tool_addition", "tool_reference", "append"]:
+        """How tools are best added to a conversation."""
+        return "tool_addition" if self.system_messages else "tool_reference" if self.tool_search else "append"
 
     def image_tokens(self, image: Image) -> int:
         """The tokens of an image: one for each 28-pixel square, after scaling down to the size the model sees."""
@@ -47,13 +56,13 @@ class ModelFacts:
 _BINDING = partial(ModelFacts, binds_thinking=True)
 _4_8 = partial(ModelFacts, thinks_by_default=False)
 _4_6 = partial(_4_8, system_messages=False, efforts=EFFORTS[:4], max_side=1568)
-_4_5 = partial(_4_6, efforts=EFFORTS[:3], thinking="budget", none="")
+_4_5 = partial(_4_6, efforts=EFFORTS[:3], thinking="budget", none="", compaction=False)
 
 MODELS = {
     "claude-fable-5-2": _BINDING(none=None),
     "claude-fable-5-1": _BINDING(Prices(10.0, 50.0, 0.25), none=None),
     "claude-fable-5": ModelFacts(Prices(10.0, 50.0, 1.0), none=None),
-    "claude-mythos-5-1": _BINDING(Prices(10.0, 50.0, 0.25), none=None),
+    "claude-mythos-5-1": ModelFacts(Prices(10.0, 50.0, 0.25), none=None),
     "claude-mythos-5": ModelFacts(Prices(10.0, 50.0, 1.0), none=None),
     "claude-opus-5-5": _BINDING(Prices(4.0, 20.0, 0.20), none=None),
     "claude-opus-5": ModelFacts(Prices(5.0, 25.0, 0.50)),
@@ -61,15 +70,16 @@ MODELS = {
     "claude-opus-4-7": _4_8(Prices(5.0, 25.0, 0.50), system_messages=False),
     "claude-opus-4-6": _4_6(Prices(5.0, 25.0, 0.50)),
     "claude-opus-4-5": _4_5(Prices(5.0, 25.0, 0.50), thinking="effort"),
-    "claude-opus-4": _4_5(),
+    "claude-opus-4": _4_5(tool_search=False),
     "claude-sonnet-5-5": _BINDING(Prices(2.0, 10.0, 0.10), none="between_tools"),
     "claude-sonnet-5": ModelFacts(Prices(2.0, 10.0, 0.20), system_messages=False),
     "claude-sonnet-4-6": _4_6(Prices(3.0, 15.0, 0.30)),
     "claude-sonnet-4-5": _4_5(Prices(3.0, 15.0, 0.30)),
-    "claude-sonnet-4": _4_5(),
-    "claude-haiku-5-5": _BINDING(Prices(0.10, 0.50, 0.01)),
+    "claude-haiku-5-5": _BINDING(Prices(0.10, 0.50, 0.01), closes_results=True),
     "claude-haiku-4-5": _4_5(Prices(1.0, 5.0, 0.10)),
 }
+SHUT_DOWN = {"claude-sonnet-4-5": "2026-11-30"}
+"""When the vendor shuts down a listed model, according to its SDK; those that are gone before that are not listed."""
 _LISTED = re.compile(rf"({'|'.join(sorted(MODELS, key=len, reverse=True))})(?!\d)")
 _NEWER = re.compile(r"claude-[a-z]+-[5-9]")
 
@@ -84,7 +94,13 @@ def facts(model: str) -> ModelFacts:
     listed = MODELS[found[1]] if found else ModelFacts()
     if found and found.start() == 0:
         return listed
-    return replace(listed, system_messages=False, binds_thinking=False, tool_search=bool(_NEWER.match(model)))
+    return replace(
+        listed,
+        system_messages=False,
+        binds_thinking=False,
+        tool_search=bool(_NEWER.match(model)),
+        compaction=False,
+    )
 
 
 def media_support(model: str) -> MediaSupport:

@@ -44,6 +44,18 @@ def parse_reply(body: bytes | bytearray, *more: str) -> ModelReply:
     return _reply(_decode_answer(body), more)
 
 
+def parse_compaction(body: bytes | bytearray, *, changed_tools: bool) -> ModelReply:
+    """The block that stands for a compacted conversation; no items if there is none, or if it lost changed tools."""
+    answer = _decode_answer(body)
+    usage = _usage(answer.usage, 0)
+    for raw in answer.content:
+        if _decode_kind(raw).type == "compaction":
+            block = msgspec.json.decode(raw, type=dict[str, Any])
+            if block.get("content") and (not changed_tools or isinstance(block.get("tool_changes"), list)):
+                return ModelReply(block["content"], items=(bytes(raw).decode(),), usage=usage, response_id=answer.id)
+    return ModelReply(usage=usage)
+
+
 class _Details(msgspec.Struct):
     web_search_requests: int | None = 0
     web_fetch_requests: int | None = 0
@@ -87,6 +99,11 @@ class _Answer(msgspec.Struct):
 
 class _Kind(msgspec.Struct):
     type: str
+
+
+class _Named(msgspec.Struct):
+    type: str
+    name: str = ""
 
 
 class _Text(msgspec.Struct):
@@ -157,13 +174,23 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
     # A reply may omit blocks, and the vendor does not count every kind.
     requests = max(hosted, (counted.web_search_requests or 0) + (counted.web_fetch_requests or 0))
     total = usage.usage() + TokenUsage(reasoning_tokens=details.thinking_tokens or 0, hosted_requests=requests)
-    # The totals include every iteration except those that summarize the conversation.
-    return sum((one.usage() for one in usage.iterations or () if one.type == "compaction"), total)
+    # The totals include every iteration except those that summarize the conversation, and those of an advisor, whose
+    # model has prices of its own.
+    apart = (one for one in usage.iterations or () if one.type in ("compaction", "advisor_message"))
+    return sum((one.usage() for one in apart), total)
 
 
 def is_thinking(item: str) -> bool:
     """True if a message item holds thinking, readable or redacted."""
     return _decode_kind(item).type in ("thinking", "redacted_thinking")
+
+
+def is_advice(item: str) -> bool:
+    """True if a message item is a call of the advisor or its answer."""
+    if '"advisor' not in item:
+        return False
+    block = msgspec.json.decode(item, type=_Named)
+    return block.type == "advisor_tool_result" or (block.type, block.name) == ("server_tool_use", "advisor")
 
 
 class StreamedMessage:

@@ -21,6 +21,7 @@ from weakincentives.adapters.claude_agent_sdk.cli import (
     Cli,
     approval_rules,
     check_options,
+    compaction_variables,
     credentials,
     find_cli,
     hooks_for_cli_tools,
@@ -39,11 +40,12 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityExpansionRequired,
 )
-from weakincentives.runtime import InnerLoop, MediaSupport, Message, ProviderAdapter, Settings, ToolCall
+from weakincentives.runtime import Compaction, InnerLoop, MediaSupport, Message, ProviderAdapter, Settings, ToolCall
 from weakincentives.runtime.spi import Workers, finish, rule_of, waiting_calls
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
+    from weakincentives.adapters.claude_agent_sdk.approval import Judgement
     from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel, Settings as RunSettings
 
 SettingSource = Literal["user", "project", "local"]
@@ -111,6 +113,11 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         self._lock = threading.Lock()
 
     @property
+    def compacts_itself(self) -> bool:
+        """The CLI does it."""
+        return True
+
+    @property
     def supports_dynamic_tools(self) -> bool:
         """True if the installed CLI picks up new tools while it runs; unless given, measured once per process."""
         if self._dynamic_tools is not None:
@@ -150,7 +157,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         schema = {"type": "object", "properties": {}}
         tool = Tool.from_schema(name=name, description=name, schema=schema, handler=make, approval="call")
         # What the CLI does to files is not ours to undo.
-        tool.transactional = False
+        tool.transactional, tool.reaches_outside = False, True
         return tool
 
     @property
@@ -207,17 +214,18 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     def _take(self, loop: InnerLoop, workspace: Path | None) -> ClaudeChannel:
         with self._lock:
             channel = self._open.pop(loop.session, None)
-        if channel is not None and channel.settings.workspace != workspace:
+        guarded = frozenset(self.own_tools if loop.context.guards_tools else ())
+        if channel is not None and (channel.settings.workspace, channel.settings.guarded) != (workspace, guarded):
             channel.close()
             channel = None
         if channel is None:
-            channel = self._channel(workspace)
+            channel = self._channel(workspace, guarded, loop.context.config.compaction)
         channel.report = lambda used: loop.session.dispatch(replace(used, run_id=loop.scope.run_id))
-        channel.waits = partial(self._waits, loop.session)
+        channel.judge = partial(self._judge, loop)
         return channel
 
     def _put_back(self, loop: InnerLoop, channel: ClaudeChannel, ended: bool) -> None:
-        channel.report = channel.waits = None
+        channel.report = channel.judge = None
         # A CLI whose calls wait for a person is stopped, so that it cannot go on by itself.
         kept = ended and channel.idle and not waiting_calls(loop.session) and not loop.scope.fence.closed
         kept = kept and loop.in_conversation and not loop.scope.depth
@@ -266,19 +274,30 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             cost = None if total is None or total == before else total - (before or 0.0)
             loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli.version, cost))
 
-    def _waits(self, session: Session, name: str, given: dict[str, Any]) -> bool:
-        """True if a call of the CLI's own tools needs approval."""
-        needs = rule_of(self.own_tools[name], given, session, rule=self._approval[name])
+    async def _judge(self, loop: InnerLoop, call_id: str, name: str, given: dict[str, Any]) -> Judgement:
+        """Decide about a call of the CLI's own tools: guards first, then its rule of approval."""
+        from weakincentives.adapters.claude_agent_sdk.approval import WAITS, Judgement, ask_guards
+
+        judged = await ask_guards(loop, call_id, name, given)
+        if judged.reason or name not in self._approval:
+            return judged
+        seen = given if judged.given is None else dict(judged.given)
+        needs = rule_of(self.own_tools[name], seen, loop.session, rule=self._approval[name])
         if needs == "effects":
             raise ValueError("it returned 'effects', which tools of the CLI do not have; return 'call'")
-        return needs is not None
+        return judged if needs is None else Judgement(WAITS)
 
-    def _channel(self, workspace: Path | None) -> ClaudeChannel:
+    def _channel(
+        self,
+        workspace: Path | None,
+        guarded: frozenset[str] = frozenset(),
+        compaction: Compaction | None = None,
+    ) -> ClaudeChannel:
         from weakincentives.adapters.claude_agent_sdk.channel import ClaudeChannel
 
-        return ClaudeChannel(self._run_settings(workspace))
+        return ClaudeChannel(replace(self._run_settings(workspace, compaction), guarded=guarded))
 
-    def _run_settings(self, workspace: Path | None) -> RunSettings:
+    def _run_settings(self, workspace: Path | None, compaction: Compaction | None = None) -> RunSettings:
         from weakincentives.adapters.claude_agent_sdk.channel import Settings as RunSettings
 
         cli = self._cli
@@ -286,7 +305,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         return RunSettings(
             cli=cli.path,
             model=self.model or None,
-            env=self._env,
+            env={**compaction_variables(compaction), **self._env},
             workspace=workspace,
             setting_sources=self._setting_sources,
             options={**permissions(self._cli_tools), **options},

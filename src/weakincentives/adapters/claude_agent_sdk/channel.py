@@ -28,7 +28,7 @@ import claude_agent_sdk as sdk
 from weakincentives._loops import LoopThread
 from weakincentives.adapters.anthropic.models import facts
 from weakincentives.adapters.anthropic.wire import content_block
-from weakincentives.adapters.claude_agent_sdk.approval import WAITS, Gate
+from weakincentives.adapters.claude_agent_sdk.approval import WAITS, Gate, Judge, Judgement
 from weakincentives.adapters.claude_agent_sdk.cli import KEYS, Home
 from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
 from weakincentives.adapters.claude_agent_sdk.wire import (
@@ -68,7 +68,7 @@ _POLL_SECONDS = 0.01
 class Settings:
     """An adapter's settings for every run; `unlisted` creates the error for a CLI that ignores new tools.
 
-    `approval` names the CLI's own tools whose calls may wait for a person.
+    `approval` names the CLI's own tools whose calls may wait for a person, `guarded` those that guards decide about.
     """
 
     cli: Path
@@ -78,6 +78,7 @@ class Settings:
     setting_sources: tuple[str, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     approval: frozenset[str] = frozenset()
+    guarded: frozenset[str] = frozenset()
     unlisted: Callable[[], Exception] | None = None
 
     def redactor(self) -> Redactor:
@@ -91,8 +92,8 @@ class ClaudeChannel:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self.report: Callable[[ToolInvoked], None] | None = None
-        # True if a call of the CLI's own tools has to wait for a person.
-        self.waits: Callable[[str, dict[str, Any]], bool] | None = None
+        # Decides about a call of the CLI's own tools.
+        self.judge: Judge | None = None
         self.finalizer: weakref.finalize[Any, Any] | None = None
         self._earlier_cost: float | None = None
         self._home: Home
@@ -210,9 +211,9 @@ class ClaudeChannel:
             ) from error
         self._conversation = Conversation(settings, self._home, self._judge)
 
-    def _judge(self, name: str, given: dict[str, Any]) -> bool:
+    async def _judge(self, call_id: str, name: str, given: dict[str, Any]) -> Judgement:
         # Outside of a run, there is nobody to ask.
-        return self.waits is None or self.waits(name, given)
+        return Judgement(WAITS) if self.judge is None else await self.judge(call_id, name, given)
 
     async def _end(self) -> None:
         try:
@@ -230,12 +231,10 @@ class ClaudeChannel:
 class Conversation:
     """The CLI and our tool server, started by the first request; lives on one event loop."""
 
-    def __init__(
-        self, settings: Settings, home: Home, waits: Callable[[str, dict[str, Any]], bool] = lambda name, given: False
-    ) -> None:
+    def __init__(self, settings: Settings, home: Home, judge: Judge) -> None:
         self._settings = settings
         self._home = home
-        self._gate = Gate(settings.approval, waits, self._wake)
+        self._gate = Gate(settings.approval | settings.guarded, settings.approval, judge, self._wake)
         self._inbox: asyncio.Queue[Any] = asyncio.Queue()
         self._stderr: deque[str] = deque(maxlen=20)
         self._server: ToolServer | None = None
@@ -396,6 +395,8 @@ class Conversation:
             message = await self._inbox.get()
             if isinstance(message, Exception):
                 raise sdk.CLIConnectionError(str(message)) from message
+            if self._gate.error is not None:
+                raise self._gate.error
             if isinstance(message, sdk.ResultMessage):
                 return self._final(request, message, turn)
             self._note(message)
@@ -414,7 +415,7 @@ class Conversation:
                     self._earlier = self._work.items()
                     self._work.begin(turn.items)
             if turn is not None and turn.complete and (turn.tool_calls or turn.cli_calls):
-                waiting = self._gate.waiting(turn)
+                waiting = await self._gate.waiting(turn)
                 if waiting is not None:
                     self._work.drop(call.id for call in waiting)
                     self._asked = tuple(call.id for call in turn.tool_calls)

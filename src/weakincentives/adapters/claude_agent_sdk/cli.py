@@ -24,6 +24,7 @@ from typing import Any
 from weakincentives.adapters.claude_agent_sdk import guard
 from weakincentives.adapters.claude_agent_sdk.wire import PREFIX, SERVER_NAME
 from weakincentives.errors import PromptEvaluationError
+from weakincentives.runtime import Compaction
 
 MIN_VERSION = "2.1.325"
 _INSTALL = "pip install 'weakincentives[claude]'"
@@ -115,6 +116,14 @@ def find_cli(cli_path: str | Path | None = None) -> Cli:
             phase="request",
         )
     return Cli(path, version)
+
+
+def compaction_variables(compaction: Compaction | None) -> dict[str, str]:
+    """The CLI's own settings for when it compacts a conversation; it chooses what, and which model summarizes."""
+    if compaction is None:
+        return {}
+    window = {} if compaction.window is None else {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": str(compaction.window)}
+    return {"CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": str(max(1, round(100 * compaction.at))), **window}
 
 
 def permissions(cli_tools: Sequence[str]) -> dict[str, Any]:

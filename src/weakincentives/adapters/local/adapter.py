@@ -89,6 +89,15 @@ class LocalAdapter(ProviderAdapter):
         return True
 
     @property
+    def context_window(self) -> int:
+        return self._settings.context
+
+    @property
+    def compacts_itself(self) -> bool:
+        """A model that quotes reads no more than fits, and cannot summarize."""
+        return not self.composes
+
+    @property
     def tokenizer(self) -> Tokenizer:
         """The model's own tokenizer, so counts are exact."""
         return self._tokenizer or _OwnTokens(self)

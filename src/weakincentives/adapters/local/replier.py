@@ -33,6 +33,8 @@ QUOTING, COMPOSING = (2, 0.8), (3, 0.75)
 QUOTES, QUOTES_UNSURE, SURE = 3, 5, 0.6
 # How many ranked sections are recorded, to show why one was opened.
 MAX_SHOWN = 5
+# How many sections are named where none answers the question.
+NEAREST = 3
 # Sentences the model writes its answer from; in experiments, whole pages took twice as long and helped no more.
 EVIDENCE = 10
 # Tokens in a composed answer: anything later repeats itself.
@@ -105,13 +107,15 @@ class Replier:
             )
         if request.output is not None:
             return self._structured(request, outlook, found, sent, watch)
-        fits = bool(found or outlook.results)
+        nearest = () if outlook.results else self._off_topic(outlook)
+        fits = bool(found or outlook.results) and not nearest
         if not (fits or outlook.read or outlook.choices or outlook.calls):
             written = write(self._engine, chat(request), watch, heard=heard, max_tokens=self._max_tokens)
             return _said(written.text.strip(), written, sent)
         if fits and self._composes:
             return self._composed(outlook, found, watch, heard)
-        text = _quotation(outlook, found) if fits else _NOTHING
+        nothing = f"{_NOTHING} The nearest sections are: {', '.join(nearest)}." if nearest else _NOTHING
+        text = _quotation(outlook, found) if fits else nothing
         heard(text)
         usage = TokenUsage(sent, self._engine.count(text))
         return ModelReply(text=text, usage=usage, items=_quotes_item(outlook, found) if fits else ())
@@ -157,6 +161,19 @@ class Replier:
         found = [Sentence((own[at] + around[at]) / 2, text, at) for at, text in enumerate(texts)]
         found.sort(key=lambda sentence: -sentence.score)
         return found if found[0].score >= self._relevance.least else []
+
+    def _off_topic(self, outlook: Outlook) -> list[str]:
+        """The titles of the nearest sections, if even the best of all has too little to do with the question.
+
+        A quotation only: a model that composes decides for itself. A later question of a conversation may be clear only
+        from those before it, and one with an identifier, such as the number of an order, only from a tool.
+        """
+        known = [*outlook.choices, *outlook.opened]
+        if self._composes or outlook.earlier or not outlook.opened or any(map(str.isdigit, outlook.question)):
+            return []
+        scores = self._relevance.sections(outlook.question, known)
+        ranked = sorted(range(len(known)), key=lambda place: -scores[place])
+        return [] if scores[ranked[0]] >= self._relevance.related else [known[at].title for at in ranked[:NEAREST]]
 
     def _opening(self, outlook: Outlook, *, again: bool = False) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
         """Open the section that matches best, and others that match nearly as well; search for those not listed.

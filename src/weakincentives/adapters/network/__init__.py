@@ -5,50 +5,38 @@ client, and a `NetworkAdapter` without one, over an `OwnTransport`; `NetworkChan
 `Transport`.
 """
 
+from typing import TYPE_CHECKING
+
+from weakincentives._imports import public_names
 from weakincentives.adapters.network.adapter import (
-    ClientAdapter,
-    ClientOptions,
-    NetworkAdapter,
-    NetworkOptions,
-    OwnTransport,
+    ClientAdapter as ClientAdapter,
+    ClientOptions as ClientOptions,
+    NetworkAdapter as NetworkAdapter,
+    NetworkOptions as NetworkOptions,
 )
-from weakincentives.adapters.network.channel import NetworkChannel
-from weakincentives.adapters.network.endpoint import check_address, own_endpoint
-from weakincentives.adapters.network.transport import ClientStream, Response, Stream, Transport, TransportError, within
+from weakincentives.adapters.network.channel import NetworkChannel as NetworkChannel
+from weakincentives.adapters.network.direct import OwnTransport as OwnTransport
+from weakincentives.adapters.network.endpoint import check_address as check_address, own_endpoint as own_endpoint
+from weakincentives.adapters.network.transport import (
+    ClientStream as ClientStream,
+    Response as Response,
+    Stream as Stream,
+    Transport as Transport,
+    TransportError as TransportError,
+    within as within,
+)
 from weakincentives.adapters.network.wire import (
-    FIRST_USER_TURN,
-    EncodedRequest,
-    EventParser,
-    ToolCache,
-    Wire,
-    base64_text,
-    data_url,
-    encode,
-    refused,
+    FIRST_USER_TURN as FIRST_USER_TURN,
+    EncodedRequest as EncodedRequest,
+    EventParser as EventParser,
+    ToolCache as ToolCache,
+    Wire as Wire,
+    as_object as as_object,
+    base64_text as base64_text,
+    data_url as data_url,
+    encode as encode,
+    refused as refused,
 )
 
-__all__ = [
-    "FIRST_USER_TURN",
-    "ClientAdapter",
-    "ClientOptions",
-    "ClientStream",
-    "EncodedRequest",
-    "EventParser",
-    "NetworkAdapter",
-    "NetworkChannel",
-    "NetworkOptions",
-    "OwnTransport",
-    "Response",
-    "Stream",
-    "ToolCache",
-    "Transport",
-    "TransportError",
-    "Wire",
-    "base64_text",
-    "check_address",
-    "data_url",
-    "encode",
-    "own_endpoint",
-    "refused",
-    "within",
-]
+if not TYPE_CHECKING:
+    __all__ = public_names(globals())

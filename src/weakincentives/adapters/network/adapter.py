@@ -12,18 +12,16 @@ from weakref import WeakKeyDictionary
 
 from weakincentives._imports import import_extra, require_extra
 from weakincentives.adapters.network.channel import NetworkChannel
-from weakincentives.adapters.network.direct import DirectStream, DirectTransport
+from weakincentives.adapters.network.direct import OwnTransport, RedirectError
 from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys
 from weakincentives.adapters.network.sdk import SdkTransport
-from weakincentives.adapters.network.transport import Response, Stream, Transport, TransportError
+from weakincentives.adapters.network.transport import Response, Stream, Transport
 from weakincentives.adapters.network.wire import EncodedRequest, Wire, encode
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import AnyTool, HostedTool, Prompt, Tokenizer
 from weakincentives.runtime import HostedToolCodec, InnerLoop, ProviderAdapter, Settings
 from weakincentives.session import Session
-
-_REDIRECTS = (301, 302, 303, 307, 308)
 
 
 class NetworkOptions(TypedDict, total=False):
@@ -119,7 +117,12 @@ class NetworkAdapter(ProviderAdapter):
             secrets=self._keys,
             clock=self._clock,
             key_hint=self.key_hint,
+            compaction=self._compaction_transport,
         )
+
+    def _compaction_transport(self) -> Transport:
+        """The connection for requests to compact a conversation."""
+        return self._transport()
 
     @abstractmethod
     def _wire(self) -> Wire:
@@ -138,11 +141,12 @@ class ClientAdapter(NetworkAdapter):
     """An adapter over a vendor's client object: the user's, or one the SDK creates from the environment.
 
     One adapter serves any number of runs, threads and event loops, and keeps its connections alive between them. A
-    subclass sets the `client_types` of its SDK (blocking and async), the `path` to post to, the path that counts
-    tokens, and the `count_fields` of a request that it counts.
+    subclass sets the `client_types` of its SDK (blocking and async), the `path` to post to, the path that compacts
+    conversations if that is another, the path that counts tokens, and the `count_fields` of a request that it counts.
     """
 
     path: ClassVar[str]
+    compact_path: ClassVar[str] = ""
     count_path: ClassVar[str]
     count_fields: ClassVar[tuple[str, ...]]
     client_types: ClassVar[tuple[str, str]]
@@ -162,6 +166,7 @@ class ClientAdapter(NetworkAdapter):
         super().__init__(model, **options)
         self.key_hint = f"check {self.package.upper()}_API_KEY, or pass client={self.client_types[0]}(api_key=...)"
         self._connection: ClientTransport | None = None
+        self._compacting: ClientTransport | None = None
 
     @property
     def client(self) -> Any:
@@ -194,8 +199,9 @@ class ClientAdapter(NetworkAdapter):
 
     def close(self) -> None:
         """Close the idle connections; the adapter opens new ones when it is used again."""
-        if self._connection is not None:
-            self._connection.close()
+        for connection in (self._connection, self._compacting):
+            if connection is not None:
+                connection.close()
 
     def _wire(self, **options: Any) -> Wire:
         return self.wire_type(
@@ -209,6 +215,15 @@ class ClientAdapter(NetworkAdapter):
 
     def _transport(self) -> Transport:
         return self._connected()
+
+    def _compaction_transport(self) -> Transport:
+        connected = self._connected()
+        if not self.compact_path:
+            return connected
+        if self._compacting is None:
+            self._compacting = self._connect(self.compact_path)
+        self._compacting.refresh()
+        return self._compacting
 
     def _keys(self) -> Iterable[str | None]:
         return keys(self._client) if self._client is not None else ()
@@ -256,7 +271,7 @@ class ClientTransport:
         self._plain = plain
         self._sdk = SdkTransport(client, sdk, path)
         self._known: tuple[object, ...] | None = None
-        self.direct: DirectTransport | None = None
+        self.direct: OwnTransport | None = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -269,13 +284,13 @@ class ClientTransport:
     async def open(
         self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool
     ) -> Response | Stream:
-        direct = self.direct
-        opened = await (direct or self._sdk).open(request, timeout, whole=whole, awaits=awaits)
-        if direct is not None and isinstance(opened, Response) and opened.status in _REDIRECTS:
+        try:
+            return await (self.direct or self._sdk).open(request, timeout, whole=whole, awaits=awaits)
+        except RedirectError as error:
             # The client follows redirects, and sends every later request.
             self._use(None)
-            raise _redirected(opened, wait=0.0)
-        return opened
+            error.retryable, error.wait = True, 0.0
+            raise
 
     def close(self) -> None:
         """Close the idle connections; the client itself belongs to whoever created it."""
@@ -284,21 +299,4 @@ class ClientTransport:
 
     def _use(self, found: Endpoint | None) -> None:
         self.close()
-        self.direct = None if found is None else DirectTransport(found, self._extra)
-
-
-class OwnTransport(DirectTransport):
-    """Sends requests over our own connections, without any client that would follow a redirect."""
-
-    async def open(
-        self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool
-    ) -> Response | DirectStream:
-        opened = await super().open(request, timeout, whole=whole, awaits=awaits)
-        if isinstance(opened, Response) and opened.status in _REDIRECTS:
-            raise _redirected(opened, retryable=False)
-        return opened
-
-
-def _redirected(response: Response, **options: Any) -> TransportError:
-    place = response.headers.get("location", "nowhere")
-    return TransportError(f"the server redirects to {place}; set base_url to where it is", **options)
+        self.direct = None if found is None else OwnTransport(found, self._extra)

@@ -8,7 +8,7 @@ import re
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar, cast
@@ -44,14 +44,15 @@ MALFORMED = (msgspec.DecodeError, ValueError, TypeError, LookupError, AttributeE
 
 
 class Exchange:
-    """One request of a run, with its retries."""
+    """One request of a run, with its retries; if some fields are `counted`, the vendor only counts their tokens."""
 
-    __slots__ = ("_awaits", "_channel", "_dropped", "_failures", "_request")
-
-    def __init__(self, channel: NetworkChannel, request: ModelRequest, *, awaits: bool) -> None:
+    def __init__(
+        self, channel: NetworkChannel, request: ModelRequest, *, awaits: bool, counted: Iterable[str] = ()
+    ) -> None:
         self._channel = channel
         self._request = request
         self._awaits = awaits
+        self._counted = tuple(counted)
         self._failures = 0
         self._dropped = False
 
@@ -64,7 +65,8 @@ class Exchange:
         while True:
             source: Stream | None = None
             try:
-                answer = await channel.transport.open(encoded, self._left(), whole=not stream, awaits=self._awaits)
+                transport = channel.transport_for(self._request)
+                answer = await transport.open(encoded, self._left(), whole=not stream, awaits=self._awaits)
                 if isinstance(answer, Response):
                     self._check(answer, stream=stream)
                     yield self._finished(self._parsed(self._parse, answer.body))
@@ -103,10 +105,17 @@ class Exchange:
             await self._pause(failure, streamed=streamed)
 
     def _encode(self, *, stream: bool) -> EncodedRequest:
-        return self._channel.wire.encode_request(self._request, stream=stream)
+        encoded = self._channel.wire.encode_request(self._request, stream=stream)
+        if not self._counted:
+            return encoded
+        body = msgspec.json.decode(encoded.body(), type=dict[str, Any])
+        return EncodedRequest((encode({name: body[name] for name in self._counted if name in body}),), encoded.headers)
 
     def _parse(self, body: bytes | bytearray) -> ModelReply:
-        return self._channel.wire.parse_reply(body)
+        if self._counted:
+            return ModelReply(usage=TokenUsage(int(msgspec.json.decode(body)["input_tokens"])))
+        wire = self._channel.wire
+        return wire.parse_compaction(body) if self._request.compaction else wire.parse_reply(body)
 
     async def _read(self, source: Stream) -> list[bytes]:
         events = await source.read(self._left())
@@ -233,48 +242,28 @@ class Exchange:
         return value
 
 
-class Count(Exchange):
-    """Asks for the number of tokens in a request, and sends only the fields that the vendor counts."""
-
-    __slots__ = ("_fields",)
-
-    def __init__(self, channel: NetworkChannel, request: ModelRequest, fields: Iterable[str]) -> None:
-        super().__init__(channel, request, awaits=False)
-        self._fields = fields
-
-    def _encode(self, *, stream: bool) -> EncodedRequest:
-        encoded = super()._encode(stream=False)
-        body = msgspec.json.decode(encoded.body(), type=dict[str, Any])
-        return EncodedRequest((encode({name: body[name] for name in self._fields if name in body}),), encoded.headers)
-
-    def _parse(self, body: bytes | bytearray) -> ModelReply:
-        return ModelReply(usage=TokenUsage(int(msgspec.json.decode(body)["input_tokens"])))
-
-
+@dataclass(eq=False, repr=False)
 class NetworkChannel:
     """The `Channel` of every adapter that speaks to a vendor over the network.
 
-    No error shows `secrets`, which are read only when there is one. `key_hint` says where the key comes from.
+    No error shows `secrets`, which are read only when there is one. `key_hint` says where the key comes from, and
+    `compaction` gives the transport for requests to compact a conversation, if they go elsewhere.
     """
 
-    def __init__(
-        self,
-        wire: Wire,
-        transport: Transport,
-        *,
-        max_retries: int,
-        secrets: Callable[[], Iterable[str | None]],
-        clock: Clock,
-        key_hint: str = "",
-    ) -> None:
-        self.wire = wire
-        self.transport = transport
-        self.max_retries = max_retries
-        self.secrets = secrets
-        self.clock = clock
-        self.key_hint = key_hint
-        self.source: Stream | None = None
-        self.interrupted = False
+    wire: Wire
+    transport: Transport
+    _: KW_ONLY
+    max_retries: int
+    secrets: Callable[[], Iterable[str | None]]
+    clock: Clock
+    key_hint: str = ""
+    compaction: Callable[[], Transport] | None = None
+    source: Stream | None = field(default=None, init=False)
+    interrupted: bool = field(default=False, init=False)
+
+    def transport_for(self, request: ModelRequest) -> Transport:
+        """The transport of a request; a vendor may compact conversations at another address."""
+        return self.compaction() if request.compaction and self.compaction is not None else self.transport
 
     def interrupt(self) -> None:
         """End the stream that another thread is reading, so that the vendor stops generating."""
@@ -303,7 +292,7 @@ class NetworkChannel:
 
     def count(self, request: ModelRequest, fields: Iterable[str]) -> int:
         """The tokens of a request, of which the vendor counts these fields."""
-        return finished(_reply(Count(self, request, fields))).usage.input_tokens
+        return finished(_reply(Exchange(self, request, awaits=False, counted=fields))).usage.input_tokens
 
 
 async def _reply(exchange: Exchange) -> ModelReply:

@@ -75,8 +75,6 @@ class Pool:
 class ResponseParser:
     """One response and the unread part of its body; httptools calls the `on_` methods."""
 
-    __slots__ = ("_decoder", "_overhead", "_parser", "body", "complete", "headers", "keep_alive", "status")
-
     def __init__(self, parser: Any) -> None:
         self.status = 0
         self.headers: dict[str, str] = {}

@@ -11,12 +11,23 @@ from weakincentives._imports import import_extra
 from weakincentives.adapters.network import awaited, blocking
 from weakincentives.adapters.network.connection import Connection, Pool, network_error
 from weakincentives.adapters.network.endpoint import Endpoint
-from weakincentives.adapters.network.transport import EventReader, Response, end_of
+from weakincentives.adapters.network.transport import EventReader, Response, TransportError, end_of
 from weakincentives.adapters.network.wire import EncodedRequest
 
+_REDIRECTS = (301, 302, 303, 307, 308)
 
-class DirectTransport:
-    """Keeps idle connections to one endpoint, for any number of threads, and of tasks on any number of event loops.
+
+class RedirectError(TransportError):
+    """The server wants the request to be sent elsewhere."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(f"the server redirects to {place}; set base_url to where it is", retryable=False)
+
+
+class OwnTransport:
+    """Sends requests over our own connections, which follow no redirect.
+
+    It keeps idle connections to one endpoint, for any number of threads, and of tasks on any number of event loops.
 
     An async connection belongs to one event loop. Each loop gets its own pool, which is closed with the loop, or
     earlier if the transport is closed or garbage-collected.
@@ -29,7 +40,7 @@ class DirectTransport:
 
     async def open(
         self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool
-    ) -> Response | DirectStream:
+    ) -> Response | OwnStream:
         message, ends = self._endpoint.message(request), end_of(timeout)
         pool = await self._loop_pool() if awaits else self._pool
         connection = pool.take()
@@ -39,7 +50,7 @@ class DirectTransport:
         try:
             response = await connection.post(message, self._parser)
             if response.status == 200 and not whole:
-                return DirectStream(pool, connection)
+                return OwnStream(pool, connection)
             pieces: list[bytes] = []
             while data := await connection.read():
                 pieces.append(data)
@@ -47,6 +58,8 @@ class DirectTransport:
             connection.discard()
             raise network_error(error) or error from None
         pool.put(connection)
+        if response.status in _REDIRECTS:
+            raise RedirectError(response.headers.get("location", "nowhere"))
         return Response(response.status, response.headers, b"".join(pieces))
 
     def close(self) -> None:
@@ -73,7 +86,7 @@ class DirectTransport:
         return self._pools[loop][0]
 
 
-class DirectStream:
+class OwnStream:
     """A response that is still arriving."""
 
     def __init__(self, pool: Pool, connection: Connection) -> None:

@@ -97,8 +97,6 @@ class TransportError(Exception):
 class BodyDecoder:
     """Decompresses a response body piece by piece and limits its size."""
 
-    __slots__ = ("_inflater", "_size")
-
     def __init__(self, headers: Mapping[str, str]) -> None:
         self._size = 0
         self._inflater: Any = None
@@ -136,8 +134,6 @@ class EventReader:
 
     Lines end with LF, CR or CRLF, and the stream may begin with a byte order mark, as in the HTML standard.
     """
-
-    __slots__ = ("_after_cr", "_data", "_first", "_line", "_size")
 
     def __init__(self) -> None:
         self._line = bytearray()

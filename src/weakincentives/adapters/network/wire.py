@@ -5,18 +5,19 @@ from __future__ import annotations
 import weakref
 from abc import ABC, abstractmethod
 from base64 import b64encode
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
 from weakincentives._frozen import quick_init
 from weakincentives.content import Media, Part, Text
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import HostedTool, Tool
+from weakincentives.prompt import AnyTool, HostedTool, Tool
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message, ModelReply, ModelRequest
 from weakincentives.runtime.spi import ModelDelta
 from weakincentives.session import extends
@@ -117,6 +118,8 @@ class Wire(ABC):
         self._system: list[bytes] = []
         self._start = b""
         self._start_of: tuple[object, ...] = ()
+        # How the conversation first mentions a tool, by name: adds or removes it.
+        self._mentions: dict[str, str] = {}
         # The tools that were added to the conversation, and their definitions in it by name.
         self._late: Sequence[Tool[Any, Any]] = ()
         self._defined: dict[str, bytes] = {}
@@ -124,6 +127,8 @@ class Wire(ABC):
 
     def encode_request(self, request: ModelRequest, *, stream: bool = False) -> EncodedRequest:
         """The request as bytes."""
+        if request.compaction:
+            return self._encode_compaction(request)
         self._extend(request)
         end = self.stream_fields if stream else b"}"
         return EncodedRequest((self._begin(request), self._buffer, *self._end(request), end), self._headers(request))
@@ -138,6 +143,21 @@ class Wire(ABC):
     @abstractmethod
     def event_parser(self) -> EventParser:
         """A parser for one streamed response."""
+
+    def _encode_compaction(self, request: ModelRequest) -> EncodedRequest:
+        """The request to compact the conversation."""
+        raise NotImplementedError(f"{self.provider} does not compact conversations")
+
+    def parse_compaction(self, body: bytes | bytearray) -> ModelReply:
+        """The compaction in a whole response, as items; none if there is none."""
+        raise NotImplementedError(f"{self.provider} does not compact conversations")
+
+    def _scratch(self) -> Self:
+        """A wire like this one that has encoded nothing."""
+        scratch = copy(self)
+        scratch._known, scratch._late, scratch._defined, scratch._mentions = (), (), {}, {}
+        scratch._restart()
+        return scratch
 
     def rejects_reasoning(self, payload: object) -> bool:
         """True if a failure means that the vendor no longer accepts the reasoning in the request."""
@@ -176,6 +196,11 @@ class Wire(ABC):
         if self._redefines_tools(request) or not extends(messages, self._known):
             self._restart()
             self._unreasoned = 0
+            self._mentions = {}
+        for message in messages[self._count :]:
+            for name in message.tools if message.role != "tool" else ():
+                self._mentions.setdefault(name, message.role)
+        self._prepare(request)
         for index in range(self._count, len(messages)):
             message = messages[index]
             stale = index < self._unreasoned or (message.rebased and self.binds_reasoning)
@@ -185,10 +210,14 @@ class Wire(ABC):
             self._count = index + 1
         self._known = messages
 
+    def _prepare(self, request: ModelRequest) -> None:
+        """Note what the encoding of the messages depends on."""
+        return
+
     def _begin(self, request: ModelRequest) -> bytes:
         """The body up to the conversation; re-encoded only if tools, output, settings or system text have changed."""
         tools, hosted = self._listed_tools(request)
-        known = (tools, hosted, request.output, request.settings, *self._system)
+        known = (tools, hosted, self._deferred(request), request.output, request.settings, *self._system)
         if self._start_of != known:
             start = encode(self._fields(request))[:-1]
             if listed := self._encode_tools(tools, hosted, request):
@@ -206,10 +235,25 @@ class Wire(ABC):
         return {}
 
     def _listed_tools(self, request: ModelRequest) -> tuple[Sequence[Tool[Any, Any]], Sequence[HostedTool[Any]]]:
-        """The tools that stand before the conversation."""
+        """The tools that stand before the conversation: all, unless the route puts those into it that it adds.
+
+        A message that adds a tool may be gone, as after a compaction; the tool then stands here.
+        """
         if self._route == "append":
             return request.tools, request.hosted_tools
-        return request.tools[: request.initial_tools], request.hosted_tools[: request.initial_hosted_tools]
+        tools = request.tools[: request.initial_tools]
+        hosted = request.hosted_tools[: request.initial_hosted_tools]
+        late = [tool for tool in request.tools[request.initial_tools :] if not self._adds(tool)]
+        late_hosted = [tool for tool in request.hosted_tools[request.initial_hosted_tools :] if not self._adds(tool)]
+        return (*tools, *late) if late else tools, (*hosted, *late_hosted) if late_hosted else hosted
+
+    def _adds(self, tool: AnyTool) -> bool:
+        """True if the conversation adds a tool, rather than mentioning one that was there before."""
+        return self._mentions.get(tool.name) == "tools_added"
+
+    def _deferred(self, request: ModelRequest) -> Collection[str]:
+        """The names of listed tools that are withheld from the model until something reveals them."""
+        return request.deferred
 
     @abstractmethod
     def _fields(self, request: ModelRequest) -> dict[str, Any]:
@@ -265,18 +309,20 @@ class Wire(ABC):
     ) -> list[bytes]:
         encoded = [self.tools.encoded(tool) for tool in tools]
         encoded += [encode(self._declared_as(tool)) for tool in hosted]
-        if not request.deferred:
+        deferred = self._deferred(request)
+        if not deferred:
             return encoded
-        deferred = [tool.name in request.deferred for tool in tools]
-        for index in (index for index, defer in enumerate(deferred) if defer):
+        offered: tuple[AnyTool, ...] = (*tools, *hosted)
+        for index in (index for index, tool in enumerate(offered) if tool.name in deferred):
             encoded[index] = encoded[index][:-1] + b',"defer_loading":true}'
-        return [*encoded, self.search_tool] if any(deferred) else encoded
+        return [*encoded, self.search_tool] if any(tool.name in request.deferred for tool in offered) else encoded
 
     def _encode_added(self, names: Iterable[str], request: ModelRequest) -> list[bytes]:
         """The definitions of the tools with these names that were added to the conversation."""
         wanted = frozenset(names)
-        tools = [tool for tool in request.tools[request.initial_tools :] if tool.name in wanted]
-        hosted = [tool for tool in request.hosted_tools[request.initial_hosted_tools :] if tool.name in wanted]
+        late, late_hosted = request.tools[request.initial_tools :], request.hosted_tools[request.initial_hosted_tools :]
+        tools = [tool for tool in late if tool.name in wanted and self._adds(tool)]
+        hosted = [tool for tool in late_hosted if tool.name in wanted and self._adds(tool)]
         return self._encode_tools(tools, hosted, request)
 
     def _declared_as(self, tool: HostedTool[Any]) -> dict[str, Any]:
@@ -295,6 +341,15 @@ def refused(request: ModelRequest, setting: str, model: str, why: str) -> Prompt
         prompt_name=request.prompt_name,
         phase="request",
     )
+
+
+def as_object(arguments: str) -> dict[str, Any]:
+    """The arguments of a call, for formats that require an object; malformed text is wrapped in one."""
+    try:
+        value = msgspec.json.decode(arguments or "{}")
+    except msgspec.DecodeError:
+        value = None
+    return value if isinstance(value, dict) else {"malformed": arguments}
 
 
 def data_url(part: Media) -> str:

@@ -3,13 +3,14 @@
 from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
-from weakincentives.adapters.openai.models import MODELS
+from weakincentives.adapters.openai.models import MODELS, SHUT_DOWN
 from weakincentives.runtime import AdapterSpec
 
 if TYPE_CHECKING:
     from weakincentives.adapters.openai.adapter import OpenAIAdapter
+    from weakincentives.adapters.openai.decisions import DecisionRanker, Decisions, choice, predicate, score
 
-__all__ = ["SPEC", "OpenAIAdapter"]
+__all__ = ["SPEC", "DecisionRanker", "Decisions", "OpenAIAdapter", "choice", "predicate", "score"]
 
 SPEC = AdapterSpec(
     name="openai",
@@ -23,6 +24,10 @@ SPEC = AdapterSpec(
     prefix_keys=("model", "tools", "instructions", "text", "reasoning"),
     conversation_key="input",
     prices={name: model.prices for name, model in MODELS.items() if model.prices},
+    shut_down=SHUT_DOWN,
 )
 
-__getattr__ = lazy_front(__name__, {"adapter": ["OpenAIAdapter"]})
+__getattr__ = lazy_front(
+    __name__,
+    {"adapter": ["OpenAIAdapter"], "decisions": ["DecisionRanker", "Decisions", "choice", "predicate", "score"]},
+)

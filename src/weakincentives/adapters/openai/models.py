@@ -63,26 +63,25 @@ MODELS = {
     "gpt-5.5": _GPT_5_4(Prices(5.0, 30.0, 0.50)),
     "gpt-5.4": _GPT_5_4(Prices(2.50, 15.0, 0.25)),
     "gpt-5.4-mini": _GPT_5_4(Prices(0.75, 4.50, 0.075)),
-    "gpt-5.4-nano": _GPT_5_4(Prices(0.20, 1.25, 0.02)),
+    "gpt-5.4-nano": _GPT_5_4(Prices(0.20, 1.25, 0.02), tool_search=False),
     "gpt-5.3": _GPT_5_2(),
     "gpt-5.2": _GPT_5_2(Prices(1.75, 14.0, 0.175)),
     "gpt-5.1": _GPT_5_1(Prices(1.25, 10.0, 0.125)),
     "gpt-5": _GPT_5(Prices(1.25, 10.0, 0.125)),
     "gpt-5-mini": _GPT_5(Prices(0.25, 2.0, 0.025), squares=(1.62, 1536)),
     "gpt-5-nano": _GPT_5(Prices(0.05, 0.40, 0.005), squares=(2.46, 1536)),
-    "gpt-4.5": _GPT_4(),
     "gpt-4.1": _GPT_4(Prices(2.0, 8.0, 0.50)),
     "gpt-4.1-mini": _GPT_4(Prices(0.40, 1.60, 0.10), squares=(1.62, 1536)),
-    "gpt-4.1-nano": _GPT_4(Prices(0.10, 0.40, 0.025), squares=(2.46, 1536)),
     "gpt-4o": _GPT_4(Prices(2.50, 10.0, 1.25)),
     "gpt-4o-mini": _GPT_4(Prices(0.15, 0.60, 0.075)),
-    "gpt-4": _GPT_4(route="append"),
-    "gpt-3.5": _GPT_4(route="append"),
-    "chatgpt": _GPT_4(route="append"),
     "o3": _O(Prices(2.0, 8.0, 0.50)),
-    "o4-mini": _O(Prices(1.10, 4.40, 0.275), squares=(1.72, 1536)),
-    "o1": _O(route="append"),
 }
+SHUT_DOWN = {
+    **dict.fromkeys(("gpt-5", "gpt-5-mini", "gpt-5-nano", "o3"), "2026-12-11"),
+    **dict.fromkeys(("gpt-4.1", "gpt-4.1-mini", "gpt-4o", "gpt-4o-mini"), "2027-01-14"),
+    **dict.fromkeys(("gpt-5.1", "gpt-5.4-nano"), "2027-04-01"),
+}
+"""When the vendor shuts down a listed model, according to the types of its SDK; gone before that are not listed."""
 _LISTED = re.compile(rf"({'|'.join(sorted(map(re.escape, MODELS), key=len, reverse=True))})(?![\d.])")
 
 

@@ -9,6 +9,7 @@ import msgspec
 
 from weakincentives.adapters.network import TransportError
 from weakincentives.limits import TokenUsage
+from weakincentives.prompt import SEARCH_TOOL
 from weakincentives.runtime import (
     ArgumentsDelta,
     ModelReply,
@@ -29,6 +30,18 @@ def parse_reply(body: bytes | bytearray) -> ModelReply:
     return _reply(_decode_response(body))
 
 
+def parse_compaction(body: bytes | bytearray) -> ModelReply:
+    """A compacted conversation: all of its items are the next window, and the user's messages among them its text."""
+    response = _decode_response(body)
+    items = [bytes(raw).decode() for raw in response.output]
+    kinds = [_decode_kind(raw).type for raw in response.output]
+    if "compaction" not in kinds:
+        return ModelReply(usage=_usage(response.usage, 0))
+    said = [_decode_item(raw) for raw, kind in zip(response.output, kinds, strict=True) if kind == "message"]
+    texts = [part.text for item in said if item.role == "user" for part in item.content or () if part.text]
+    return ModelReply("\n\n".join(texts), items=tuple(items), usage=_usage(response.usage, 0), response_id=response.id)
+
+
 class ResponseEventParser:
     """Passes on deltas, and reads the reply from the event that closes the response."""
 
@@ -47,7 +60,7 @@ class ResponseEventParser:
             return (ReasoningDelta(self._gap(seen) + delta),) if delta else ()
         if kind == "response.function_call_arguments.delta":
             call = self._calls.get(seen.item_id)
-            return (ArgumentsDelta(call.call_id, call.name, delta),) if call and delta else ()
+            return (ArgumentsDelta(call.call_id, call.sent_name, delta),) if call and delta else ()
         if kind == "response.output_item.added" and _decode_kind(seen.item).type == "function_call":
             # Only this event has the name and the id of the call.
             self._calls[_decode_item(seen.item).id] = _decode_call(seen.item)
@@ -106,6 +119,7 @@ class _Kind(msgspec.Struct):
 
 class _Item(msgspec.Struct):
     id: str = ""
+    role: str = ""
     summary: list[_Part] = []
     content: list[_Part] | None = None
 
@@ -114,6 +128,19 @@ class _Call(msgspec.Struct):
     call_id: str
     name: str
     arguments: str = ""
+    namespace: str | None = None
+
+    @property
+    def sent_name(self) -> str:
+        """The name of the tool, after its namespace if it has one."""
+        return f"{self.namespace}:{self.name}" if self.namespace else self.name
+
+
+class _Search(msgspec.Struct):
+    type: str
+    call_id: str | None = None
+    arguments: Any = None
+    execution: str = "server"
 
 
 class _Error(msgspec.Struct):
@@ -159,7 +186,7 @@ def _reply(response: _Response) -> ModelReply:
         kind = _decode_kind(raw).type
         if kind == "function_call":
             call = _decode_call(raw)
-            calls.append(ToolCall(call.call_id, call.name, call.arguments))
+            calls.append(ToolCall(call.call_id, call.sent_name, call.arguments))
         elif kind == "message":
             for part in _decode_item(raw).content or ():
                 if part.text:
@@ -169,6 +196,8 @@ def _reply(response: _Response) -> ModelReply:
         elif kind == "reasoning":
             thought = _decode_item(raw)
             thoughts += [part.text for part in (*thought.summary, *(thought.content or ())) if part.text]
+        elif kind == "tool_search_call" and (searches := search_calls([items[-1]])):
+            calls += searches
         elif kind.endswith("_call"):
             hosted += 1
     stop: StopReason = "tool_calls" if calls else "end"
@@ -208,4 +237,17 @@ def _usage(usage: _Usage | None, hosted: int) -> TokenUsage:
 def found_tools(items: Sequence[str]) -> tuple[str, ...]:
     """The tools that `tool_search` has loaded."""
     outputs = [msgspec.json.decode(item) for item in items if '"tool_search_output"' in item]
-    return tuple(tool["name"] for output in outputs for tool in output.get("tools", ()) if "name" in tool)
+    loaded = [tool for output in outputs for tool in output.get("tools", ())]
+    grouped = [(f"{tool['name']}:", each) for tool in loaded for each in tool.get("tools", ())]
+    alone = [("", tool) for tool in loaded if "tools" not in tool]
+    return tuple(f"{space}{tool['name']}" for space, tool in (*alone, *grouped) if "name" in tool)
+
+
+def search_calls(items: Sequence[str]) -> list[ToolCall]:
+    """The searches that are left to us, as calls of our own tool."""
+    found = [msgspec.json.decode(item, type=_Search) for item in items if '"tool_search_call"' in item]
+    return [
+        ToolCall(call.call_id, SEARCH_TOOL, msgspec.json.encode(call.arguments or {}).decode())
+        for call in found
+        if call.execution == "client" and call.call_id
+    ]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from weakincentives.adapters.network import ToolCache, Wire, data_url, encode, refused
+from weakincentives._display import shortened
+from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, as_object, data_url, encode, refused
 from weakincentives.adapters.openai.models import facts
-from weakincentives.adapters.openai.reply import ResponseEventParser, parse_reply
+from weakincentives.adapters.openai.reply import ResponseEventParser, parse_compaction, parse_reply, search_calls
 from weakincentives.content import Document, Image, Media, Part
-from weakincentives.prompt import Tool, portable_name
-from weakincentives.runtime import Message, ModelReply, ModelRequest
+from weakincentives.prompt import SEARCH_TOOL, HostedTool, Tool, namespace_name, portable_name
+from weakincentives.runtime import Message, ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime.spi import SUMMARY
 from weakincentives.serde import is_strict
+
+logger = logging.getLogger("weakincentives.adapters.openai")
 
 PROVIDER = "openai"
 MAX_DESCRIPTION = 1024
@@ -36,7 +42,10 @@ class ResponsesWire(Wire):
     search_tool = b'{"type":"tool_search"}'
     conversation = b',"input":['
 
-    def __init__(self, model: str, **options: Any) -> None:
+    def __init__(self, model: str, *, carries_search: bool = False, **options: Any) -> None:
+        self._carries_search = carries_search
+        # False if the server does not accept deferred tools in namespaces.
+        self._groups = True
         super().__init__(model, **options)
         self._facts = facts(model)
         reasoning = ("reasoning.encrypted_content",) if self._facts.efforts else ()
@@ -45,6 +54,8 @@ class ResponsesWire(Wire):
     def _fields(self, request: ModelRequest) -> dict[str, Any]:
         further = {name: value for name, value in self._parameters.items() if name != "include"}
         fields = {"model": self._model, "store": False, **further, **self._settings(request)}
+        if self._instructions:
+            fields["instructions"] = self._instructions
         if (output := request.output) is not None:
             form = {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
             fields["text"] = {**self._parameters.get("text", {}), "format": form}
@@ -86,7 +97,7 @@ class ResponsesWire(Wire):
 
     def _allowed(self, request: ModelRequest) -> dict[str, Any] | str | None:
         """The tools that may still be called, as a `tool_choice`; None if it cannot name all of them."""
-        if request.deferred - request.revoked:  # The provider's search may have to find these.
+        if request.deferred.keys() - request.revoked:  # The provider's search may have to find these.
             return None
         tools = [tool for tool in request.tools if tool.name not in request.revoked]
         hosted = [tool for tool in request.hosted_tools if tool.name not in request.revoked]
@@ -104,14 +115,78 @@ class ResponsesWire(Wire):
     def _restart(self) -> None:
         super()._restart()
         self._declared: set[str] = set()
+        # The ids of calls in the last reply of a search that the provider carries.
+        self._searches: set[str] = set()
+        # After a compaction, which would keep a system message for good, the prompt's text is sent beside the input.
+        self._instructions, self._start_of = "", ()
+
+    def _extend(self, request: ModelRequest) -> None:
+        self._compacted = any(_is_compaction(message) for message in request.messages[:3])
+        super()._extend(request)
+
+    def _encode_compaction(self, request: ModelRequest) -> EncodedRequest:
+        """The request for a compaction: it takes no tools, and instructions that stay have to be sent again anyway."""
+        scratch, gone = self._scratch(), ("system", "tools_added", "tools_removed")
+        scratch._extend(replace(request, messages=[each for each in request.messages if each.role not in gone]))
+        system = next((each.text for each in request.messages if each.role == "system"), "")
+        known = ("prompt_cache_key", "prompt_cache_options", "service_tier")
+        fields = {"model": self._model, **{name: self._parameters[name] for name in known if name in self._parameters}}
+        start = encode({**fields, **({"instructions": system} if system else {})})[:-1]
+        return EncodedRequest((start, self.conversation, scratch._buffer, b"]}"), {})
+
+    def parse_compaction(self, body: bytes | bytearray) -> ModelReply:
+        return parse_compaction(body)
+
+    def _encode_tools(
+        self, tools: Sequence[Tool[Any, Any]], hosted: Iterable[HostedTool[Any]], request: ModelRequest
+    ) -> list[bytes]:
+        """The tools; those of sections that are closed in namespaces, for the provider's search."""
+        withheld = _withheld(request)
+        spaces: dict[str, list[bytes]] = {}
+        encoded: list[bytes] = []
+        for tool in tools:
+            definition = self.tools.encoded(tool)
+            if tool.name in withheld:
+                definition = definition[:-1] + b',"defer_loading":true}'
+            if tool.name in request.deferred and self._groups:
+                spaces.setdefault(namespace_name(request.deferred[tool.name].key), []).append(definition)
+            elif tool.name == SEARCH_TOOL and self._carries_search and not withheld:
+                fields = {"description": tool.description, "parameters": tool.schema}
+                encoded.append(encode({"type": "tool_search", "execution": "client", **fields}))
+            else:
+                encoded.append(definition)
+        about = {namespace_name(space.key): space.description for space in request.deferred.values()}
+        for name, members in spaces.items():
+            head = {"type": "namespace", "name": name, "description": shortened(about[name], MAX_DESCRIPTION)}
+            encoded.append(encode(head)[:-1] + b',"tools":[' + b",".join(members) + b"]}")
+        encoded += [encode(self._declared_as(tool)) for tool in hosted]
+        return [*encoded, self.search_tool] if any(tool.name in withheld for tool in tools) else encoded
+
+    def adapt(self, payload: object) -> bool:
+        """Send deferred tools without namespaces, or added ones in the list, if the server rejects the other form."""
+        shown = str(payload)
+        if self._groups and "namespace" in shown:
+            self._groups = False
+        elif self._route == "additional_tools" and "additional_tools" in shown:
+            self._route = "append"
+        else:
+            return False
+        logger.warning("%s rejects a form of tools; they are sent in another from now on.", self._model)
+        self._known, self._start_of = (), ()
+        self._restart()
+        return True
 
     def _add(self, message: Message, request: ModelRequest) -> None:
         role = message.role
-        if role == "tool":
+        if role == "tool" and message.call_id in self._searches:
+            self._add_found(message, request)
+        elif role == "tool":
             output = self._result(message, request)
             self._append(encode({"type": "function_call_output", "call_id": message.call_id, "output": output}))
         elif role == "assistant":
-            self._add_assistant(message)
+            self._add_assistant(message, request)
+        elif role == "system" and self._compacted and not self._buffer:
+            self._instructions = "\n\n".join(filter(None, (self._instructions, message.text)))
         elif role == "system":
             self._append(encode({"role": "developer", "content": message.text}))
         elif role == "user":
@@ -136,18 +211,40 @@ class ResponsesWire(Wire):
     def rejects_reasoning(self, payload: object) -> bool:
         return "invalid_encrypted_content" in str(payload)
 
-    def _add_assistant(self, message: Message) -> None:
+    def _add_found(self, message: Message, request: ModelRequest) -> None:
+        """The result of a search: the tools that it brings, then the sections that it has found, as text."""
+        new = [name for name in message.tools if portable_name(name) not in self._declared]
+        for name in new:
+            self._mentions.setdefault(name, "tools_added")
+        found = b",".join(self._encode_added(new, request))
+        self._declared.update(map(portable_name, new))
+        head = {"type": "tool_search_output", "call_id": message.call_id, "execution": "client", "status": "completed"}
+        self._append(encode(head)[:-1] + b',"tools":[' + found + b"]}")
+        # It quotes sections, some of which come from outside, and must not have the authority of a developer.
+        self._append(encode({"role": "user", "content": f"The search has answered:\n{message.text}"}))
+
+    def _add_assistant(self, message: Message, request: ModelRequest) -> None:
+        self._searches = set()
         if message.items and message.provider == PROVIDER:
             for item in message.items:
                 self._append(item.encode())
+            self._searches.update(call.id for call in search_calls(message.items))
             return
         if message.text:
             self._append(encode({"role": "assistant", "content": message.text}))
         for call in message.tool_calls:
-            name = portable_name(call.name)
-            self._append(
-                encode({"type": "function_call", "call_id": call.id, "name": name, "arguments": call.arguments})
-            )
+            self._append(encode(self._call(call, request)))
+
+    def _call(self, call: ToolCall, request: ModelRequest) -> dict[str, Any]:
+        """A call of a model whose own items are not sent."""
+        if call.name == SEARCH_TOOL and self._carries_search and not _withheld(request):
+            self._searches.add(call.id)
+            carried = {"type": "tool_search_call", "call_id": call.id, "execution": "client", "status": "completed"}
+            return {**carried, "arguments": as_object(call.arguments)}
+        grouped = call.name in request.deferred and self._groups
+        space = {"namespace": namespace_name(request.deferred[call.name].key)} if grouped else {}
+        name = portable_name(call.name)
+        return {"type": "function_call", "call_id": call.id, "name": name, **space, "arguments": call.arguments}
 
     def _add_tools(self, message: Message, request: ModelRequest) -> None:
         # A tool that was declared and later revoked is restored through `tool_choice` alone.
@@ -162,3 +259,12 @@ class ResponsesWire(Wire):
 
     def event_parser(self) -> ResponseEventParser:
         return ResponseEventParser()
+
+
+def _is_compaction(message: Message) -> bool:
+    return message.kind == SUMMARY and message.provider == PROVIDER
+
+
+def _withheld(request: ModelRequest) -> set[str]:
+    """The tools that the provider's own search may find."""
+    return {tool.name for tool in request.tools[: request.initial_tools] if tool.name in request.deferred}

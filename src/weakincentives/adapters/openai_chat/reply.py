@@ -282,23 +282,6 @@ def _usage(usage: Usage | None, hosted: int) -> TokenUsage:
     return TokenUsage(*(max(0, count or 0) for count in counts))
 
 
-class _Pending:
-    """A call whose arguments are still arriving; `given` is its id as the server writes it."""
-
-    __slots__ = ("arguments", "extra", "given", "id", "name")
-
-    def __init__(self, call: Call, own_id: str) -> None:
-        self.given = call.id or ""
-        self.id = own_id
-        self.name = ""
-        self.arguments = ""
-        self.extra: Any = None
-
-    def whole(self) -> dict[str, Any]:
-        function = {"name": self.name, "arguments": self.arguments}
-        return {"id": self.id, "type": "function", "function": function, "extra_content": self.extra}
-
-
 class ChunkParser:
     """Assembles a streamed completion.
 
@@ -314,9 +297,10 @@ class ChunkParser:
         self._thoughts: dict[str, list[str]] = {"reasoning": [], "reasoning_content": []}
         self._details: list[dict[str, Any]] = []
         self._annotations: list[Any] = []
-        self._calls: list[_Pending] = []
+        self._calls: list[Call] = []
         self._ids: set[str] = set()
-        self._by_index: dict[int | None, _Pending] = {}
+        # The call that a piece with this index continues, and its id as the server writes it.
+        self._by_index: dict[int | None, tuple[Call, str]] = {}
         self._finish: str | None = None
         self._last: Chunk[ChatMessage] = Chunk()
         self._usage: Usage | None = None
@@ -362,7 +346,7 @@ class ChunkParser:
         for call in delta.tool_calls or ():
             kept, arguments = self._add_call(call)
             if arguments:
-                deltas.append(ArgumentsDelta(kept.id, kept.name, arguments))
+                deltas.append(ArgumentsDelta(kept.id or "", kept.function.name or "", arguments))
         return deltas
 
     def reply(self) -> ModelReply:
@@ -379,7 +363,7 @@ class ChunkParser:
             "refusal": "".join(self._refusal),
             **{name: "".join(pieces) for name, pieces in self._thoughts.items()},
             "reasoning_details": self._details,
-            "tool_calls": [call.whole() for call in self._calls],
+            "tool_calls": [{"type": "function", **msgspec.to_builtins(call)} for call in self._calls],
             "annotations": self._annotations,
         }
         given = {name: value for name, value in parts.items() if value}
@@ -397,26 +381,27 @@ class ChunkParser:
             elif value is not None:
                 last[name] = value
 
-    def _add_call(self, call: Call) -> tuple[_Pending, str]:
+    def _add_call(self, piece: Call) -> tuple[Call, str]:
         """Add a piece of a call, by its index unless the server gives several calls the same one, or none."""
-        arguments = _arguments(call.function.arguments)
-        kept = self._by_index.get(call.index)
-        if kept is None or self._begins(call, kept, arguments):
-            kept = _Pending(call, self._replies.new_id(call.id, self._ids))
-            self._ids.add(kept.id)
-            self._calls.append(kept)
-            self._by_index[call.index] = kept
-        kept.name = call.function.name or kept.name
-        kept.arguments += arguments
-        kept.extra = call.extra_content or kept.extra
-        return kept, arguments
+        arguments = _arguments(piece.function.arguments)
+        call, given = self._by_index.get(piece.index, (None, ""))
+        if call is None or self._begins(piece, call, given, arguments):
+            call = Call(_Function(""), self._replies.new_id(piece.id, self._ids))
+            self._ids.add(call.id or "")
+            self._calls.append(call)
+            self._by_index[piece.index] = call, piece.id or ""
+        call.function.name = piece.function.name or call.function.name
+        call.function.arguments += arguments
+        call.extra_content = piece.extra_content or call.extra_content
+        return call, arguments
 
     @staticmethod
-    def _begins(call: Call, kept: _Pending, arguments: str) -> bool:
+    def _begins(piece: Call, call: Call, given: str, arguments: str) -> bool:
         """True if a piece with the index of an earlier call is the beginning of another."""
-        if call.id and kept.given and call.id != kept.given:
+        if piece.id and given and piece.id != given:
             return True
-        if not call.function.name or (call.id and not arguments):
+        if not piece.function.name or (piece.id and not arguments):
             return False
         # Some servers repeat the name in every piece, and parsing what is there so far takes long.
-        return kept.arguments.rstrip().endswith("}") and is_object(kept.arguments)
+        written: str = call.function.arguments
+        return written.rstrip().endswith("}") and is_object(written)

@@ -1,32 +1,29 @@
 """Rankers: find the sections that a text is about."""
 
-from weakincentives.prompt.ranking.finder import CLEAR, WORD_FINDER, Found, SectionFinder, section_text
-from weakincentives.prompt.ranking.lexical import (
-    Index,
-    LexicalIndex,
-    LexicalRanker,
-    Ranker,
-    SectionText,
-    bm25,
-    sentences,
-    terms,
-)
-from weakincentives.prompt.ranking.vectors import StaticRanker, VectorRanker
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "CLEAR",
-    "WORD_FINDER",
-    "Found",
-    "Index",
-    "LexicalIndex",
-    "LexicalRanker",
-    "Ranker",
-    "SectionFinder",
-    "SectionText",
-    "StaticRanker",
-    "VectorRanker",
-    "bm25",
-    "section_text",
-    "sentences",
-    "terms",
-]
+from weakincentives._imports import public_names
+from weakincentives.prompt.ranking.finder import (
+    CLEAR as CLEAR,
+    WORD_FINDER as WORD_FINDER,
+    Found as Found,
+    PaidRanking as PaidRanking,
+    SectionFinder as SectionFinder,
+    collecting as collecting,
+    section_headline as section_headline,
+    section_text as section_text,
+)
+from weakincentives.prompt.ranking.lexical import (
+    Index as Index,
+    LexicalIndex as LexicalIndex,
+    LexicalRanker as LexicalRanker,
+    Ranker as Ranker,
+    SectionText as SectionText,
+    bm25 as bm25,
+    sentences as sentences,
+    terms as terms,
+)
+from weakincentives.prompt.ranking.vectors import StaticRanker as StaticRanker, VectorRanker as VectorRanker
+
+if not TYPE_CHECKING:
+    __all__ = public_names(globals())

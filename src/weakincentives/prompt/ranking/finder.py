@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cache
 from itertools import islice
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from weakincentives._display import shortened
+from weakincentives._loops import LoopThread
+from weakincentives.limits import Prices, TokenUsage
 from weakincentives.prompt.outline import Node, Outline
-from weakincentives.prompt.ranking.lexical import Index, LexicalRanker, Ranker, SectionText, bm25
+from weakincentives.prompt.ranking.lexical import Index, LexicalRanker, Ranked, Ranker, SectionText, bm25
 from weakincentives.prompt.section import TemplateText
 from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import ABSENT, FULL, SectionVisibility
@@ -19,6 +25,29 @@ from weakincentives.prompt.visibility import ABSENT, FULL, SectionVisibility
 MAX_SENTENCE = 240
 # A score is clear if it is this many times the next.
 CLEAR = 1.5
+
+
+class PaidRanking(list[tuple[int, float]]):
+    """The ranking of an index that asks a model, with what that took."""
+
+    def __init__(
+        self, ranked: Iterable[tuple[int, float]], model: str, usage: TokenUsage, prices: Prices, seconds: float
+    ) -> None:
+        super().__init__(ranked)
+        self.model, self.usage, self.prices, self.seconds = model, usage, prices, seconds
+
+
+_PAID: ContextVar[list[PaidRanking] | None] = ContextVar("paid", default=None)
+
+
+@contextmanager
+def collecting(rankings: list[PaidRanking]) -> Iterator[None]:
+    """Collect the rankings made in the block that have to be paid for."""
+    token = _PAID.set(rankings)
+    try:
+        yield
+    finally:
+        _PAID.reset(token)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +78,10 @@ class SectionFinder:
         Pass the template's `outline` if that is enough: one with sections added by a run needs its own index.
         """
         outline = outline or view.outline
-        for place, score in self._index(outline).rank(text, limit or len(view.outline.nodes)):
+        ranked = _settled(self._index(outline).rank(text, limit or len(view.outline.nodes)))
+        if isinstance(ranked, PaidRanking) and (paid := _PAID.get()) is not None:
+            paid.append(ranked)
+        for place, score in ranked:
             node = view.outline.by_path[outline.nodes[place].path]
             visibility = view.visibility_of(node)
             if visibility is not SectionVisibility.ABSENT:
@@ -57,7 +89,7 @@ class SectionFinder:
 
     def closed(self, view: View, text: str, limit: int) -> list[Found]:
         """The best closed sections."""
-        wanted = limit + view.state.seen.count(FULL) + view.state.seen.count(ABSENT)
+        wanted = limit + view.seen.count(FULL) + view.seen.count(ABSENT)
         return list(islice((found for found in self.ranked(view, text, limit=wanted) if found.closed), limit))
 
     def _index(self, outline: Outline) -> Index:
@@ -71,6 +103,25 @@ class SectionFinder:
             return index
 
 
+def _settled(ranked: Ranked | Awaitable[Ranked]) -> Ranked:
+    """A ranking; an async one is awaited in a thread, because this may run inside an event loop.
+
+    All are awaited in the same loop, which the connections of a client belong to.
+    """
+    if not isinstance(ranked, Awaitable):
+        return ranked
+
+    async def awaited() -> Ranked:
+        return await ranked
+
+    return _loop(os.getpid()).submit(awaited()).result()
+
+
+@cache
+def _loop(process: int) -> LoopThread:
+    return LoopThread("rankings")
+
+
 def section_text(node: Node) -> SectionText:
     """The searchable text of a section before any params are bound."""
     return SectionText(
@@ -80,6 +131,11 @@ def section_text(node: Node) -> SectionText:
         body=_literal(node.text) if node.text is not None else _made_by_code(node),
         tools=tuple(f"{tool.name}: {tool.description}" for tool in node.all_tools),
     )
+
+
+def section_headline(node: Node) -> str:
+    """The title and summary of a section before any params are bound."""
+    return SectionText(title=node.section.title, summary=_literal(node.summary)).headline
 
 
 WORD_FINDER = SectionFinder()

@@ -7,7 +7,7 @@ import re
 import unicodedata
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from itertools import chain, pairwise
@@ -55,10 +55,13 @@ class SectionText:
         return [piece for piece in (self.summary or self.title, *sentences(self.body), *self.tools) if piece]
 
 
+Ranked = list[tuple[int, float]]
+
+
 class Index(Protocol):
     """Sections that can be searched."""
 
-    def rank(self, query: str, limit: int) -> list[tuple[int, float]]:
+    def rank(self, query: str, limit: int) -> Ranked | Awaitable[Ranked]:
         """The best `limit` sections, best first: the position of each in the index, with its positive score."""
         ...
 

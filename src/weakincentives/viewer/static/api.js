@@ -90,6 +90,9 @@ const remote = {
   event: (run, seq) => kept(`event ${run} ${seq}`, () => fetched(`${at(run)}/events/${seq}`)),
   search: (words, run = "") => fetched("search", { q: words, run }),
   report: () => fetched("report"),
+  evals: () => fetched("evals"),
+  evaluation: (id) => fetched("evals/one", { id }),
+  comparison: (a, b) => fetched("evals/compare", { a, b }),
   play: () => fetched("play"),
   live: (run) => fetched("play/live", { run }),
   // What a playground may do besides looking: render, save, run.

@@ -4,6 +4,7 @@ import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { api, cutOff, exported, listen, play } from "wink/api.js";
 import { Compare } from "wink/compare.js";
+import { Evals } from "wink/evals.js";
 import { Help, useKeys } from "wink/keys.js";
 import { Play } from "wink/play.js";
 import { Report } from "wink/report.js";
@@ -32,6 +33,7 @@ function App() {
         ${!exported && html`<a href="#/" class=${page === "runs" ? "here" : ""}>Runs</a>`}
         ${play.value && html`<a href="#/play" class=${page === "play" || params.play ? "here" : ""}>Playground</a>`}
         ${!exported && html`<a href="#/report" class=${page === "report" ? "here" : ""}>Report</a>`}
+        ${!exported && html`<a href="#/evals" class=${page === "evals" ? "here" : ""}>Evals</a>`}
         <a href="#/compare" class=${page === "compare" ? "here" : ""}>Compare</a>
       </nav>
       ${cutOff.value && html`<span class="pill status interrupted" title="Open the address that was printed when the server was started">${cutOff.value}</span>`}
@@ -57,6 +59,7 @@ function Page() {
   if (page === "run") return html`<${Run} key=${run} />`;
   if (page === "compare") return html`<${Compare} />`;
   if (page === "search") return html`<${Search} />`;
+  if (page === "evals") return html`<${Evals} />`;
   if (page === "report") return html`<${Report} />`;
   return exported ? html`<${OnlyRun} />` : html`<${Runs} />`;
 }

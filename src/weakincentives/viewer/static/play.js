@@ -32,6 +32,7 @@ function Ground({ about }) {
   const wanted = { states, params: filled(about, params), drafts, tag, adapter };
   const shown = useShown(wanted);
   const { document: now, before, error } = shown;
+  const { run: fromRun, turn: fromTurn } = route.value.params;
   useStatesOfTurn(setStates);
   const cycle = (section) => {
     setStates((all) => {
@@ -63,7 +64,7 @@ function Ground({ about }) {
         <div class="panel-body">
           <${Cost} now=${now} />
           <${Params} about=${about} params=${params} onChange=${(type, name, value) => setParams((all) => ({ ...all, [type]: { ...all[type], [name]: value } }))} />
-          <${Runner} about=${about} wanted=${wanted} adapter=${adapter} onAdapter=${setAdapter} message=${message} onMessage=${setMessage} />
+          <${Runner} about=${about} from=${fromRun && { from_run: fromRun, from_turn: Number(fromTurn) || 1 }} wanted=${wanted} adapter=${adapter} onAdapter=${setAdapter} message=${message} onMessage=${setMessage} />
         </div>
       </aside>
     </div>`}
@@ -217,10 +218,11 @@ function Field({ field, value, onChange }) {
   return html`<textarea rows=${Math.min(6, Math.max(2, String(value).split("\n").length))} spellcheck="false" value=${value} onInput=${heard}></textarea>`;
 }
 
-function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
+function Runner({ about, from, wanted, adapter, onAdapter, message, onMessage }) {
   const [name, , model] = split(adapter, about);
   const chosen = about.adapters.find((one) => one.name === name) ?? about.adapters[0];
   const [told, setTold] = useState("");
+  const [goesOn, setGoesOn] = useState(false);
   const id = running.value;
   useEffect(() => {
     if (!id) return undefined;
@@ -237,7 +239,7 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
   const start = async () => {
     setTold("");
     try {
-      const { run_id: id } = await api.act("run", { ...wanted, message });
+      const { run_id: id } = await api.act("run", { ...wanted, ...(from && goesOn ? from : {}), message });
       running.value = id;
       go(link("run", [id], { play: "1" }));
       setTimeout(() => document.querySelector(".page.run")?.scrollIntoView({ behavior: "smooth" }), 300);
@@ -252,6 +254,7 @@ function Runner({ about, wanted, adapter, onAdapter, message, onMessage }) {
     ${chosen && !chosen.name.includes(":") && html`<label>Model<input list="models" value=${model} placeholder=${chosen.requires_model ? "required" : "its own"} onInput=${(event) => onAdapter(event.target.value ? `${name}:${event.target.value}` : name)} />
       <datalist id="models">${chosen.models.map((one) => html`<option value=${one}></option>`)}</datalist></label>`}
     <label>Message<small>optional: what the user says</small><textarea rows="2" value=${message} onInput=${(event) => onMessage(event.target.value)}></textarea></label>
+    ${from && html`<label class="goes-on"><input type="checkbox" checked=${goesOn} onChange=${(event) => setGoesOn(event.target.checked)} />Go on from turn ${from.from_turn} of ${visible(from.from_run)}</label>`}
     <div class="save"><button class="primary" disabled=${Boolean(lacking) || Boolean(id)} onClick=${start} title=${lacking || "Run it as it is shown; it is recorded"}>Run</button>
       ${id && html`<button onClick=${() => api.act("stop", { run_id: id })}>Stop</button>`}
       <span role="status" class=${told ? "bad" : "quiet"}>${visible(told || (id ? "running, see below" : lacking || ""))}</span></div>

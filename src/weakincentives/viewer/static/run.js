@@ -140,6 +140,7 @@ function Head({ whole, tab, at }) {
       ${run.tool_failures > 0 && html`<${Fact} name="Failed calls" value=${count(run.tool_failures)} kind="bad" />`}
       ${children.runs > 0 && html`<${Fact} name="Runs inside" value=${count(children.runs)} hint=${`${count(children.usage.input_tokens)} tokens in, ${money(children.cost)}; not counted here`} />`}
       ${run.restarts > 0 && html`<${Fact} name="Restarts" value=${count(run.restarts)} kind="warn" />`}
+      ${whole.undone_from != null && html`<${Fact} name="Undone" value=${whole.undone_from ? `from turn ${whole.undone_from}` : "all of it"} hint="The conversation went back to before these turns; what they used still counts" kind="warn" />`}
     </dl>
   </div>`;
 }
@@ -157,9 +158,16 @@ function Actions({ run, at }) {
     }
     setTimeout(() => setCopied(""), 2500);
   };
+  const goOn = async () => {
+    const name = /^[\w./:-]+$/.test(run.run_id) ? run.run_id : `'${run.run_id.replaceAll("'", "'\\''")}'`;
+    const command = `wink fork ${name} --turn ${at || 1}`;
+    setCopied(command);
+    await navigator.clipboard?.writeText(command).catch(() => {});
+  };
   return html`<span class="actions">
     <span role="status" class="quiet">${copied}</span>
     <button onClick=${copy} title="The replies of this run as a script for ScriptedAdapter">Copy as a test</button>
+    ${!exported && run.turns > 0 && html`<button onClick=${goOn} title="The command that goes on from before the reply of this turn, in a conversation of its own">Continue from here</button>`}
     ${!exported && html`<button disabled=${!playable} onClick=${() => go(link("play", [], { run: run.run_id, turn: String(at || 1) }))}
       title=${playable ? "Its prompt, with the sections as they were at this turn" : "Start the playground of its prompt: wink play module:template"}>Open in the playground</button>`}
   </span>`;

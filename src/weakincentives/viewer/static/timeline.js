@@ -6,7 +6,7 @@ import { Text, visible } from "wink/text.js";
 import { Empty, Icon, Some, html, useWidth } from "wink/view.js";
 
 const ROW = 24;
-const NAMES = { open: "Opened", close: "Closed", collapsed: "Closed", injected: "Tools added", withdrawn: "Tools withdrawn", restart: "Restarted" };
+const NAMES = { open: "Opened", close: "Closed", collapsed: "Closed", injected: "Tools added", withdrawn: "Tools withdrawn", restart: "Restarted", compacted: "Shortened the conversation" };
 const ROUTES = {
   "tool result": "text came back as the tool's result",
   file: "text was written to a file of the workspace",

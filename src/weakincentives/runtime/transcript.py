@@ -1,0 +1,208 @@
+"""The conversation as a loop writes it, and the part of it that is sent.
+
+All messages stay in the session. A `Cut`, which a compaction makes, says which of them a request leaves out, and what
+stands for them; so the request is a function of the messages and the cut, and going back restores both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+
+from weakincentives.runtime.events import ContextWindow, Cut
+from weakincentives.runtime.messages import (
+    INSTRUCTIONS,
+    PROMPT_TEXT,
+    READ_TEXT,
+    Message,
+    outlasts_restart,
+    results_before_user,
+)
+from weakincentives.session import Session, SliceView, extends
+
+_LEFT_OUT = "[The text of this section is left out; read it again if you need it.]"
+
+
+def lasts(message: Message) -> bool:
+    """True for the messages that a cut counts: neither a restart nor a changed prompt writes them again."""
+    return outlasts_restart(message) and (message.role, message.kind) != ("user", PROMPT_TEXT)
+
+
+def lead(messages: Sequence[Message], provider: str = "") -> int:
+    """The number of messages at the beginning that are always sent: the prompt's own.
+
+    What a provider has made of a conversation must stand first, after the system text alone.
+    """
+    kinds = {("system", PROMPT_TEXT), ("user", INSTRUCTIONS), *(() if provider else [("user", PROMPT_TEXT)])}
+    return next((at for at, each in enumerate(messages) if (each.role, each.kind) not in kinds), len(messages))
+
+
+def count_lasting(messages: Sequence[Message], stop: int) -> int:
+    """The number of messages before an index that a cut counts."""
+    return sum(map(lasts, messages[:stop]))
+
+
+def position(messages: Sequence[Message], count: int) -> int | None:
+    """The index at which the rest begins after the first `count` messages that last; None if there are fewer.
+
+    Notices after them belong to the turn that they precede, unless the model's reply follows directly.
+    """
+    seen, start = 0, 0 if not count else None
+    for at, message in enumerate(messages):
+        if not lasts(message):
+            continue
+        if start is not None:
+            return at if message.role == "assistant" else start
+        seen += 1
+        start = at + 1 if seen == count else None
+    return start
+
+
+def unit_starts(messages: Sequence[Message], *, by_turns: bool) -> list[int]:
+    """Where exchanges begin, each with the notices before it, or where turns begin."""
+    starts: list[int] = []
+    notices, last = 0, None
+    for at, message in enumerate(messages):
+        if by_turns:
+            begins = message.role == "assistant" and (last is None or last.role != "assistant")
+        else:
+            begins = message.asks and (last is None or (last.role == "assistant" and not last.tool_calls))
+        if begins:
+            starts.append(at if by_turns else notices)
+        if lasts(message):
+            notices, last = at + 1, message
+    return starts
+
+
+def digest(messages: Sequence[Message], stop: int) -> str:
+    """A digest of what was said before an index, which a restart leaves as it is."""
+    said = blake2b(digest_size=8)
+    for message in messages[:stop]:
+        if lasts(message):
+            calls = "".join(call.id + call.arguments for call in message.tool_calls)
+            said.update(f"{message.role}:{message.call_id}:{message.text}{calls};".encode("utf-8", "surrogatepass"))
+    return said.hexdigest()
+
+
+def holds(messages: Sequence[Message], cut: Cut) -> bool:
+    """True unless the messages that a cut is about have changed since it was made."""
+    stop = position(messages, max(cut.cleared, cut.summarized))
+    return stop is not None and digest(messages, stop) == cut.digest
+
+
+def excerpt(messages: Sequence[Message], cut: Cut, provider: str) -> list[Message]:
+    """The messages that a cut leaves to be sent."""
+    cleared, start = position(messages, cut.cleared) or 0, position(messages, cut.summarized) or 0
+    sent: list[Message] = []
+    if cut.head is None or cut.head.provider not in ("", provider):
+        start = 0
+    else:
+        first = lead(messages, cut.head.provider)
+        sent = [*messages[:first], cut.head, *(() if cut.keeps_tools else _tool_changes(messages[first:start]))]
+    replies = sum(each.role == "assistant" for each in messages[:start])
+    for at in range(start, len(messages)):
+        message = messages[at]
+        if message.role == "assistant":
+            replies += 1
+            sent.append(replace(message, rebased=True) if replies <= cut.rebased else message)
+        elif message.role == "tool" and (at < cleared or message.call_id in cut.closed):
+            sent.append(_shortened(message, closed=message.call_id in cut.closed))
+        elif at >= cleared or message.kind != READ_TEXT:
+            sent.append(message)
+    return sent
+
+
+def _shortened(message: Message, *, closed: bool) -> Message:
+    line = f'[The result of {message.name} is left out; recall("{message.call_id}") returns it.]'
+    line = _LEFT_OUT if closed else line
+    if len(message.text) <= len(line) and not message.parts:
+        return message
+    return replace(message, text=line, parts=())
+
+
+def _tool_changes(messages: Sequence[Message]) -> Iterator[Message]:
+    """The tools that were added in these messages and are still there after them, and those removed."""
+    final = {name: at for at, each in enumerate(messages) for name in each.tools}
+    added = {name for each in messages if each.role == "tools_added" for name in each.tools}
+    for at, message in enumerate(messages):
+        if message.tools:
+            # A tool that was added and removed again needs neither.
+            removed = message.role == "tools_removed"
+            names = tuple(n for n in message.tools if final[n] == at and not (removed and n in added))
+            if names:
+                yield message if names == message.tools else replace(message, tools=names)
+
+
+class Excerpt:
+    """The part of a growing conversation that is sent, made once for each cut."""
+
+    def __init__(self, provider: str) -> None:
+        self._provider = provider
+        self._cut: Cut | None = None
+        self._known: Sequence[Message] = ()
+        self._sent: list[Message] | None = None
+
+    def of(self, messages: Sequence[Message], window: ContextWindow | None) -> Sequence[Message]:
+        cut = None if window is None else window.cut
+        if cut is None:
+            return messages
+        if cut is not self._cut or not extends(messages, self._known):
+            self._sent = excerpt(messages, cut, self._provider) if holds(messages, cut) else None
+        elif self._sent is not None:
+            self._sent += messages[len(self._known) :]
+        self._cut, self._known = cut, messages
+        return messages if self._sent is None else SliceView(self._sent, len(self._sent))
+
+
+def sent_messages(session: Session, count: int, provider: str) -> Sequence[Message]:
+    """What was sent of the first `count` messages by the adapter of this name."""
+    return Excerpt(provider).of(session[Message].view()[:count], session[ContextWindow].latest())
+
+
+class Transcript:
+    """The session's conversation as a loop writes it; what others add at any time comes after the loop's messages."""
+
+    def __init__(self, session: Session, provider: str = "") -> None:
+        self._session = session
+        self._messages = session[Message]
+        self._excerpt = Excerpt(provider)
+        # The loop's messages after the first `_ordered`; anything else there was added by others.
+        self._ordered = 0
+        self._said: list[Message] = []
+
+    def say(self, *messages: Message) -> None:
+        for message in messages:
+            self._session.dispatch(message)
+            self._said.append(message)
+
+    @property
+    def length(self) -> int:
+        """The number of messages in the conversation up to the last request."""
+        return self._ordered
+
+    def sent(self) -> Sequence[Message]:
+        """The messages for a request; those that the loop adds from now on come after them."""
+        messages = self._messages.view()
+        self._ordered = len(messages)
+        return self._excerpt.of(messages, self._session[ContextWindow].latest())
+
+    def adopt(self) -> None:
+        """Take over the conversation so far, with results before user messages: every provider requires that."""
+        if results_before_user(self._messages.view()) is not None:
+            self._messages.update(lambda messages: results_before_user(messages) or messages)
+        self._ordered = len(self._messages)
+
+    def put_in_order(self) -> bool:
+        """Move messages that others added after those of the loop; return True if the user's is then the last."""
+        start, last = self._ordered, None
+        # A paused reply must stay the last message for its provider to continue it.
+        paused = bool(self._said) and self._said[-1].paused
+        if len(self._messages) != start + len(self._said) and not paused:
+            mine = set(map(id, self._said))
+            self._messages.update(
+                lambda messages: (*messages[:start], *sorted(messages[start:], key=lambda each: id(each) not in mine))
+            )
+            last = self._messages.latest()
+        self._ordered, self._said = len(self._messages), []
+        return last is not None and last.role == "user"

@@ -1,0 +1,178 @@
+"""The decision endpoint, and the ranker that asks it, through the vendor's SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import openai
+import pytest
+
+from tests.adapters.vendors import KEY
+from tests.servers.openai_decisions import DecisionServer
+from weakincentives.adapters.openai import DecisionRanker, Decisions, choice, predicate, score
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.errors import BudgetExceededError
+from weakincentives.limits import Budget, Prices, TokenUsage
+from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SearchSections, SectionVisibility
+from weakincentives.prompt.ranking import PaidRanking
+from weakincentives.runtime import Conversation, Message, PossibleMiss, SectionsOpened, SectionsRanked
+from weakincentives.session import Session
+
+LIKELY = {"Refunds": 0.9, "Shipping": 0.3, "Vouchers": 0.2}
+KINDS = {"blocking": openai.OpenAI, "async": openai.AsyncOpenAI}
+
+
+def likely(text: str, statement: str) -> float | None:
+    return next((chance for title, chance in LIKELY.items() if title in statement), 0.01)
+
+
+@contextmanager
+def decisions(answering: Any = likely, kind: str = "blocking") -> Iterator[tuple[Decisions, DecisionServer]]:
+    with DecisionServer(answering) as server:
+        # An async client is closed in the loop of its connections, which these tests do not have.
+        options: Any = {"max_retries": 0, "default_headers": {"connection": "close"}}
+        made = KINDS[kind](api_key=KEY, base_url=f"{server.url}/v1", **options)
+        yield Decisions(made), server
+        if kind == "blocking":
+            made.close()
+
+
+def template(ranker: Any, **options: Any) -> PromptTemplate[Any]:
+    closed = [
+        MarkdownSection(
+            key=title.lower(),
+            title=title,
+            template=f"All about {title}.",
+            summary=f"On {title}.",
+            visibility=SectionVisibility.SUMMARY,
+        )
+        for title in LIKELY
+    ]
+    question = MarkdownSection(key="question", title="Question", template="My money?", role="user")
+    strategy = SearchSections(ranker=ranker, **options)
+    return PromptTemplate(ns="tests", key="ranked", sections=[*closed, question], disclosure=strategy)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_question_has_a_typed_answer(kind: str) -> None:
+    asked = [predicate("Refunds."), choice("Which?", {"a": "First.", "b": ""}), score("How?", ["low", "high"])]
+    with decisions(kind=kind) as (made, server):
+        decided = asyncio.run(made.ask_async("My money?", asked))
+    first, second, third = decided.answers
+    assert (first.probability, second.value, third.value) == (0.9, "a", 1.5)
+    assert (decided.usage, decided.model) == (TokenUsage(1_000_000), "gpt-6-luna")
+    assert server.requests[0].json["questions"][1]["choices"] == [
+        {"value": "a", "description": "First."},
+        {"value": "b"},
+    ]
+
+
+def test_more_questions_than_a_request_takes_are_asked_in_several() -> None:
+    with decisions() as (made, server):
+        decided = made.ask("Hi.", [predicate(f"Number {number}.") for number in range(401)])
+    assert [len(received.json["questions"]) for received in server.requests] == [400, 1]
+    assert len(decided.answers) == 401 and decided.usage == TokenUsage(2_000_000)
+
+
+def test_a_refused_question_has_no_answer_and_no_rank() -> None:
+    with decisions(lambda text, statement: None if "b" in statement else 0.5) as (made, _):
+        assert made.ask("Hi.", [predicate("b")]).answers[0].probability is None
+        assert DecisionRanker(made).index(["a", "b"]).rank("Hi.", 9) == [(0, 0.5)]
+
+
+def test_an_async_client_cannot_be_asked_without_awaiting() -> None:
+    with decisions(kind="async") as (made, server), pytest.raises(TypeError, match=r"call ask_async\(\)"):
+        made.ask("Hi.", [predicate("a")])
+    assert server.requests == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("form", ["sync", "async"])
+def test_a_search_asks_for_every_section_and_is_recorded_and_paid(kind: str, form: str) -> None:
+    session = Session()
+    adapter = ScriptedAdapter([call("search_sections", query="my money"), "Done."])
+    with decisions(kind=kind) as (made, server):
+        prompt = Prompt(template(DecisionRanker(made)))
+        if form == "sync":
+            response = adapter.evaluate(prompt, session=session)
+        else:
+            response = asyncio.run(adapter.evaluate_async(prompt, session=session))
+    (asked,) = [received.json for received in server.requests]
+    assert asked["input"] == "my money"
+    assert asked["questions"][0] == {"type": "predicate", "instructions": "The request needs: Refunds. On Refunds."}
+    (found,) = [message.text for message in session[Message] if message.role == "tool"]
+    assert found.index('"refunds"') < found.index('"shipping"') < found.index('"vouchers"')
+    (event,) = session[SectionsRanked]
+    assert (event.model, event.usage, event.cost) == ("gpt-6-luna", TokenUsage(1_000_000), pytest.approx(0.10))
+    assert response.usage.input_tokens > 1_000_000 and response.turns == 2
+
+
+def test_sections_that_are_clear_of_the_next_open_before_the_first_turn() -> None:
+    session = Session()
+    with decisions() as (made, server):
+        made_prompt = Prompt(template(DecisionRanker(made), preopen=2))
+        ScriptedAdapter(["Done."]).evaluate(made_prompt, session=session)
+    assert [(event.section_keys, event.decided_by) for event in session[SectionsOpened]] == [(("refunds",), "search")]
+    assert len(server.requests) == len(session[SectionsRanked]) == 1
+    assert "My money?" in server.requests[0].json["input"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_conversation_asks_with_the_words_of_each_message(kind: str) -> None:
+    with decisions(kind=kind) as (made, server):
+        prompt = Prompt(template(DecisionRanker(made), preopen=1))
+        chat = Conversation(prompt, adapter=ScriptedAdapter(["A.", "B."]))
+        chat.send("First.")
+        chat.send("Second.")
+    assert ["Second." in received.json["input"] for received in server.requests] == [False, True]
+    assert len(chat.session[SectionsRanked]) == 2
+
+
+def test_a_budget_in_money_stops_a_run_that_ranks_too_much() -> None:
+    script = [call("search_sections", query=f"words {number}") for number in range(9)]
+    with decisions() as (made, server), pytest.raises(BudgetExceededError, match=r"max_cost=0\.25"):
+        budget = Budget(max_cost=0.25)
+        adapter = ScriptedAdapter(script, model="gpt-6-sol")
+        adapter.evaluate(Prompt(template(DecisionRanker(made))), session=Session(), budget=budget)
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize("misses", [False, True])
+def test_misses_are_asked_of_the_model_only_if_that_was_chosen(misses: bool) -> None:
+    session = Session()
+    with decisions() as (made, server):
+        ScriptedAdapter(["Done."]).evaluate(Prompt(template(DecisionRanker(made, misses=misses))), session=session)
+    assert len(server.requests) == len(session[SectionsRanked]) == int(misses)
+    assert [miss.section_key for miss in session[PossibleMiss]] == (["refunds"] if misses else [])
+
+
+def test_a_failed_ranking_is_a_result_for_the_model_and_opens_nothing() -> None:
+    session = Session()
+    with decisions() as (made, _):
+        made.model = "gpt-6-sol"
+        adapter = ScriptedAdapter([call("search_sections", query="my money"), "Done."])
+        prompt = Prompt(template(DecisionRanker(made, misses=True), preopen=1))
+        assert adapter.evaluate(prompt, session=session).text == "Done."
+    (result,) = [message for message in session[Message] if message.role == "tool"]
+    assert not result.success and "does not support decisions" in result.text
+    assert (len(session[SectionsOpened]), len(session[SectionsRanked])) == (0, 0)
+
+
+def test_any_index_may_rank_asynchronously_and_say_what_it_took() -> None:
+    class Slow:
+        def index(self, texts: Any) -> Slow:
+            return self
+
+        async def rank(self, query: str, limit: int) -> PaidRanking:
+            await asyncio.sleep(0)
+            return PaidRanking([(0, 1.0)], "mine", TokenUsage(5), Prices(1.0, 1.0), 0.1)
+
+    session = Session()
+    adapter = ScriptedAdapter([call("search_sections", query="x"), "Done."])
+    asyncio.run(adapter.evaluate_async(Prompt(template(Slow())), session=session))
+    assert [(event.model, event.usage) for event in session[SectionsRanked]] == [("mine", TokenUsage(5))]
+    assert json.loads(json.dumps([event.cost for event in session[SectionsRanked]])) == [pytest.approx(5e-6)]
