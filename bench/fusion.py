@@ -95,7 +95,7 @@ class _Choice:
         """The position of the weighting to choose by the queries of these folds."""
         rare = self.numpy.min(list(self.rare.values()), axis=0)
         means = self.numpy.where(rare >= min(RARE_GOAL, rare.max()), self._means(folds), -1)
-        return int(self.numpy.where(means >= means.max() - TIE, rare, -1).argmax())
+        return int(self.numpy.argmax(self.numpy.where(means >= means.max() - TIE, rare, -1)))
 
     def _means(self, folds: Sequence[int], name: str | None = None) -> Any:
         within = [

@@ -53,8 +53,12 @@ PEERS = (
 )
 
 
+# With the engine of bench/durable.py, whose version may differ from that of ours.
+DURABLE = Peer("Pydantic AI with DBOS", ("pydantic-ai-slim[dbos]",), "pydantic_ai_dbos")
+
+
 def install() -> None:
-    for peer in PEERS:
+    for peer in (*PEERS, DURABLE):
         venv.create(HOME / peer.script, with_pip=True)
         subprocess.run([str(peer.python), "-m", "pip", "install", "--quiet", *peer.requirements], check=True)
         print(f"{peer.name}: installed in bench/.venvs/{peer.script}")

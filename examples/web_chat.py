@@ -2,7 +2,7 @@
 
 The page, `web_chat.html`, reads Vercel's message stream by hand; `/agent` is for the clients of AG-UI. Each visitor has
 an unguessable cookie, so that nobody reads the thread of another. Before the address of an order is changed, the
-visitor sees the difference and decides.
+visitor sees the difference and decides. `web_fleet.py` serves the same page on many processes.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 import sys
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -23,7 +24,7 @@ from examples import shop
 from weakincentives import Budget, Conversation, Deadline, MarkdownSection, Prompt, PromptTemplate, ToolContext, tool
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.runtime import ProviderAdapter
-from weakincentives.ui import Threads, ag_ui, vercel_ai
+from weakincentives.ui import DurableThreads, Threads, ag_ui, vercel_ai
 
 
 @tool(approval="effects")
@@ -41,10 +42,13 @@ orders = MarkdownSection(
 template = PromptTemplate(ns="examples", key="web_chat", sections=[*shop.template.sections, orders])
 
 
-def conversation(adapter: ProviderAdapter) -> Conversation[None]:
+def prepare(conversation: str = "") -> Prompt[None]:
     files = InMemoryFilesystem({"orders/7.txt": "tea: sencha\nto: 1 Mill Lane\n"})
-    prompt = Prompt(template).bind(resources={Filesystem: files})
-    return Conversation(prompt, adapter=adapter, budget=Budget(max_turns=20))
+    return Prompt(template).bind(resources={Filesystem: files})
+
+
+def conversation(adapter: ProviderAdapter) -> Conversation[None]:
+    return Conversation(prepare(), adapter=adapter, budget=Budget(max_turns=20))
 
 
 def page(request: Request) -> Response:
@@ -54,20 +58,33 @@ def page(request: Request) -> Response:
     return response
 
 
-def application(adapter: ProviderAdapter) -> Starlette:
-    threads = Threads(
-        lambda thread, request: conversation(adapter),
-        owner=lambda request: request.cookies.get("visitor"),
-        show=lambda event: event.name == "change_address",
-        options=lambda chat, request: {"deadline": Deadline.after(120)},
-    )
+def visitor(request: Request) -> str | None:
+    return request.cookies.get("visitor")
+
+
+def may_see(event: Any) -> bool:
+    return bool(event.name == "change_address")
+
+
+def served(threads: Threads | DurableThreads) -> Starlette:
     return Starlette(
         routes=[
             Route("/", page),
-            Route("/api/chat", vercel_ai(threads), methods=["GET", "POST"]),
-            Route("/agent", ag_ui(threads), methods=["GET", "POST"]),
+            Route("/api/chat", vercel_ai(threads), methods=["GET", "POST", "DELETE"]),
+            Route("/api/chat/{id}/stream", vercel_ai(threads)),
+            Route("/agent", ag_ui(threads), methods=["GET", "POST", "DELETE"]),
         ]
     )
+
+
+def application(adapter: ProviderAdapter) -> Starlette:
+    threads = Threads(
+        lambda thread, request: conversation(adapter),
+        owner=visitor,
+        show=may_see,
+        options=lambda chat, request: {"deadline": Deadline.after(120)},
+    )
+    return served(threads)
 
 
 if __name__ == "__main__":

@@ -34,9 +34,15 @@ def full() -> str:
 
 
 def listed() -> list[tuple[str, str, str]]:
-    """Title, file and purpose of every page, from the table of docs/index.md."""
+    """Title, file and purpose of every page, from the tables of docs/index.md."""
+    return [page for _, pages in chapters() for page in pages]
+
+
+def chapters() -> list[tuple[str, list[tuple[str, str, str]]]]:
+    """The pages by the heading that their table has in docs/index.md."""
     row = re.compile(r"^\| \[(.+?)\]\((.+?\.md)\) \| (.+?) \|$", re.MULTILINE)
-    return row.findall(INDEX.read_text(encoding="utf-8"))
+    _, *parts = re.split(r"^## (.+)$", INDEX.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    return [(title, row.findall(text)) for title, text in zip(parts[::2], parts[1::2], strict=True)]
 
 
 def tagline() -> str:

@@ -62,7 +62,7 @@ def main(argv: list[str]) -> int:
         playground = Playground(
             on_call_template(),
             adapters=[AdapterChoice("scripted")],
-            make_adapter=lambda name: ScriptedAdapter(["Done."], model="gpt-5.1", tool_route="additional_tools"),
+            make_adapter=lambda name: ScriptedAdapter(["Done."], model="gpt-5.2", tool_route="additional_tools"),
             overrides=JsonPromptOverridesStore(Path(temporary) / "overrides"),
         )
         with Viewer(path, port=0, playground=playground) as viewer:

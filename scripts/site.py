@@ -6,14 +6,18 @@ on disk as well. A link or anchor that leads nowhere fails the build.
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 import subprocess
 import sys
 import tempfile
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
-from scripts.llms import INDEX, ROOT, listed, tagline
+import weakincentives
+from scripts.llms import INDEX, ROOT, chapters, tagline
 
 REMOTE = "https://unpkg.com/iframe-worker/shim"
 ASSETS = Path(__file__).parent / "site_assets"  # iframe-worker 1.0.4 from npm
@@ -41,6 +45,7 @@ FRONTS = (
     "skills",
     "ui",
     "telemetry",
+    "evals",
     "durable",
     "viewer",
     "errors",
@@ -54,9 +59,9 @@ def main(argv: list[str]) -> int:
         shutil.copytree(INDEX.parent, work / "docs")
         api = work / "docs" / "api"
         api.mkdir()
+        (api / "weakincentives.md").write_text(front_door(), encoding="utf-8")
         for front in FRONTS:
-            name = f"weakincentives.{front}"
-            (api / f"{front}.md").write_text(f"# {name}\n\n::: {name}\n", encoding="utf-8")
+            (api / f"{front}.md").write_text(reference(front), encoding="utf-8")
         (work / "zensical.toml").write_text(configuration(), encoding="utf-8")
         built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=work, check=False)
         if built.returncode == 0:
@@ -65,6 +70,54 @@ def main(argv: list[str]) -> int:
             shutil.copytree(work / "site", target)
             print(f"wrote {target}")
     return built.returncode
+
+
+def reference(front: str) -> str:
+    """The page of a package: what it is, then its public names, those of the front door first and errors last."""
+    name = f"weakincentives.{front}"
+    package = import_module(name)
+    public, at_the_front = _exported(package), _exported(weakincentives)
+    first = [exported for exported in public if exported in at_the_front]
+    rest = [exported for exported in public if exported not in at_the_front]
+    rest.sort(key=lambda exported: _is_error(getattr(package, exported)))
+    hidden = ("members", "show_root_heading", "show_root_toc_entry")
+    about = "\n".join([f"::: {name}", "    options:", *(f"      {option}: false" for option in hidden)])
+    return "\n\n".join([f"# {name}", about, *(f"::: {name}.{exported}" for exported in (*first, *rest))]) + "\n"
+
+
+def front_door() -> str:
+    """The page of `from weakincentives import ...`: each name in one line, with a link to its package's page."""
+    lines = [
+        "# weakincentives",
+        "",
+        "The names that `from weakincentives import ...` offers.",
+        "",
+        "| name | |",
+        "|---|---|",
+    ]
+    homes = {name: front for front in FRONTS[::-1] for name in _exported(import_module(f"weakincentives.{front}"))}
+    for exported in sorted(_exported(weakincentives), key=str.lower):
+        found, home = getattr(weakincentives, exported), homes.get(exported)
+        linked = f"[`{exported}`]({home}.md#weakincentives.{home}.{exported})" if home else f"`{exported}`"
+        lines.append(f"| {linked} | {_first_line(found)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _entries(pages: list[tuple[str, str, str]]) -> str:
+    return ", ".join(f"{{ {json.dumps(title)} = {json.dumps(name)} }}" for title, name, _ in pages)
+
+
+def _exported(package: ModuleType) -> list[str]:
+    return list(getattr(package, "__all__", ()))
+
+
+def _is_error(found: object) -> bool:
+    return isinstance(found, type) and issubclass(found, BaseException)
+
+
+def _first_line(found: object) -> str:
+    described = isinstance(found, type) or callable(found)
+    return (inspect.getdoc(found) or "").partition("\n")[0].replace("|", "\\|") if described else ""
 
 
 def localize(site: Path) -> None:
@@ -78,25 +131,38 @@ def localize(site: Path) -> None:
 
 def configuration() -> str:
     """The generator's settings; JSON strings and lists are TOML too."""
-    pages = ", ".join(f"{{ {json.dumps(title)} = {json.dumps(name)} }}" for title, name, _ in listed())
-    reference = ", ".join(f"{{ {json.dumps(front)} = {json.dumps(f'api/{front}.md')} }}" for front in FRONTS)
+    pages = ", ".join(f"{{ {json.dumps(title)} = [{_entries(listed)}] }}" for title, listed in chapters())
+    fronts = ", ".join(
+        f"{{ {json.dumps(front)} = {json.dumps(f'api/{front}.md')} }}" for front in ("weakincentives", *FRONTS)
+    )
     return f"""\
 [project]
 site_name = "weakincentives"
 site_description = {json.dumps(tagline())}
-nav = [{{ "Documentation" = ["index.md", {pages}] }}, {{ "API reference" = [{reference}] }}]
+nav = [{{ "Documentation" = ["index.md", {pages}] }}, {{ "API reference" = [{fronts}] }}]
 
 [project.theme]
 font = false
-features = ["navigation.tabs", "navigation.top", "content.code.copy", "search.highlight", "toc.follow"]
+features = [
+    "navigation.tabs", "navigation.top", "navigation.footer", "content.code.copy", "search.highlight", "toc.follow",
+]
+
+[[project.theme.palette]]
+media = "(prefers-color-scheme)"
+toggle.icon = "lucide/sun-moon"
+toggle.name = "Switch to light mode"
 
 [[project.theme.palette]]
 media = "(prefers-color-scheme: light)"
 scheme = "default"
+toggle.icon = "lucide/sun"
+toggle.name = "Switch to dark mode"
 
 [[project.theme.palette]]
 media = "(prefers-color-scheme: dark)"
 scheme = "slate"
+toggle.icon = "lucide/moon"
+toggle.name = "Follow the system"
 
 [project.plugins.offline]
 
@@ -105,12 +171,17 @@ paths = [{json.dumps(str(ROOT / "src"))}]
 
 [project.plugins.mkdocstrings.handlers.python.options]
 show_source = false
-show_root_heading = false
-show_root_toc_entry = false
+show_root_heading = true
+show_root_full_path = false
 heading_level = 2
 members_order = "source"
+merge_init_into_class = true
+filters = "public"
+show_bases = false
+extensions = ["unpack_typeddict"]
 separate_signature = true
 show_signature_annotations = true
+line_length = 100
 """
 
 

@@ -365,7 +365,7 @@ UNSURE: list[Any] = [
 class Narrated(ScriptedAdapter):
     """A scripted model that takes its time, counts tokens and caches prefixes about as a provider does."""
 
-    def __init__(self, script: Sequence[Any], clock: Clock, *, model: str = "gpt-5.1", **options: Any) -> None:
+    def __init__(self, script: Sequence[Any], clock: Clock, *, model: str = "gpt-5.2", **options: Any) -> None:
         super().__init__(script, model=model, **options)
         self._clock = clock
         self._cached = 0
@@ -407,8 +407,8 @@ def record_runs(path: Path) -> None:
     """A file with a run that fails, one whose strategy restarts it, and two that add tools in their conversation."""
     facets = Alert("search", "facets time out for 12 % of queries")
     investigate(path, UNSURE, facets, tool_route="append", ago=97)
-    investigate(path, RESTARTING, disclosure=OpenOrRead(), model="claude-sonnet-4-5", ago=64)
-    investigate(path, tool_route="append", model="gpt-5-mini", ago=31)
+    investigate(path, RESTARTING, disclosure=OpenOrRead(), model="claude-sonnet-4-6", ago=64)
+    investigate(path, tool_route="append", model="gpt-5.4-mini", ago=31)
     investigate(path, tool_route="additional_tools", ago=4)
     keep_session_time(path)
 
