@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+LONGEST = 2_500  # words, code included
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
 
 
@@ -24,6 +25,11 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"`[^`]*`", "", prose)
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").split()) <= LONGEST, "divide it along the tasks of its readers"
 
 
 @pytest.mark.parametrize("script", ["llms.py", "cli_docs.py", "hosted_docs.py"])

@@ -20,7 +20,7 @@ QUOTED = {
         "`OpenAIAdapter`": ["K=10: OpenAIAdapter", "K=50: OpenAIAdapter", "server, async tools: OpenAIAdapter, wall"],
         **{peer: [f"K=10: {peer}", f"K=50: {peer}", f"200 runs at once: {peer}, wall"] for peer in PEERS},
     },
-    "docs/adapters.md": {
+    "docs/costs.md": {
         "a raw socket, the lower bound": [f"K={k}: raw socket" for k in (1, 10, 50, 200)],
         "`OpenAIAdapter`": [f"K={k}: OpenAIAdapter" for k in (1, 10, 50, 200)],
         "`AnthropicAdapter`": [f"K={k}: AnthropicAdapter" for k in (1, 10, 50, 200)],
@@ -30,7 +30,7 @@ QUOTED = {
         "a hand-written loop on the OpenAI SDK": [f"K={k}: hand-written loop" for k in (1, 10, 50)],
         **{peer: [f"K={k}: {peer}" for k in (1, 10, 50)] for peer in PEERS},
     },
-    "docs/progressive-disclosure.md": {
+    "docs/strategies.md": {
         "`ReadSections()` (default)": [
             "ReadSections (default), additional_tools: sent",
             "(default), additional_tools: uncached",
