@@ -47,6 +47,8 @@ from weakincentives.session import Snapshot
 # A run that was put into the queue this long ago may have ended there without a word: cancelled, or given up.
 _UNSETTLED_MS = 2_000
 _SETTLED_AT_ONCE = 200
+# How long the stream of a run stays after its end, for those who still read it; that of the newest run stays.
+_KEPT_STREAM_MS = 15_000
 _ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 
@@ -312,12 +314,12 @@ class Archive:
         with self._engine.begin() as connection:
             connection.execute(self._insert(streams), rows)
 
-    def read(self, name: str, number: int, attempt: int, after: int) -> list[tuple[int, str]]:
-        """The batches of an attempt after this one, each with its place."""
+    def read(self, name: str, number: int, attempt: int, first: int) -> list[tuple[int, str]]:
+        """The batches of an attempt from this one on, each with its place."""
         c = streams.c
         query = (
             sa.select(c.sequence, c.events)
-            .where(c.conversation == name, c.number == number, c.attempt == attempt, c.sequence > after)
+            .where(c.conversation == name, c.number == number, c.attempt == attempt, c.sequence >= first)
             .order_by(c.sequence)
         )
         with self._engine.connect() as connection:
@@ -368,12 +370,15 @@ class Archive:
                 self._close(connection, run, ())
 
     def _close(self, connection: sa.Connection, run: ConversationRun, joined: Iterable[int]) -> None:
-        """After a run: its messages that came too late are runs, older streams go, and the next run is queued."""
+        """After a run: its messages that came too late are runs, old streams go, and the next run is queued."""
         late = (runs.c.conversation == run.conversation, runs.c.joined == run.number, runs.c.ended_ms.is_(None))
         connection.execute(sa.update(runs).where(*late, runs.c.number.in_(list(joined))).values(ended_ms=_now()))
         connection.execute(sa.update(runs).where(*late).values(joined=None))
+        recent = sa.select(runs.c.number).where(
+            runs.c.conversation == run.conversation, runs.c.ended_ms > _now() - _KEPT_STREAM_MS
+        )
         old = sa.delete(streams).where(streams.c.conversation == run.conversation, streams.c.number < run.number)
-        connection.execute(old)
+        connection.execute(old.where(streams.c.number.notin_(recent)))
         self._advance(connection, run.conversation)
 
     def _advance(self, connection: sa.Connection, name: str) -> None:

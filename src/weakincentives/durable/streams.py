@@ -37,6 +37,7 @@ _log = logging.getLogger(__name__)
 _FLUSH_SECONDS = 0.1
 _LONGEST_POLL_SECONDS = 0.25
 _BEGUN_AGAIN = "The run continues in another worker."
+_READ_TOO_LATE = "The run ended a while ago; this is its answer."
 
 
 class EventWriter:
@@ -172,15 +173,19 @@ class StreamReader(Generic[OutputT]):
             if self._shown:
                 events.append(Restarted(_BEGUN_AGAIN))
             self._attempt, self._place, self._shown = row.attempt, 0, False
-        for place, text in self.archive.read(self.conversation, self._run, self._attempt, self._place):
-            self._place = place
-            events += self.serializer.deserialize(text)
-        self._shown = self._shown or bool(events)
+        # From the last batch that was read: if that is gone, so may others be that were not.
+        batches = self.archive.read(self.conversation, self._run, self._attempt, self._place)
+        gone = self._place > 0 and not batches
+        for place, text in batches:
+            if place > self._place:
+                self._place = place
+                events += self.serializer.deserialize(text)
+        self._shown = self._shown or bool(self._place)
         if row.ended:
-            events += self._end(row)
+            events += self._end(row, gone)
         return events
 
-    def _end(self, row: RunRow) -> list[StreamEvent[OutputT]]:
+    def _end(self, row: RunRow, gone: bool) -> list[StreamEvent[OutputT]]:
         own = self.archive.find(self.conversation, self.number)
         if own is not None and own.number != row.number and own.joined is None:
             self._run, self._attempt, self._place, self._shown = own.number, 0, 0, False
@@ -192,9 +197,10 @@ class StreamReader(Generic[OutputT]):
         if isinstance(outcome, BaseException):
             self.failure = outcome
             return []
-        # The stream of an earlier run is deleted when the next one has ended.
-        text = [] if self._place or not outcome.text else [TextDelta(outcome.text)]
-        return [*text, Completed(outcome)]
+        # The stream of an earlier run is deleted some time after its end.
+        restarted = [Restarted(_READ_TOO_LATE)] if gone else []
+        text = [TextDelta(outcome.text)] if outcome.text and (gone or not self._place) else []
+        return [*restarted, *text, Completed(outcome)]
 
 
 def outcome_of(row: RunRow, serializer: TaggedSerializer) -> Any:
