@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.diagrams import WIDTH, drawn, figure
+
 ROOT = Path(__file__).parents[2]
 LONGEST = 2_500  # words, code included
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
@@ -30,6 +32,26 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
 def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
     assert len(page.read_text(encoding="utf-8").split()) <= LONGEST, "divide it along the tasks of its readers"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_the_diagrams_of_a_page_can_be_drawn(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    figures = re.findall(r"<figure.*?</figure>", drawn(text), re.DOTALL)
+    assert len(figures) == text.count("```diagram")
+    for each in figures:
+        ends = [
+            float(x) + float(width)
+            for x, width in re.findall(r'<rect [^>]*x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', each)
+        ]
+        assert max(ends) <= WIDTH
+
+
+def test_a_diagram_names_a_line_that_it_cannot_read() -> None:
+    with pytest.raises(ValueError, match="got 'you ask the model'"):
+        figure("you -> model: a question\nyou ask the model")
+    with pytest.raises(ValueError, match="shorten its texts"):
+        figure("request 1: " + " | ".join(f"a long part {number}" for number in range(9)))
 
 
 @pytest.mark.parametrize("script", ["llms.py", "cli_docs.py", "hosted_docs.py"])
