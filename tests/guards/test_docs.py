@@ -40,11 +40,8 @@ def test_the_diagrams_of_a_page_can_be_drawn(page: Path) -> None:
     figures = re.findall(r"<figure.*?</figure>", drawn(text), re.DOTALL)
     assert len(figures) == text.count("```diagram")
     for each in figures:
-        ends = [
-            float(x) + float(width)
-            for x, width in re.findall(r'<rect [^>]*x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', each)
-        ]
-        assert max(ends) <= WIDTH
+        boxes = re.findall(r'<rect [^>]*x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', each)
+        assert max(float(left) + float(width) for left, width in boxes) <= WIDTH
 
 
 def test_a_diagram_names_a_line_that_it_cannot_read() -> None:
