@@ -1,8 +1,10 @@
-"""The examples of a page: Python runs block by block, and the output that a page shows is compared with what was printed.
+"""The examples of a page: Python runs block by block, and shown output is compared with what was printed.
 
 An `output` block is what the Python block before it printed. A `console` block has lines that begin with `$ wink`, each
 followed by what the command prints; it runs in a folder of the page, with the Python blocks that begin with a comment
 such as `# shop.py`. In both, `...` stands for anything, such as the id of a run.
+
+`python -m tests.pages docs/PAGE.md ...` writes the output that differs into the pages.
 """
 
 from __future__ import annotations
@@ -27,6 +29,15 @@ PRINTED, FOLDER = "__printed__", "__folder__"
 _python = PythonEvaluator()
 
 
+class OutputDiffers(AssertionError):
+    """The page shows another output than was printed; `block` is what it should show."""
+
+    def __init__(self, shown: str, block: str) -> None:
+        example = doctest.Example("", _tidy(shown))
+        super().__init__(doctest.OutputChecker().output_difference(example, _tidy(block), doctest.ELLIPSIS))
+        self.block = block
+
+
 def run_python(example: Example) -> None:
     __tracebackhide__ = True
     if named := re.match(r"# ([\w/]+\.py)\n", example.parsed):
@@ -40,13 +51,16 @@ def run_python(example: Example) -> None:
 
 def compare_output(example: Example) -> None:
     __tracebackhide__ = True
-    _compare(example.parsed, example.namespace.pop(PRINTED, "nothing was run before this output\n"))
+    printed = example.namespace.pop(PRINTED, "nothing was run before this output\n")
+    if not _is_shown(example.parsed, printed):
+        raise OutputDiffers(example.parsed, _tidy(printed))
 
 
 def run_console(example: Example) -> None:
     __tracebackhide__ = True
+    right, block = True, []
     for command, shown in _commands(example.parsed):
-        program, *words = shlex.split(command)
+        program, *words = shlex.split(command.replace("\\\n", " "))
         assert program == "wink", f"a console block runs wink alone, got {command!r}"
         done = subprocess.run(
             [sys.executable, "-m", "weakincentives.cli", *words],
@@ -59,7 +73,11 @@ def run_console(example: Example) -> None:
             timeout=120,
             check=False,
         )
-        _compare(shown, done.stdout)
+        same = _is_shown(shown, done.stdout)
+        right = right and same
+        block.append(f"$ {command}\n{_tidy(shown if same else done.stdout)}")
+    if not right:
+        raise OutputDiffers(example.parsed, "\n".join(block))
 
 
 class Blocks(CodeBlockParser):
@@ -80,6 +98,22 @@ PARSERS = (
 )
 
 
+def corrected(page: Path) -> str:
+    """The text of a page with the output that its blocks print."""
+    text = page.read_text(encoding="utf-8")
+    document = Document.parse(str(page), *PARSERS)
+    shift = 0
+    for example in document.examples():
+        try:
+            example.evaluate()
+        except OutputDiffers as difference:
+            start = shift + example.start + text[shift + example.start :].index("\n") + 1
+            end = shift + example.end - len("```")
+            text = f"{text[:start]}{difference.block}{text[end:]}"
+            shift += len(difference.block) - (end - start)
+    return text
+
+
 def _folder(example: Example) -> Path:
     if FOLDER not in example.namespace:
         example.namespace[FOLDER] = tempfile.TemporaryDirectory()
@@ -87,17 +121,22 @@ def _folder(example: Example) -> Path:
 
 
 def _commands(block: str) -> Iterator[tuple[str, str]]:
-    """The commands of a console block, each with what it prints; a backslash joins lines."""
-    first, *rest = re.split(r"^\$ ", block.replace("\\\n", " "), flags=re.MULTILINE)
-    assert not first and rest, "a console block begins with $"
-    for each in rest:
-        command, _, shown = each.partition("\n")
-        yield command, shown
+    """The commands of a console block, each with what it prints; a backslash continues a command."""
+    for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command = re.match(r"(?:.*\\\n)*.*", each)
+        assert command is not None
+        yield command[0], each[command.end() :]
 
 
-def _compare(shown: str, printed: str) -> None:
-    __tracebackhide__ = True
-    want, got = ("\n".join([*map(str.rstrip, text.strip().splitlines()), ""]) for text in (shown, printed))
-    checker = doctest.OutputChecker()
-    if not checker.check_output(want, got, doctest.ELLIPSIS):
-        raise AssertionError(checker.output_difference(doctest.Example("", want), got, doctest.ELLIPSIS))
+def _is_shown(shown: str, printed: str) -> bool:
+    return doctest.OutputChecker().check_output(_tidy(shown), _tidy(printed), doctest.ELLIPSIS)
+
+
+def _tidy(text: str) -> str:
+    return "\n".join([*map(str.rstrip, text.strip("\n").splitlines()), ""])
+
+
+if __name__ == "__main__":
+    os.environ["HOME"] = tempfile.mkdtemp()
+    for name in sys.argv[1:]:
+        Path(name).write_text(corrected(Path(name)), encoding="utf-8")

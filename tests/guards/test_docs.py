@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from scripts.diagrams import WIDTH, drawn, figure
+from scripts.llms import chapters
 
 ROOT = Path(__file__).parents[2]
 LONGEST = 2_500  # words, code included
@@ -19,6 +20,14 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTU
 def test_the_index_lists_every_page() -> None:
     linked = re.findall(r"\]\(([\w-]+\.md)\)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
     assert sorted([*linked, "index.md"]) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
+
+
+def test_every_chapter_begins_with_steps_and_their_output() -> None:
+    first = {title: pages[0][1] for title, pages in chapters() if title != "Reference"}
+    shown = {
+        title: (ROOT / "docs" / page).read_text(encoding="utf-8").count("```output\n") for title, page in first.items()
+    }
+    assert [title for title, outputs in shown.items() if outputs < 2] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
