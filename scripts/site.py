@@ -17,10 +17,11 @@ from pathlib import Path
 from types import ModuleType
 
 import weakincentives
+from scripts.diagrams import drawn
 from scripts.llms import INDEX, ROOT, chapters, tagline
 
 REMOTE = "https://unpkg.com/iframe-worker/shim"
-ASSETS = Path(__file__).parent / "site_assets"  # iframe-worker 1.0.4 from npm
+ASSETS = Path(__file__).parent / "site_assets"  # the style of our pages, and iframe-worker 1.0.4 from npm
 
 # The package fronts in the order in which a reader meets them.
 FRONTS = (
@@ -57,6 +58,9 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         shutil.copytree(INDEX.parent, work / "docs")
+        for page in (work / "docs").glob("*.md"):
+            page.write_text(drawn(page.read_text(encoding="utf-8")), encoding="utf-8")
+        shutil.copytree(ASSETS, work / "docs" / "assets")
         api = work / "docs" / "api"
         api.mkdir()
         (api / "weakincentives.md").write_text(front_door(), encoding="utf-8")
@@ -122,10 +126,9 @@ def _first_line(found: object) -> str:
 
 def localize(site: Path) -> None:
     """Bring the one script that the pages would load from a server: it lets the search work from a folder on disk."""
-    shutil.copytree(ASSETS, site / "assets" / "javascripts", dirs_exist_ok=True)
     for page in site.rglob("*.html"):
         up = "../" * len(page.relative_to(site).parent.parts)
-        text = page.read_text(encoding="utf-8").replace(REMOTE, f"{up}assets/javascripts/iframe-worker.js")
+        text = page.read_text(encoding="utf-8").replace(REMOTE, f"{up}assets/iframe-worker.js")
         page.write_text(text, encoding="utf-8")
 
 
@@ -139,6 +142,7 @@ def configuration() -> str:
 [project]
 site_name = "weakincentives"
 site_description = {json.dumps(tagline())}
+extra_css = ["assets/site.css"]
 nav = [{{ "Documentation" = ["index.md", {pages}] }}, {{ "API reference" = [{fronts}] }}]
 
 [project.theme]

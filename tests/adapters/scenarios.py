@@ -1,7 +1,7 @@
 """What every adapter must do, written once: each scenario runs on each adapter, through its vendor's own SDK.
 
-A subject stages a scripted model behind an adapter. The table in docs/provider-support.md says which scenarios each adapter
-passes; `python -m tests.adapters.scenarios` runs them all and prints it, `--write` updates the page.
+A subject stages a scripted model behind an adapter. The table in docs/provider-support.md says which scenarios each
+adapter passes; `python -m tests.adapters.scenarios` runs them all and prints it, `--write` updates the page.
 """
 
 from __future__ import annotations
