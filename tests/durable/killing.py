@@ -20,7 +20,7 @@ from weakincentives.durable import DurableClient, Question
 from weakincentives.runtime.spi import Decision
 
 MAX_DEATHS = 4
-LATE = "did not end within 0.05 s."
+LATE = "within 0.05 s."
 
 
 class Workers:
@@ -123,7 +123,7 @@ def check(bill: Bill, payer: Payer, person: Person, found: dict[str, Any]) -> No
     for call_id, first in zip(names, bill.amounts, strict=True):
         success, text = results[call_id]
         if first in bill.late and bill.needs == "effects":
-            assert call_id not in person.decided and not success and text.endswith(LATE)
+            assert call_id not in person.decided and not success and LATE in text
             continue
         question, decision = person.decided[call_id][-1]
         amount = json.loads(question.arguments)["amount"]
@@ -133,7 +133,7 @@ def check(bill: Bill, payer: Payer, person: Person, found: dict[str, Any]) -> No
             amount = decision.arguments["amount"]
         match decision:
             case Approve() | Edit() if first in bill.late:
-                assert not success and text.endswith(LATE)
+                assert not success and LATE in text
             case Approve() | Edit():
                 paid[call_id] = amount
                 assert (success, text.rpartition("\n")[2]) == (True, f"paid {amount}")
