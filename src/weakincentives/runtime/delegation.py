@@ -35,6 +35,7 @@ from weakincentives.prompt import (
     VisibilityOverrides,
     parse_structured_output,
 )
+from weakincentives.prompt.toolkit import check_flags, check_timeout
 from weakincentives.prompt.visibility import VISIBILITY_CHANGES
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import DecisionError, PendingCall, Undecided, waiting_calls
@@ -89,6 +90,8 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
                 f"Tool '{name}': a delegation has no effects of its own to show; use approval='call', or ask in the "
                 "tools of its template."
             )
+        check_flags(name, fork=fork)
+        check_timeout(f"Tool '{name}': timeout", seconds)
         Meter(budget)  # Rejects what is not a budget.
         params_type, self._types = _params_of(template, name)
         super().__init__(
@@ -175,6 +178,7 @@ class _Child:
             max_expansions=10,
             conversation_id=parent.scope.conversation_id,
             depth=depth,
+            call_key=context.idempotency_key,
             outer=parent,
             handler_of=parent.scope.handler_of,
             parents=(*parent.scope.parents, parent.scope.run_id),
