@@ -53,7 +53,7 @@ SHAPES: dict[str, tuple[dict[str, Any], Case]] = {
     ),
     "promptfoo": (
         {"description": "greets", "vars": {"name": "Ann"}, "assert": [{"type": "contains", "value": "Ann"}]},
-        Case("greets", {"name": "Ann"}, metadata={"assert": [{"type": "contains", "value": "Ann"}]}),
+        Case("greets", {"name": "Ann"}, expected=["Ann"], metadata={"assert": [{"type": "contains", "value": "Ann"}]}),
     ),
     "deepeval": (
         {"input": "hi", "expected_output": "a", "additional_metadata": {"k": 1}, "name": "1"},

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weakincentives.evals.atif import trajectory
     from weakincentives.evals.cases import Case, CaseError, load_cases, write_cases
     from weakincentives.evals.comparison import Comparison, assert_at_least, assert_no_regression, compare
-    from weakincentives.evals.evaluation import evaluate, prompt_hash
+    from weakincentives.evals.evaluation import UnknownPriceError, evaluate, prompt_hash
     from weakincentives.evals.judge import Agreement, Judge, Judgement, Preference, agreement
     from weakincentives.evals.proposer import ModelProposer
     from weakincentives.evals.recording import Recording, cases_from_runs
@@ -63,6 +63,7 @@ __all__ = [
     "Score",
     "Scorer",
     "Tuning",
+    "UnknownPriceError",
     "Unscored",
     "agreement",
     "assert_at_least",
@@ -93,7 +94,7 @@ __getattr__ = lazy_front(
         "atif": ["trajectory"],
         "cases": ["Case", "CaseError", "load_cases", "write_cases"],
         "comparison": ["Comparison", "assert_at_least", "assert_no_regression", "compare"],
-        "evaluation": ["evaluate", "prompt_hash"],
+        "evaluation": ["UnknownPriceError", "evaluate", "prompt_hash"],
         "judge": ["Agreement", "Judge", "Judgement", "Preference", "agreement"],
         "proposer": ["ModelProposer"],
         "recording": ["Recording", "cases_from_runs"],

@@ -7,7 +7,7 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -33,6 +33,7 @@ _TABLES = (
     ) STRICT""",
     "CREATE TABLE IF NOT EXISTS judgements (key TEXT PRIMARY KEY, verdict TEXT NOT NULL) STRICT",
 )
+_USAGES = ("usage", "judge_usage")
 _COLUMNS = "id, name, prompt, prompt_hash, adapter, model, tools, scorers, cases, repeats, started, ended"
 
 
@@ -44,8 +45,9 @@ class EvaluationNotFoundError(WinkError):
 class CaseResult:
     """One case, run once.
 
-    `score` is the mean of `scores`, None if there is none; `reason` says why it did not pass. `cost` is in US dollars,
-    None if a price is unknown. `answer` and `question` are texts, `opened` the sections that were opened.
+    `score` is the mean of `scores`, None if there is none; `reason` says why it did not pass. `usage` and `cost` (in US
+    dollars, None if a price is unknown) are those of the run and its judges together; `judge_usage` and `judge_cost`
+    are the judges' part. `answer` and `question` are texts, `opened` the sections that were opened.
     """
 
     case_id: str
@@ -62,6 +64,18 @@ class CaseResult:
     question: str = ""
     answer: str = ""
     opened: tuple[str, ...] = ()
+    judge_usage: TokenUsage = field(default_factory=TokenUsage)
+    judge_cost: float | None = 0.0
+
+    @property
+    def run_tokens(self) -> int:
+        """The tokens of the run alone."""
+        return self.usage.total_tokens - self.judge_usage.total_tokens
+
+    @property
+    def run_cost(self) -> float | None:
+        """The cost of the run alone; None if a price is unknown."""
+        return None if self.cost is None or self.judge_cost is None else self.cost - self.judge_cost
 
     @property
     def counts(self) -> bool:
@@ -105,9 +119,13 @@ class Evaluation(Displayed):
 
     @property
     def cost(self) -> float | None:
-        """The cost of all results together; None if one is unknown."""
-        costs = [result.cost for result in self.results]
-        return None if not costs or None in costs else sum(cost for cost in costs if cost is not None)
+        """The cost of all results together, judges included; None if one is unknown."""
+        return _sum(result.cost for result in self.results)
+
+    @property
+    def judge_cost(self) -> float | None:
+        """The part of the cost that judges had; None if a price is unknown."""
+        return _sum(result.judge_cost for result in self.results)
 
     def passes(self) -> dict[str, list[float]]:
         """For each case that was scored, 1 for each repeat that passed and 0 for each that did not."""
@@ -134,7 +152,10 @@ class Evaluation(Displayed):
     def __str__(self) -> str:
         counted = [f"{self.count(verdict)} {verdict}" for verdict in VERDICTS if self.count(verdict)]
         mean = "" if self.mean is None else f", mean {self.mean:.2f}"
-        return f"{self.name}: {', '.join(counted) or 'no results'}{mean}"
+        paid = "cost" if self.adapter != "recorded" else "recorded cost"
+        cost = f", {paid} ${self.cost:.4f}" if self.cost else ""
+        judges = f" (judges ${self.judge_cost:.4f})" if cost and self.judge_cost else ""
+        return f"{self.name}: {', '.join(counted) or 'no results'}{mean}{cost}{judges}"
 
     def _display(self) -> Iterator[Shown]:
         yield str(self)
@@ -256,6 +277,11 @@ def load_evaluation(path: str | os.PathLike[str] | RunStore, name: str = "") -> 
     return named[0]
 
 
+def _sum(costs: Iterable[float | None]) -> float | None:
+    known = list(costs)
+    return None if not known or None in known else sum(cost for cost in known if cost is not None)
+
+
 def _row(evaluation: Evaluation) -> tuple[Any, ...]:
     return (
         evaluation.id,
@@ -296,14 +322,23 @@ def _evaluation(row: Sequence[Any], results: Sequence[CaseResult]) -> Evaluation
 
 
 def _result_json(result: CaseResult) -> dict[str, Any]:
-    usage = result.usage
-    used = [usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens, usage.hosted_requests]
-    written = {name: getattr(result, name) for name in CaseResult.__dataclass_fields__ if name != "usage"}
-    return {**written, "scores": dict(result.scores), "usage": used}
+    written = {name: getattr(result, name) for name in CaseResult.__dataclass_fields__}
+    used = {name: _counts(written[name]) for name in _USAGES}
+    return {**written, "scores": dict(result.scores), **used}
+
+
+def _counts(usage: TokenUsage) -> list[int]:
+    return [
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.reasoning_tokens,
+        usage.hosted_requests,
+    ]
 
 
 def _result(text: str) -> CaseResult:
-    fields = json.loads(text)
-    usage = TokenUsage(*fields.pop("usage"))
-    opened = tuple(fields.pop("opened", ()))
-    return CaseResult(**fields, usage=usage, opened=opened)
+    # A field that this version does not know was written by a later one.
+    fields = {name: value for name, value in json.loads(text).items() if name in CaseResult.__dataclass_fields__}
+    fields.update({name: TokenUsage(*fields[name]) for name in _USAGES if name in fields})
+    return CaseResult(**{**fields, "opened": tuple(fields.get("opened", ()))})
