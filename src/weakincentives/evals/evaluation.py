@@ -25,7 +25,15 @@ from weakincentives.evals.scorers import FinishedRun, Scorer, Unscored, as_score
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter, Prices, TokenUsage
 from weakincentives.prompt import Prompt, PromptDescriptor, PromptTemplate
-from weakincentives.runtime import Conversation, ModelCalled, PromptResponse, ProviderAdapter, run, run_history
+from weakincentives.runtime import (
+    Conversation,
+    ModelCalled,
+    PromptResponse,
+    ProviderAdapter,
+    SectionsRanked,
+    run,
+    run_history,
+)
 from weakincentives.runtime.spi import RunScope, prices_for
 from weakincentives.session import Session
 from weakincentives.telemetry import Recorder, plain, record
@@ -353,7 +361,8 @@ def _about(
 
 def _spent_by(session: Session, prices: Mapping[str, Prices] | None) -> tuple[TokenUsage, float | None]:
     """The tokens of all model calls on a session, runs inside others included, and their cost if it is known."""
-    calls = session[ModelCalled].all()
-    usage = sum((call.usage for call in calls), TokenUsage())
+    calls, rankings = session[ModelCalled].all(), session[SectionsRanked].all()
+    usage = sum((call.usage for call in (*calls, *rankings)), TokenUsage())
     costs = [None if (known := prices_for(call.model, prices)) is None else known.cost(call.usage) for call in calls]
+    costs += [ranking.cost for ranking in rankings]
     return usage, None if None in costs or not costs else sum(cost for cost in costs if cost is not None)

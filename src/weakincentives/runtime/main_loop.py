@@ -19,7 +19,7 @@ from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import Decisions, PendingCall
 from weakincentives.runtime.context import Compaction
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
-from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, ToolInvoked
+from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
 from weakincentives.runtime.providers import prices_for
@@ -28,7 +28,7 @@ from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import Session
 
 T = TypeVar("T")
-EventT = TypeVar("EventT", Compacted, ModelCalled, RunEnded, ToolInvoked)
+EventT = TypeVar("EventT", Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked)
 _JOIN_SECONDS = 0.01
 
 
@@ -240,8 +240,8 @@ class Conversation(Rewindable, Generic[OutputT]):
     @property
     def usage(self) -> TokenUsage:
         """The tokens used in all exchanges, including those in earlier processes."""
-        summaries = sum((event.usage for event in self._of_mine(Compacted)), TokenUsage())
-        return sum((call.usage for call in self._of_mine(ModelCalled)), summaries)
+        kinds: tuple[type[Any], ...] = (ModelCalled, Compacted, SectionsRanked)
+        return sum((event.usage for kind in kinds for event in self._of_mine(kind)), TokenUsage())
 
     def bind(self, *params: Any) -> None:
         """Replace bound params; the next exchange begins with a notice of what changed."""
@@ -347,6 +347,7 @@ class Conversation(Rewindable, Generic[OutputT]):
             known = ((prices_for(call.model) or default, call.usage) for call in calls)
             cost = sum(prices.cost(usage) for prices, usage in known if prices is not None)
             cost += sum(default.cost(each.usage) for each in self._of_mine(Compacted)) if default is not None else 0.0
+            cost += sum(each.cost for each in self._of_mine(SectionsRanked))
         # A call that was stopped is no event, but has cost something; whoever stops in time must not pass the limit.
         stopped = sum(event.status == "stopped" for event in self._of_mine(RunEnded))
         return Spent(self.usage, len(calls) + stopped, len(self._of_mine(ToolInvoked)), cost)
