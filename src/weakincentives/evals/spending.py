@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from weakincentives.limits import Deadline, Prices, TokenUsage
-from weakincentives.runtime import ModelCalled
+from weakincentives.runtime import ModelCalled, SectionsRanked
 from weakincentives.runtime.spi import prices_for
 from weakincentives.session import Session
 
@@ -28,13 +28,17 @@ class Spending:
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, session: Session) -> None:
-        """Count all model calls on a session, runs inside others included."""
+        """Count all model calls and rankings on a session, runs inside others included."""
         with self._lock:
             for call in session[ModelCalled].all():
                 known = prices_for(call.model, self.prices)
-                self.usage += call.usage
-                unknown = self.cost is None or known is None
-                self.cost = None if unknown else (self.cost or 0.0) + known.cost(call.usage)  # type: ignore[union-attr]
+                self._count(call.usage, None if known is None else known.cost(call.usage))
+            for ranking in session[SectionsRanked].all():
+                self._count(ranking.usage, ranking.cost)
+
+    def _count(self, usage: TokenUsage, cost: float | None) -> None:
+        self.usage += usage
+        self.cost = None if self.cost is None or cost is None else self.cost + cost
 
 
 _JUDGES: ContextVar[Spending | None] = ContextVar("judges", default=None)

@@ -355,8 +355,7 @@ def _without_output(prompt: Prompt[Any]) -> Prompt[Any]:
     """The parent's prompt for a fork, whose answer has a type of its own."""
     forked = copy(prompt)
     if prompt.template.structured_output is not None:
-        forked.template = copy(prompt.template)
-        forked.template.structured_output = None
+        forked.template = prompt.template.answering(None)
     return forked
 
 

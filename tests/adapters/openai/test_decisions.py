@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -19,8 +20,9 @@ from weakincentives.errors import BudgetExceededError
 from weakincentives.limits import Budget, Prices, TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SearchSections, SectionVisibility
 from weakincentives.prompt.ranking import PaidRanking
-from weakincentives.runtime import Conversation, Message, PossibleMiss, SectionsOpened, SectionsRanked
+from weakincentives.runtime import Conversation, Message, PossibleMiss, SectionsOpened, SectionsRanked, ledger
 from weakincentives.session import Session
+from weakincentives.telemetry import RunStore, record
 
 LIKELY = {"Refunds": 0.9, "Shipping": 0.3, "Vouchers": 0.2}
 KINDS = {"blocking": openai.OpenAI, "async": openai.AsyncOpenAI}
@@ -109,6 +111,39 @@ def test_a_search_asks_for_every_section_and_is_recorded_and_paid(kind: str, for
     (event,) = session[SectionsRanked]
     assert (event.model, event.usage, event.cost) == ("gpt-6-luna", TokenUsage(1_000_000), pytest.approx(0.10))
     assert response.usage.input_tokens > 1_000_000 and response.turns == 2
+
+
+def test_rankings_stand_in_the_ledger_beside_the_turns_they_were_made_for() -> None:
+    session = Session()
+    script = [call("search_sections", query="my money"), "Done."]
+    with decisions() as (made, _):
+        prompt = Prompt(template(DecisionRanker(made, misses=True), preopen=1))
+        ScriptedAdapter(script).evaluate(prompt, session=session)
+    told = ledger(session)
+    # For the user's words before the first turn; for the search before the second, and for misses after it.
+    assert [(row.ranked_tokens, row.ranking_cost) for row in told.rows] == [
+        (1_000_000, pytest.approx(0.1)),
+        (2_000_000, pytest.approx(0.2)),
+    ]
+    assert "3,000,000 more to rank sections ($0.3000)" in repr(told)
+    assert "ranked" in told._repr_markdown_()
+    assert told.sent_tokens < 1_000
+
+
+def test_rankings_are_spent_by_the_conversation_and_recorded_with_the_run(tmp_path: Path) -> None:
+    with decisions() as (made, server), record(tmp_path / "runs.db"):
+        total = Budget(max_cost=0.25)
+        adapter = ScriptedAdapter(["A.", "B.", "C.", "D."], model="gpt-6-sol")
+        chat = Conversation(Prompt(template(DecisionRanker(made), preopen=1)), adapter=adapter, total=total)
+        with pytest.raises(BudgetExceededError, match=r"max_cost=0\.25"):
+            for number in range(9):
+                chat.send(f"Message {number}.")
+        assert chat.usage.input_tokens >= 3_000_000
+    with RunStore(tmp_path / "runs.db") as store:
+        runs = store.list_runs()
+        assert sum(run.cost or 0.0 for run in runs) == pytest.approx(0.3, rel=0.01)
+        assert sum(store.ledger(run.run_id).ranked_tokens for run in runs if run.turns) == 2_000_000
+    assert len(server.requests) == 3
 
 
 def test_sections_that_are_clear_of_the_next_open_before_the_first_turn() -> None:

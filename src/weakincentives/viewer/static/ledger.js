@@ -26,6 +26,7 @@ export function Ledger({ whole }) {
         note=${ledger.saved < 0 ? "disclosure cost more than it saved here" : `${percent(ledger.saved, ledger.full)} of the full prompt`} />
       <${Tile} name="Cache lost" value=${count(ledger.lost)} kind=${ledger.lost ? "warn" : ""}
         note=${Object.entries(ledger.lost_by_route).map(([route, tokens]) => `${count(tokens)} by ${route}`).join(", ") || "no request changed its beginning"} />
+      ${ledger.ranked ? html`<${Tile} name="Ranked" value=${count(ledger.ranked)} note=${`read by the model that ranks sections, for $${ledger.ranking_cost.toFixed(4)}`} />` : ""}
     </div>
     <section class="card">
       <div class="card-head"><h2>Input tokens</h2>
