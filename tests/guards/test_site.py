@@ -81,14 +81,11 @@ def documented(made: type) -> bool:
 
 
 def test_diagrams_are_drawn_and_chapters_lead_on(site: Path) -> None:
-    drawn = {
-        path.stem for path in site.glob("*.html") if '<figure class="diagram">' in path.read_text(encoding="utf-8")
-    }
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
+    drawn = {name for name, text in texts.items() if '<figure class="diagram">' in text}
     assert drawn >= {"index", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
-    assert all(
-        words in texts["first-agent"]
-        for words in ("md-footer__link--prev", "md-footer__link--next", "Switch to dark mode")
-    )
+    for part in ("md-footer__link--prev", "md-footer__link--next", "Switch to dark mode"):
+        assert part in texts["first-agent"]
 
 
 @pytest.mark.parametrize("front", FRONTS)
