@@ -73,6 +73,7 @@ def viewer_app(
             Route("/favicon.ico", lambda request: FileResponse(STATIC / ICON, media_type="image/svg+xml")),
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
             Route("/api/groups", _json(lambda r: _groups(documents, r))),
+            Route("/api/conversations/{name}", _json(lambda r: _conversation(documents, r))),
             Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
             Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**_named(r)))),
             Route("/api/runs/{run_id}", _json(lambda r: documents.run(**_named(r)))),
@@ -145,6 +146,7 @@ def _runs(documents: Documents, request: Request) -> Any:
     return documents.runs(
         **_filters(request),
         order=query.get("order", "-started"),
+        newest=query.get("newest", "") == "1",
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 100), 500),
     )
@@ -155,6 +157,10 @@ def _groups(documents: Documents, request: Request) -> Any:
     if by not in ("prompt", "conversation"):
         raise ValueError(f"by must be prompt or conversation, got {by!r}")
     return documents.groups(by, **_filters(request))
+
+
+def _conversation(documents: Documents, request: Request) -> Any:
+    return documents.conversation(**_named(request), offset=_number(request, "offset"))
 
 
 def _filters(request: Request) -> dict[str, str]:

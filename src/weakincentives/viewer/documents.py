@@ -40,6 +40,7 @@ from weakincentives.telemetry import (
     asked_text,
     plain,
 )
+from weakincentives.viewer.conversations import PAGE, exchange_counts, exchange_facts, forks, origin, place, user_messages
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 160
@@ -61,17 +62,24 @@ class Documents:
         self._message_ids: dict[str, list[int]] = {}
         self._requests: dict[str, dict[int, Ranges]] = {}
 
-    def runs(self, *, search: str = "", offset: int = 0, limit: int = 100, **filters: Any) -> dict[str, Any]:
-        """One page of the list, newest first unless `order` says otherwise, with totals over the whole list."""
-        found = self.store.list_runs(limit, offset, search, **filters)
+    def runs(
+        self, *, search: str = "", offset: int = 0, limit: int = 100, newest: bool = False, **filters: Any
+    ) -> dict[str, Any]:
+        """One page of the list, newest first unless `order` says otherwise, with sums over all runs that match.
+
+        With `newest`, a conversation is one row, that of its last run.
+        """
+        found = self.store.list_runs(limit, offset, search, newest=newest, **filters)
         filters.pop("order", None)
         sums = self.store.groups("all", search, **filters)
+        known = sums[0]["runs"] if sums and not newest else self.store.count_runs(search, newest=newest, **filters)
+        sizes = exchange_counts(self.store, {run.conversation_id for run in found if run.conversation_id})
         return {
             "file": self.store.path.name,
-            "total": sums[0]["runs"] if sums else self.store.count_runs(search, **filters),
+            "total": known,
             "sums": sums[0] if sums else None,
             "offset": offset,
-            "runs": [summary(run) for run in found],
+            "runs": [{**summary(run), "exchanges": sizes.get(run.conversation_id)} for run in found],
         }
 
     def groups(self, by: Literal["prompt", "conversation"], *, search: str = "", **filters: Any) -> dict[str, Any]:
@@ -91,7 +99,31 @@ class Documents:
             kept = self._runs[run.run_id] = (version, overview(self.store, run))
             while len(self._runs) > CACHED_RUNS:
                 del self._runs[next(iter(self._runs))]
-        return kept[1]
+        # Other runs of the conversation come without a change of this one.
+        return {**kept[1], "conversation": place(self.store, run)}
+
+    def conversation(self, name: str, *, offset: int = 0, limit: int = PAGE) -> dict[str, Any]:
+        """A page of a conversation, oldest exchange first: what was said, answered, shortened, undone and forked."""
+        found = self.store.list_runs(limit, offset, conversation=name, order="started")
+        if not found:
+            raise RunNotFoundError(f"There is no conversation {name!r} in '{self.store.path}'.")
+        runs = [run.run_id for run in found]
+        said: dict[str, list[Any]] = {}
+        for recorded in self.store.identified(user_messages(self.store, runs)):
+            said.setdefault(recorded.run_id, []).append(self.message(recorded))
+        facts = exchange_facts(self.store, runs)
+        return {
+            "id": name,
+            "file": self.store.path.name,
+            "offset": offset,
+            "sums": self.store.groups("all", conversation=name)[0],
+            "forked_from": origin(self.store, name),
+            "forks": forks(self.store, name, runs),
+            "exchanges": [
+                {"at": offset + at, "run": summary(run), "said": said.get(run.run_id, []), **facts[run.run_id]}
+                for at, run in enumerate(found, start=1)
+            ],
+        }
 
     def turn(self, run_id: str, n: int) -> dict[str, Any]:
         """Turn n: the request, the reply, and the calls that followed from it.
@@ -279,6 +311,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "waiting": [_question(fields) for fields in store.open_calls(run.run_id)],
         "continue": store.continuation(run.run_id),
         "undone_from": history.undone_from,
+        "earlier": len(store.message_ids(run.run_id, own=False)),
         "parent": _parent(store, run),
         "children": {
             child.run_id.removeprefix(f"{run.run_id}/"): summary(child)

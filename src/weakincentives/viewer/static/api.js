@@ -76,6 +76,7 @@ const at = (run) => `runs/${encodeURIComponent(run)}`;
 
 const remote = {
   runs: (params) => fetched("runs", params),
+  conversation: (id, offset) => fetched(`conversations/${encodeURIComponent(id)}`, { offset }),
   groups: (params) => fetched("groups", params),
   script: (run) => fetched(`${at(run)}/script`),
   run: (run) => fetched(at(run)),

@@ -3,6 +3,7 @@
 import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { api, cutOff, exported, listen, play } from "wink/api.js";
+import { Chat } from "wink/chat.js";
 import { Compare } from "wink/compare.js";
 import { Evals } from "wink/evals.js";
 import { Help, useKeys } from "wink/keys.js";
@@ -57,6 +58,7 @@ function Page() {
     return html`<div class="playing"><${Play} key="play" />${page === "run" && html`<${Run} key=${run} />`}</div>`;
   }
   if (page === "run") return html`<${Run} key=${run} />`;
+  if (page === "conversation") return html`<${Chat} />`;
   if (page === "compare") return html`<${Compare} />`;
   if (page === "search") return html`<${Search} />`;
   if (page === "evals") return html`<${Evals} />`;

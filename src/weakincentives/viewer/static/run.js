@@ -2,6 +2,7 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { api, changes, exported, play } from "wink/api.js";
+import { chatLink } from "wink/chat.js";
 import { count, duration, moment, money, oneLine, percent, plural, short, signed } from "wink/format.js";
 import { Events } from "wink/events.js";
 import { useShortcuts } from "wink/keys.js";
@@ -72,6 +73,8 @@ function Whole({ whole }) {
     f: () => running && setFollow(!follow),
     e: () => toNext("failed"),
     o: () => toNext("opened"),
+    "[": () => whole.conversation?.previous && go(link("run", [whole.conversation.previous])),
+    "]": () => whole.conversation?.next && go(link("run", [whole.conversation.next])),
     d: () => tab === "turn" && at > 1 && go(link("compare", [], { a: `${run.run_id}:${at - 1}`, b: `${run.run_id}:${at}` })),
   });
   return html`<section class="page run">
@@ -117,6 +120,7 @@ function Head({ whole, tab, at }) {
         )}
       </nav>
     </div>
+    ${whole.conversation && html`<${Place} place=${whole.conversation} run=${run} />`}
     ${parent && html`<p class="quiet inside">Inside ${exported ? visible(parent.name) : html`<a href=${toTurn(parent.run_id, parent.turn)}>${visible(oneLine(parent.question || parent.name || parent.run_id))}</a>`}, turn ${parent.turn}</p>`}
     ${answer && html`<p class="answer" title=${visible(answer)}>${visible(oneLine(answer))}</p>`}
     ${run.error && html`<div class="banner bad"><${Icon} name="alert" /><span>${visible(run.error.slice(0, 2000))}</span></div>`}
@@ -143,6 +147,14 @@ function Head({ whole, tab, at }) {
       ${whole.undone_from != null && html`<${Fact} name="Undone" value=${whole.undone_from ? `from turn ${whole.undone_from}` : "all of it"} hint="The conversation went back to before these turns; what they used still counts" kind="warn" />`}
     </dl>
   </div>`;
+}
+
+// Where the run stands in its conversation, with the way to its neighbours.
+function Place({ place, run }) {
+  const words = `Exchange ${place.at} of ${place.of} in this conversation`;
+  if (exported) return html`<p class="quiet place">${words}</p>`;
+  const step = (to, icon, label) => (to ? html`<a class="up" href=${link("run", [to])} title=${label} aria-label=${label}><${Icon} name=${icon} /></a>` : html`<span class="up off"><${Icon} name=${icon} /></span>`);
+  return html`<p class="quiet place">${step(place.previous, "back", "Previous exchange ([)")}<a href=${chatLink(place.id, run.run_id)}>${words}</a>${step(place.next, "next", "Next exchange (])")}</p>`;
 }
 
 function Actions({ run, at }) {

@@ -113,6 +113,8 @@ const ICONS = {
   check: "M3 8.5 6.5 12 13 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
   caret: "M6 4l4 4-4 4",
+  fork: "M4 2v12 M4 9c0-3 8-1 8-5V2",
+  fold: "M3 3h10 M3 13h10 M8 5v2.5 M8 11V8.5 M6 6.5l2 1.5 2-1.5 M6 9.5l2-1.5 2 1.5",
 };
 
 export function Icon({ name, label }) {
