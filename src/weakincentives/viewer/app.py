@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from weakincentives.errors import WinkError
 from weakincentives.serde import decode
 from weakincentives.telemetry import RunFileError, RunNotFoundError, session_at
+from weakincentives.viewer.comparison import parting
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.evaluations import comparison, evaluation, evaluations
 from weakincentives.viewer.page import ICON, STATIC, served_page
@@ -83,6 +84,7 @@ def viewer_app(
             Route("/api/runs/{run_id}/events", _json(lambda r: _events(documents, r))),
             Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**_named(r)))),
             Route("/api/search", _json(lambda r: _search(documents, r))),
+            Route("/api/parting", _json(lambda r: parting(documents.store, *_query(r, "a", "b")))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/evals", _json(lambda r: evaluations(documents.store))),
             Route("/api/evals/compare", _json(lambda r: comparison(documents.store, *_query(r, "a", "b")))),

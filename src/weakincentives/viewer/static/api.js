@@ -90,6 +90,7 @@ const remote = {
   events: (run, params) => fetched(`${at(run)}/events`, params),
   event: (run, seq) => kept(`event ${run} ${seq}`, () => fetched(`${at(run)}/events/${seq}`)),
   search: (words, run = "") => fetched("search", { q: words, run }),
+  parting: (a, b) => kept(`parting ${a} ${b}`, () => fetched("parting", { a, b })),
   report: () => fetched("report"),
   evals: () => fetched("evals"),
   evaluation: (id) => fetched("evals/one", { id }),

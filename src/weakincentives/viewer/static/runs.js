@@ -46,7 +46,7 @@ export function Runs() {
   }, [words]);
   const total = first.document?.total ?? 0;
   const move = (step) => () => select((at) => Math.max(0, Math.min(total - 1, at + step)));
-  const compared = ticked.map((run) => `${run.run_id}:${Math.max(1, run.turns)}`);
+  const compared = ticked.map((run) => run.run_id);
   const compare = () => ticked.length === 2 && go(link("compare", [], { a: compared[0], b: compared[1] }));
   useShortcuts({
     j: move(1),

@@ -152,7 +152,7 @@ export function Pill({ kind, children }) {
   return html`<span class=${`pill ${kind}`}>${children}</span>`;
 }
 
-const STATUSES = { ok: "answered", waiting: "waiting", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
+export const STATUSES = { ok: "answered", waiting: "waiting", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
 
 export function Status({ status }) {
   return html`<span class=${`pill status ${status}`}>${STATUSES[status] ?? status}</span>`;
