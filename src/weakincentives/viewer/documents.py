@@ -316,7 +316,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "bill": plain(bill_of(history, ledger)),
         "calls": {"made": len(uses), "failed": sum(not use.success for use in uses), "hosted": len(hosted)},
         "story": story(history, ledger, hosted_story(hosted, said)),
-        "marks": marks(store, run.run_id, history),
+        "marks": marks(store, history),
         "evaluation": evaluated(store, run.run_id),
         "outcome": plain(history.outcome),
         "pending": store.pending_turn(run.run_id) is not None,
@@ -355,17 +355,17 @@ def summary(run: RunSummary) -> dict[str, Any]:
 
 
 def story(history: RunHistory, ledger: Ledger, hosted: Sequence[str] = ()) -> str:
-    """A run in one sentence: what it read, which tools that added, what it called, and what it saved.
+    """A run in one sentence: what it opened, which tools that added, what it called, and what it saved.
 
     It leaves out what did not happen; `hosted` tells what the provider's own tools did.
     """
     sections = history.turns[-1].state.sections if history.turns else history.now.sections
     steps = history.openings()
-    read = dict.fromkeys(key for step in steps if step.kind == "open" and step.success for key in step.sections)
+    opened = dict.fromkeys(key for step in steps if step.kind == "open" and step.success for key in step.sections)
     brought = dict.fromkeys(name for step in steps if step.kind != "withdrawn" and step.sections for name in step.tools)
     uses = _own_uses(history)
     called = dict.fromkeys(use.name for use in uses)
-    parts = [f"read {len(read)} of {len(sections)} sections"] if read else []
+    parts = [f"opened {len(opened)} of {len(sections)} sections"] if opened else []
     if brought:
         parts.append(f"got {_names(brought)}")
     if called and called.keys() == brought.keys():

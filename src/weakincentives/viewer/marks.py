@@ -12,9 +12,15 @@ from weakincentives.telemetry import RecordedEvent, RunStore
 _KINDS = ("Compacted", "Rewound", "PendingCall", "CallDecided")
 
 
-def marks(store: RunStore, run_id: str, history: RunHistory) -> list[dict[str, Any]]:
-    """Compactions, rewinds, questions to a person and their answers, in order, each with its turn."""
-    found: list[dict[str, Any]] = []
+def marks(store: RunStore, history: RunHistory) -> list[dict[str, Any]]:
+    """Compactions, rewinds, questions to a person, their answers, and runs inside calls, in order of their turns."""
+    run_id = history.run_id
+    found: list[dict[str, Any]] = [
+        {"kind": "inside", "turn": turn.number, "seq": use.seq, "text": f"{use.name} made a run of its own"}
+        for turn in history.turns
+        for use in turn.uses
+        if history.children and f"{run_id}/{use.call_id}" in history.children
+    ]
     asked: dict[str, str] = {}
     for recorded in store.of_kinds(run_id, _KINDS):
         match event := recorded.event:
@@ -32,7 +38,7 @@ def marks(store: RunStore, run_id: str, history: RunHistory) -> list[dict[str, A
             case _:
                 continue
         found.append({"kind": kind, "turn": recorded.turn, "seq": recorded.seq, "text": text})
-    return found
+    return sorted(found, key=lambda mark: mark["seq"])
 
 
 _DECISIONS = {"approve": "approved", "deny": "denied", "edit": "edited", "answer": "answered", "undecided": "left open"}

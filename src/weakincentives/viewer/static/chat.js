@@ -51,7 +51,7 @@ function Exchange({ one, marked, forks }) {
   const opened = [...new Set(run.opened.map(([, key]) => key))];
   const facts = [
     duration(run.duration),
-    opened.length ? `read ${opened.map(visible).join(", ")}` : "",
+    opened.length ? `opened ${opened.map(visible).join(", ")}` : "",
     run.tool_failures ? plural(run.tool_failures, "failed call") : "",
     run.children.runs ? `${plural(run.children.runs, "run")} inside` : "",
     run.total_cost == null ? "" : money(run.total_cost),

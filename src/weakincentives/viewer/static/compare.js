@@ -72,7 +72,7 @@ function Runs({ before, after, parts, set }) {
   const sides = [before, after];
   const rows = facts(before, after);
   const differ = rows.filter(([, one, other]) => one !== other);
-  const same = rows.filter(([, one, other]) => one === other && one !== "–");
+  const same = rows.filter(([, one, other]) => one === other && one !== "–" && one !== "0");
   const answers = sides.map((whole) => answerOf(whole));
   const answer = diff(lines(answers[0]), lines(answers[1]));
   const at = parts.turn;
@@ -138,13 +138,14 @@ function Differences({ before, after }) {
   const reply = diff(lines(words(before.turn.reply)), lines(words(after.turn.reply)));
   const usage = ["input_tokens", "cached_tokens", "output_tokens"];
   const same = [["sections", !sections.length], ["tools", !tools.length], ["prompt", alike(prompt)], ["conversation", alike(spoken)], ["reply", alike(reply)]].filter(([, is]) => is).map(([name]) => name);
+  const moved = tools.length > 0 || usage.some((name) => spent(after.turn, name) !== spent(before.turn, name));
   return html`
     <h2 class="compared-turns">${before.turn.run_id === after.turn.run_id ? `Turn ${before.turn.n} and turn ${after.turn.n}` : `Turn ${before.turn.n} of the first, turn ${after.turn.n} of the second`}</h2>
-    <div class="tiles">
+    ${moved && html`<div class="tiles">
       ${usage.map((name) => html`<div class="tile"><span>${{ input_tokens: "Sent", cached_tokens: "Cached", output_tokens: "Output" }[name]}</span>
         <strong>${signed(spent(after.turn, name) - spent(before.turn, name))}</strong><small>${count(spent(before.turn, name))} → ${count(spent(after.turn, name))} tokens</small></div>`)}
       <div class="tile"><span>Tools</span><strong>${signed(names(after.turn).length - names(before.turn).length)}</strong><small>${count(names(before.turn).length)} → ${count(names(after.turn).length)} offered</small></div>
-    </div>
+    </div>`}
     ${same.length > 0 && html`<p class="quiet alike in-page">${sentence(same)} the same in both turns.</p>`}
     ${sections.length > 0 && html`<${Part} title="Sections">
       <div class="changes">${sections.map((section) => html`<div class="change"><a class="section-link" href=${toTurn(after.turn.run_id, after.turn.n, { section: section.key })}>${visible(section.key)}</a>

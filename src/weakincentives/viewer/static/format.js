@@ -18,7 +18,7 @@ export function money(n) {
   if (n == null) return "–";
   if (n === 0) return "$0";
   if (Math.abs(n) < 0.00005) return "<$0.0001";
-  if (n < 0.01) return `$${n.toFixed(4)}`;
+  if (n < 1) return `$${n.toFixed(4)}`;
   return `$${n.toFixed(n < 10 ? 3 : 2)}`;
 }
 

@@ -13,6 +13,7 @@ import { Run } from "wink/run.js";
 import { Runs } from "wink/runs.js";
 import { Search } from "wink/search.js";
 import { cycleTheme, go, helping, link, route, theme } from "wink/state.js";
+import { TermCard } from "wink/terms.js";
 import { Icon, Loading, html, useDocument } from "wink/view.js";
 
 function App() {
@@ -49,6 +50,7 @@ function App() {
     </header>
     <main><${Page} /></main>
     <${Help} />
+    <${TermCard} />
   `;
 }
 

@@ -168,6 +168,7 @@ export function Piece({ piece, section, selected, mark = "", onSelect }) {
 
 const ROLES = { user: "User", assistant: "Model", tool: "Tool result", tools_added: "Tools added", tools_removed: "Tools withdrawn", system: "System" };
 
+// A tool's result stands as it is; that of a built-in tool is the text of a section.
 function Message({ message, turn, selected, fresh, onSelect }) {
   const brought = message.role === "tool" ? turn.sections.filter((section) => section.call_id === message.call_id).map((section) => section.key) : [];
   const keys = [...new Set([message.section_key, ...brought].filter(Boolean))];
@@ -184,14 +185,11 @@ function Message({ message, turn, selected, fresh, onSelect }) {
     ${message.reasoning && html`<details class="items"><summary>What it showed of its thinking</summary><${Prose} value=${message.reasoning} /></details>`}
     ${(message.parts ?? []).length > 0
       ? html`<div class="words">${message.parts.map((part) => html`<${Part} part=${part} />`)}</div>`
-      : message.text && html`<div class="words">${message.role === "tool" && !brought.length && !sectionResult(message) ? html`<${Result} value=${message.text} first=${1500} />` : html`<${Prose} value=${message.text} first=${1500} breaks=${["user", "assistant"].includes(message.role)} />`}</div>`}
+      : message.text && html`<div class="words">${message.role === "tool" && !brought.length && !(message.success && turn.tools.find((tool) => tool.name === message.name)?.builtin) ? html`<${Result} value=${message.text} first=${1500} />` : html`<${Prose} value=${message.text} first=${1500} breaks=${["user", "assistant"].includes(message.role)} />`}</div>`}
     ${message.tool_calls.map((call) => html`<div class="called"><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="quiet"><${Text} value=${call.arguments} first=${300} plain /></span></div>`)}
     ${message.items.length > 0 && html`<details class="items"><summary>${plural(message.items.length, "item")} as the provider sent ${message.items.length === 1 ? "it" : "them"}</summary>${message.items.map((item) => html`<${Json} text=${item} />`)}</details>`}
   </article>`;
 }
-
-// The result of a tool of the library's own belongs to no section: it opened one, and is its text.
-const sectionResult = (message) => message.success && !message.section_key;
 
 // Media as they are, where the browser can show them.
 export function Part({ part }) {

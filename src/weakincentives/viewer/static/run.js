@@ -9,6 +9,7 @@ import { useShortcuts } from "wink/keys.js";
 import { Ledger } from "wink/ledger.js";
 import { Scrubber } from "wink/scrubber.js";
 import { entitle, go, link, route, toTurn } from "wink/state.js";
+import { Term } from "wink/terms.js";
 import { visible } from "wink/text.js";
 import { Waiting } from "wink/waiting.js";
 import { Timeline } from "wink/timeline.js";
@@ -82,7 +83,7 @@ function Whole({ whole }) {
     ${tab === "turn" &&
     (last === 0
       ? html`<${NoTurns} run=${run} outcome=${whole.outcome} />`
-      : html`<${Scrubber} turns=${turns} pending=${whole.pending} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
+      : html`<${Scrubber} turns=${turns} marks=${whole.marks} undone=${whole.undone_from} pending=${whole.pending} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
             onMove=${(to) => (setFollow(false), show(to))} />
           <${Turn} whole=${whole} n=${at} last=${(isOpen(run) && at === answered) || at > answered ? run.events : 0} />`)}
     ${tab === "disclosure" && html`<${Timeline} whole=${whole} />`}
@@ -100,7 +101,7 @@ function nextTurn(turns, column, at) {
 }
 
 function Head({ whole, tab, at }) {
-  const { run, ledger, parent } = whole;
+  const { run, ledger, parent, calls } = whole;
   const { usage, children } = run;
   const running = run.status === "running";
   const cut = whole.pending && run.status === "interrupted";
@@ -123,25 +124,27 @@ function Head({ whole, tab, at }) {
     ${whole.conversation && html`<${Place} place=${whole.conversation} run=${run} />`}
     ${parent && html`<p class="quiet inside">Inside ${exported ? visible(parent.name) : html`<a href=${toTurn(parent.run_id, parent.turn)}>${visible(oneLine(parent.question || parent.name || parent.run_id))}</a>`}, turn ${parent.turn}</p>`}
     ${answer && html`<p class="answer" title=${visible(answer)}>${visible(oneLine(answer))}</p>`}
+    ${whole.evaluation && html`<p class="quiet place">Case ${exported ? visible(whole.evaluation.case_id) : html`<a href=${link("evals", [], { b: whole.evaluation.id })}>${visible(whole.evaluation.case_id)} of the evaluation ${visible(whole.evaluation.name)}</a>`}, ${whole.evaluation.verdict}</p>`}
     ${run.error && html`<div class="banner bad"><${Icon} name="alert" /><span>${visible(run.error.slice(0, 2000))}</span></div>`}
     <${Waiting} whole=${whole} />
-    <div class="story"><p>${visible(whole.story)}</p><div class="spacer"></div><${Actions} run=${run} at=${at} /></div>
+    <div class="story">${whole.story && html`<p>${visible(whole.story)}</p>`}<div class="spacer"></div><${Actions} run=${run} at=${at} /></div>
     <dl class="facts">
       <${Fact} name="Prompt" value=${visible(run.prompt_name || run.prompt)} hint=${`${run.prompt}, run ${run.run_id}`} />
       ${whole.overrides_tag && html`<${Fact} name="Override" value=${visible(whole.overrides_tag)} hint="The tag of the stored override that changed its texts" />`}
       <${Fact} name="Model" value=${visible(run.model)} hint=${`by the ${run.adapter} adapter`} />
       <${Fact} name="Started" value=${moment(run.started)} />
       <${Fact} name=${running ? "Takes" : "Took"} value=${duration(useTaken(run))} />
-      <${Fact} name="Turns" value=${count(run.turns) + (cut ? " + 1" : "")}
-        hint=${cut ? "The last request got no whole reply, so its tokens are not known" : ""} />
+      <${Fact} name="Turns" term="turn" value=${run.turns || !whole.pending ? count(run.turns) + (cut ? " + 1" : "") : "0 + 1"}
+        hint=${whole.pending && run.status !== "running" ? "The last request got no whole reply, so its tokens are not known" : ""} />
       <${Fact} name="Input" value=${short(usage.input_tokens)} hint=${`${count(usage.input_tokens)} tokens`} />
-      <${Fact} name="Cached" value=${percent(usage.cached_tokens, usage.input_tokens)} hint=${`${count(usage.cached_tokens)} tokens`} />
+      ${usage.cached_tokens > 0 && html`<${Fact} name="Cached" term="cached" value=${percent(usage.cached_tokens, usage.input_tokens)} hint=${`${count(usage.cached_tokens)} tokens`} />`}
       <${Fact} name="Output" value=${short(usage.output_tokens)} />
       <${Fact} name="Cost" value=${money(run.cost)} hint=${run.cost == null ? "The price of this model is not known" : ""} />
-      <${Fact} name="Saved" value=${signed(ledger.saved)} kind=${ledger.saved < 0 ? "bad" : "good"}
-        hint="Input tokens that everything open would have sent more; see the ledger" />
-      <${Fact} name="Tool calls" value=${count(run.tool_calls)} />
-      ${run.tool_failures > 0 && html`<${Fact} name="Failed calls" value=${count(run.tool_failures)} kind="bad" />`}
+      ${ledger.full > 0 && ledger.saved !== 0 && html`<${Fact} name="Saved" value=${signed(ledger.saved)} kind=${ledger.saved < 0 ? "bad" : "good"}
+        hint=${`Input tokens over all turns: ${count(ledger.sent)} sent, ${count(ledger.full)} with everything open`} />`}
+      ${calls.made > 0 && html`<${Fact} name="Tool calls" value=${count(calls.made)} hint="Without those that open sections" />`}
+      ${calls.hosted > 0 && html`<${Fact} name="Hosted tools" term="hosted tool" value=${count(calls.hosted)} />`}
+      ${calls.failed > 0 && html`<${Fact} name="Failed calls" value=${count(calls.failed)} kind="bad" />`}
       ${children.runs > 0 && html`<${Fact} name="Runs inside" value=${count(children.runs)} hint=${`${count(children.usage.input_tokens)} tokens in, ${money(children.cost)}; not counted here`} />`}
       ${run.restarts > 0 && html`<${Fact} name="Restarts" value=${count(run.restarts)} kind="warn" />`}
       ${whole.undone_from != null && html`<${Fact} name="Undone" value=${whole.undone_from ? `from turn ${whole.undone_from}` : "all of it"} hint="The conversation went back to before these turns; what they used still counts" kind="warn" />`}
@@ -185,8 +188,8 @@ function Actions({ run, at }) {
   </span>`;
 }
 
-function Fact({ name, value, hint, kind = "" }) {
-  return html`<div title=${hint ? visible(hint) : undefined}><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`;
+function Fact({ name, value, hint, term = "", kind = "" }) {
+  return html`<div title=${hint ? visible(hint) : undefined}><dt>${term ? html`<${Term} name=${term}>${name}<//>` : name}</dt><dd class=${kind}>${value}</dd></div>`;
 }
 
 function NoTurns({ run, outcome }) {

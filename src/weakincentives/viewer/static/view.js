@@ -149,11 +149,14 @@ export function Disc({ state }) {
 }
 
 export function Pill({ kind, children }) {
-  return html`<span class=${`pill ${kind}`}>${children}</span>`;
+  return html`<span class=${`pill ${kind ?? ""}`}>${children}</span>`;
 }
 
+// The words of docs/glossary.md.
+const MEANINGS = { waiting: "a call waits for a person", failed: "an error ended it", halted: "the model asked to open sections, and the caller decides", interrupted: "the process ended before the run did" };
 export const STATUSES = { ok: "answered", waiting: "waiting", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
 
 export function Status({ status }) {
-  return html`<span class=${`pill status ${status}`}>${STATUSES[status] ?? status}</span>`;
+  const word = STATUSES[status] ?? status;
+  return html`<span class=${`pill status ${status}`} title=${MEANINGS[status]}>${word}</span>`;
 }
