@@ -18,7 +18,7 @@ from weakincentives.prompt import Prompt, SectionVisibility
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 
-SETS = ("test", "fresh", "tuning", "last", "new", "unseen", "final", "open", "asked")
+SETS = ("test", "fresh", "tuning", "last", "new", "unseen", "final", "open", "asked", "third")
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "questions.json").read_text(encoding="utf-8")
 )

@@ -120,11 +120,11 @@ def print_spent(
     `unloaded` says that the size of a section is not known.
     """
     more = ", not counting the unfinished request" if cut_off else ""
-    text = f"{sent:,} tokens in {plural(turns, 'turn')}{more}, {seconds:.1f} s"
+    text = f"{sent:,} tokens over {plural(turns, 'turn')}{more}, {seconds:.1f} s"
     if cost is not None:
         text += f", ${cost:.4f}"
     if answered and full:
-        text += f"; with everything open {'at least ' if unloaded else ''}{full:,}"
+        text += f"; with everything open in every request {'at least ' if unloaded else ''}{full:,}"
         if not unloaded and (share := round(100 * (full - sent) / full)):
             text += f", so {abs(share)}% {'less' if share > 0 else 'more'}"
     print_line()
@@ -132,12 +132,10 @@ def print_spent(
 
 
 def _rendered(event: PromptRendered) -> str:
-    shown = sum(section.shown_tokens for section in event.sections)
-    full = shown + sum(section.unshown_tokens for section in event.sections)
     changed = f" with override {event.overrides_tag!r}" if event.overrides_tag else ""
     name = f"{event.prompt_name}{changed} on {event.model}"
     least = "at least " if any(section.unloaded for section in event.sections) else ""
-    return f"prompt  {name}: {shown:,} tokens shown, {least}{full:,} with everything open"
+    return f"prompt  {name}: {event.size.sent:,} tokens per request, {least}{event.size.full:,} with everything open"
 
 
 def _called(event: ModelCalled) -> str:
