@@ -145,6 +145,8 @@ class InnerLoop:
             self._save_rest(stopped=isinstance(error, GuardRefusedError) and error.hook != "before_run")
             recovered = self.scope.recovers is not None and self.scope.recovers(error)
             kind, phase = type(error).__name__, phase_of(error)
+            if isinstance(error, GuardRefusedError):
+                warn_of_unmatched(self.context, self.toolbox)
             self._end("recovered" if recovered else "failed", reason=str(error), error=kind, phase=phase)
             raise
         except BaseException:
