@@ -362,7 +362,7 @@ def _about(
 def _spent_by(session: Session, prices: Mapping[str, Prices] | None) -> tuple[TokenUsage, float | None]:
     """The tokens of all model calls on a session, runs inside others included, and their cost if it is known."""
     calls, rankings = session[ModelCalled].all(), session[SectionsRanked].all()
-    usage = sum((call.usage for call in (*calls, *rankings)), TokenUsage())
+    usage = sum((ranking.usage for ranking in rankings), sum((call.usage for call in calls), TokenUsage()))
     costs = [None if (known := prices_for(call.model, prices)) is None else known.cost(call.usage) for call in calls]
     costs += [ranking.cost for ranking in rankings]
     return usage, None if None in costs or not costs else sum(cost for cost in costs if cost is not None)
