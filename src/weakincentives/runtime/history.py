@@ -268,7 +268,8 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     if run_id == last:
         # What code has opened or closed since the last call is not an event of the run.
         builder.override(session[VisibilityOverrides].latest() or VisibilityOverrides())
-    calls = [*session[events.ModelCalled].view(), *session[events.SectionsRanked].view()]
+    paid: tuple[type[Any], ...] = (events.ModelCalled, events.SectionsRanked)
+    calls = (each for kind in paid for each in session[kind].view())
     return builder.build(usage_of_children(run_id, ((each.run_id, each.parent_run_id, each.usage) for each in calls)))
 
 
