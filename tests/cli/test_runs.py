@@ -315,7 +315,7 @@ def test_a_stopped_run_shows_what_was_said_and_that_a_request_is_not_counted(win
         "answer  One",
         "stopped by the caller",
     ]
-    assert lines[-1].startswith("sent    0 tokens in 0 turns, not counting the unfinished request")
+    assert lines[-1].startswith("sent    0 tokens over 0 turns, not counting the unfinished request")
     (row,) = wink.json("runs", "list", "runs.db")
     assert (row["status"], row["answer"]) == ("interrupted", "One\n")
 

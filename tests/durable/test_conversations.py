@@ -359,7 +359,7 @@ def test_a_call_waits_for_a_decision_that_any_client_makes(database_url: str) ->
         assert (client.pending("ann"), len(keys)) == ((), 1)
         shown = [step.name for step in client.store.steps("desk/ann:2")]
         assert (shown, client.store.archive.decisions("desk/ann:2")) == (
-            ["begin", "write", "model"],
+            ["write", "model"],
             {"c1": Approve("Ann")},
         )
         assert client.send("ann", "again", timeout=PATIENCE).pending

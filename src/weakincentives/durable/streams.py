@@ -11,13 +11,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
-from weakincentives.durable.archive import Archive, ConversationRun, RunRow
+from weakincentives.durable.archive import Archive, Batch, ConversationRun, RunRow
 from weakincentives.durable.journal import TaggedSerializer
+from weakincentives.durable.signals import Signals
 from weakincentives.durable.wait import Wait
 from weakincentives.durable.work import DatabaseUnavailableError, NoSuchWorkError, WorkCancelledError
 from weakincentives.runtime import (
@@ -35,7 +36,6 @@ _log = logging.getLogger(__name__)
 
 # How long events wait for others, and how soon a run notices that it was asked to stop.
 _FLUSH_SECONDS = 0.1
-_LONGEST_POLL_SECONDS = 0.25
 _BEGUN_AGAIN = "The run continues in another worker."
 _READ_TOO_LATE = "The run ended a while ago; this is its answer."
 
@@ -52,7 +52,10 @@ class EventWriter:
         self._serializer = serializer
         self._lock = threading.Lock()
         self._events: list[StreamEvent[Any]] = []
-        self._written = 0
+        # Held while batches are written, so that none is written before an earlier one.
+        self._writing = threading.Lock()
+        self._batches: list[Batch] = []
+        self._count = 0
 
     def put(self, event: StreamEvent[Any]) -> None:
         with self._lock:
@@ -61,15 +64,22 @@ class EventWriter:
             else:
                 self._events.append(event)
 
-    def batch(self) -> tuple[ConversationRun, int, int, str] | None:
-        """The events that are not written yet, with their place."""
-        with self._lock:
-            if not self._events:
-                return None
-            self._written += 1
-            text = self._serializer.serialize(self._events)
-            self._events = []
-            return self.run, self.attempt, self._written, text
+    @contextmanager
+    def writing(self, *, wait: bool = True) -> Iterator[Sequence[Batch]]:
+        """The events to write in the block, in batches; none if another thread writes them and this does not wait."""
+        if not self._writing.acquire(blocking=wait):
+            yield ()
+            return
+        try:
+            with self._lock:
+                events, self._events = self._events, []
+            if events:
+                self._count += 1
+                self._batches.append((self.run, self.attempt, self._count, self._serializer.serialize(events)))
+            yield self._batches
+            self._batches = []
+        finally:
+            self._writing.release()
 
     def stop(self) -> None:
         self.stopped = True
@@ -97,10 +107,7 @@ class Publisher:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._lock = threading.Lock()
-        # Held while batches are taken and written, so that they are written in order.
-        self._writing = threading.Lock()
         self._writers: set[EventWriter] = set()
-        self._unwritten: list[tuple[ConversationRun, int, int, str]] = []
         self._thread: threading.Thread | None = None
 
     def add(self, writer: EventWriter) -> None:
@@ -114,16 +121,13 @@ class Publisher:
         with self._lock:
             self._writers.discard(writer)
 
-    def flush(self) -> None:
-        """Write what there is; raises if the database is not available."""
+    def _flush(self) -> None:
         with self._lock:
             writers = list(self._writers)
-        with self._writing:
-            batches = [*self._unwritten, *(batch for writer in writers if (batch := writer.batch()) is not None)]
-            self._unwritten = batches
+        with ExitStack() as stack:
+            batches = [each for writer in writers for each in stack.enter_context(writer.writing(wait=False))]
             if batches:
                 self._archive.write(batches)
-            self._unwritten = []
 
     def _publish(self) -> None:
         while True:
@@ -134,7 +138,7 @@ class Publisher:
                     self._thread = None
                     return
             try:
-                self.flush()
+                self._flush()
                 for run in self._archive.stopped(writers) if writers else ():
                     writers[run].stop()
             except DatabaseUnavailableError:
@@ -215,10 +219,10 @@ class DurableStream(Iterator[StreamEvent[OutputT]]):
     without `Completed`.
     """
 
-    def __init__(self, reader: StreamReader[OutputT]) -> None:
+    def __init__(self, reader: StreamReader[OutputT], signals: Signals) -> None:
         self._reader = reader
         self._events: deque[StreamEvent[OutputT]] = deque()
-        self._wait = Wait(None, longest=_LONGEST_POLL_SECONDS)
+        self._wait = Wait(None, signals.waiter(reader.conversation))
         self._closed = False
 
     @property
@@ -226,21 +230,24 @@ class DurableStream(Iterator[StreamEvent[OutputT]]):
         return self._reader.number
 
     def __next__(self) -> StreamEvent[OutputT]:
-        while (pause := self.poll()) is not None:
-            time.sleep(pause)
+        while not self.poll():
+            self._wait.pause()
         return self.take()
 
-    def poll(self) -> float | None:
-        """Read more events if none is left; returns how long to wait for the next, None if `take` has something."""
+    async def pause_async(self) -> None:
+        """Wait for more events."""
+        await self._wait.pause_async()
+
+    def poll(self) -> bool:
+        """Read more events if none is left; True if `take` has something: an event, or the end."""
         if self._events or self._closed or self._reader.done:
-            return None
+            return True
         # It keeps waiting while the database is unavailable.
         with suppress(DatabaseUnavailableError):
             self._events.extend(self._reader.poll())
-        if not self._events:
-            return None if self._reader.done else self._wait.pause()
-        self._wait.reset()
-        return None
+        if self._events:
+            self._wait.reset()
+        return bool(self._events) or self._reader.done
 
     def take(self) -> StreamEvent[OutputT]:
         """The next event; raises the failure of the run after the last one, or `StopIteration`."""
@@ -275,8 +282,8 @@ class AsyncDurableStream(AsyncIterator[StreamEvent[OutputT]]):
 
     async def __anext__(self) -> StreamEvent[OutputT]:
         stream = await self._begun()
-        while (pause := await asyncio.to_thread(stream.poll)) is not None:
-            await asyncio.sleep(pause)
+        while not await asyncio.to_thread(stream.poll):
+            await stream.pause_async()
         try:
             return stream.take()
         except StopIteration:

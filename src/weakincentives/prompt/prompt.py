@@ -36,7 +36,7 @@ from weakincentives.prompt.overrides import (
     apply_override,
 )
 from weakincentives.prompt.presentation import Late, Presentation
-from weakincentives.prompt.section import Section, require_sections
+from weakincentives.prompt.section import LateContent, Section, require_sections
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool, check_timeout
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions
@@ -178,7 +178,15 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             return self
         other = copy.copy(self)
         other.sections = _kept(self.sections, gone, ())
-        other._show(Outline(other.sections, reserved=self._reserved))
+        known = (node.path for node in self.outline.late if node.path not in self.outline.unloaded)
+        late = {path: self.outline.brought(path) for path in known if not any(inside(path, up) for up in gone)}
+        other._show(Outline(other.sections, reserved=self._reserved, late=late))
+        return other
+
+    def with_late(self, path: SectionPath, content: LateContent) -> PromptTemplate[OutputT]:
+        """The template with what a section will load, so that it is known before."""
+        other = copy.copy(self)
+        other._show(self.outline.with_late(path, content))
         return other
 
     def rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:

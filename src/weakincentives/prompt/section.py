@@ -245,8 +245,8 @@ class Section(Specializable, Generic[ParamsT_co]):
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
         """Tools and children that are known only once the section is opened; override this to provide them.
 
-        It is called at most once per run, when the section is first shown in full. Called again in a later run, because
-        `refresh` asked for it, it may return None if nothing has changed.
+        It is called when the section is first shown in full. Called again, because `refresh` or `outdated` asked for
+        it, it may return None if nothing has changed.
         """
         return None
 
@@ -254,6 +254,13 @@ class Section(Specializable, Generic[ParamsT_co]):
         """True to load the section again, now that another run begins, such as the next exchange of a conversation.
 
         It is called for sections that an earlier run has loaded, and must not block.
+        """
+        return False
+
+    def outdated(self, resources: ScopedResourceContext) -> bool:
+        """True to load the section again in the middle of a run, because what it has loaded is out of date.
+
+        It is called for loaded sections before each model call, and must not block.
         """
         return False
 

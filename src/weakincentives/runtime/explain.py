@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives._display import Displayed, Shown, Table
-from weakincentives.content import Media
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.context import LoopAdapter
-from weakincentives.runtime.events import ContextWindow, SectionState
+from weakincentives.runtime.events import ContextWindow, RequestSize, SectionState
 from weakincentives.runtime.hosted import all_hosted, hosted_problems
 from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.sections import section_states
@@ -92,8 +91,8 @@ class Explanation(Displayed):
         total = self.text_tokens + self.tool_tokens
         least = "at least " if any(section.state.unloaded for section in self.sections) else ""
         yield (
-            f"{self.prompt_name} on {self.adapter} ({self.model}): {total:,} tokens to start with, "
-            f"{least}{self.full_tokens:,} with everything open (counted by {self.tokenizer})"
+            f"{self.prompt_name} on {self.adapter} ({self.model}): {total:,} tokens per request to start "
+            f"with, {least}{self.full_tokens:,} with everything open (counted by {self.tokenizer})"
         )
         rows = [
             (
@@ -136,8 +135,8 @@ def explain(
     rendered = prompt.render(session=session, visibility_overrides=visibility_overrides)
     view = rendered.view
     states = section_states(view, rendered.text, adapter)
-    media = sum(adapter.count_media(part) for part in rendered.user_parts if isinstance(part, Media))
-    text_tokens = adapter.count_tokens(rendered.text) + media
+    builtin = adapter.count_tools(tool for owner, tool in view.offered() if owner is None)
+    size, text_tokens = RequestSize.of(states, builtin), sum(state.shown_tokens for state in states)
     offered = [tool for _, tool in view.offered()]
     return Explanation(
         prompt_name=prompt.name,
@@ -151,8 +150,8 @@ def explain(
             for (key, tool), problem in hosted_problems(all_hosted(view), adapter.hosted_tool_codecs, adapter.name)
         ),
         text_tokens=text_tokens,
-        tool_tokens=adapter.count_tools(offered),
-        full_tokens=text_tokens + sum(state.unshown_tokens + state.tool_tokens for state in states),
+        tool_tokens=size.sent - text_tokens,
+        full_tokens=size.full,
         tokenizer=adapter.tokenizer.name,
         accepts=str(adapter.media),
         operator_text=adapter.supports_operator_text,

@@ -165,8 +165,9 @@ class HistoryTurn:
 
     `number` counts across all attempts of the run, and `first` marks the first call of an attempt; `seq` and
     `time` are those of its event. `injected` are the sections whose tools appeared before it. `cache_lost_tokens`
-    missed the cache because the request's prefix changed; `route` is how, and `lost_for` for which sections. `rankings`
-    are those a model made before it, since the turn before, and of the last turn those made after it.
+    missed the cache because the request's prefix changed, if the run reported a cache at all; `route` is how, and
+    `lost_for` for which sections. `rankings` are those a model made before it, since the turn before, and of the last
+    turn those made after it.
     """
 
     number: int
@@ -267,7 +268,8 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     if run_id == last:
         # What code has opened or closed since the last call is not an event of the run.
         builder.override(session[VisibilityOverrides].latest() or VisibilityOverrides())
-    calls = [*session[events.ModelCalled].view(), *session[events.SectionsRanked].view()]
+    paid: tuple[type[Any], ...] = (events.ModelCalled, events.SectionsRanked)
+    calls = (each for kind in paid for each in session[kind].view())
     return builder.build(usage_of_children(run_id, ((each.run_id, each.parent_run_id, each.usage) for each in calls)))
 
 
@@ -327,10 +329,14 @@ class HistoryBuilder:
             *earlier, last = self._turns
             self._turns = [*earlier, replace(last, rankings=(*last.rankings, *self._rankings))]
             self._rankings = []
+        turns = self._turns
+        if not any(turn.called.usage.cached_tokens for turn in turns):
+            # No cache was reported, so none can have been lost.
+            turns = [replace(turn, cache_lost_tokens=0) if turn.cache_lost_tokens else turn for turn in turns]
         return RunHistory(
             run_id=self._run_id,
             renders=tuple(self._renders),
-            turns=tuple(self._turns),
+            turns=tuple(turns),
             steps=tuple(self._steps),
             now=self.state,
             outcome=self._outcome,

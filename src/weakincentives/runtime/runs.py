@@ -208,9 +208,17 @@ class Toolbox:
         """Offer these tools, or put them in the place of those with the same names."""
         self._offers.update((portable_name(offer.ref.name), offer) for offer in offers)
         if offers:
-            self.version += 1
-            for cached in ("offered", "callable_names", "_names"):
-                self.__dict__.pop(cached, None)
+            self._changed()
+
+    def clear(self) -> None:
+        """Forget every tool."""
+        self._offers = {}
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        for cached in ("offered", "callable_names", "_names"):
+            self.__dict__.pop(cached, None)
 
     def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Record what the provider's search has found; return what is new, by section."""

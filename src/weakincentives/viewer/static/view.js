@@ -113,6 +113,8 @@ const ICONS = {
   check: "M3 8.5 6.5 12 13 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
   caret: "M6 4l4 4-4 4",
+  fork: "M4 2v12 M4 9c0-3 8-1 8-5V2",
+  fold: "M3 3h10 M3 13h10 M8 5v2.5 M8 11V8.5 M6 6.5l2 1.5 2-1.5 M6 9.5l2-1.5 2 1.5",
 };
 
 export function Icon({ name, label }) {
@@ -147,11 +149,14 @@ export function Disc({ state }) {
 }
 
 export function Pill({ kind, children }) {
-  return html`<span class=${`pill ${kind}`}>${children}</span>`;
+  return html`<span class=${`pill ${kind ?? ""}`}>${children}</span>`;
 }
 
-const STATUSES = { ok: "answered", waiting: "waiting", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
+// The words of docs/glossary.md.
+const MEANINGS = { waiting: "a call waits for a person", failed: "an error ended it", halted: "the model asked to open sections, and the caller decides", interrupted: "the process ended before the run did" };
+export const STATUSES = { ok: "answered", waiting: "waiting", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
 
 export function Status({ status }) {
-  return html`<span class=${`pill status ${status}`}>${STATUSES[status] ?? status}</span>`;
+  const word = STATUSES[status] ?? status;
+  return html`<span class=${`pill status ${status}`} title=${MEANINGS[status]}>${word}</span>`;
 }
