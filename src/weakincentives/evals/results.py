@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 from weakincentives._display import Displayed, Shown, Table, shortened
 from weakincentives.errors import WinkError
@@ -33,12 +36,19 @@ _TABLES = (
     ) STRICT""",
     "CREATE TABLE IF NOT EXISTS judgements (key TEXT PRIMARY KEY, verdict TEXT NOT NULL) STRICT",
 )
+_BUSY = "Evaluation {name!r} is running already; wait for it, or give this one another name."
+_CLAIMS: set[tuple[str, str]] = set()
+_CLAIMS_LOCK = threading.Lock()
 _USAGES = ("usage", "judge_usage")
 _COLUMNS = "id, name, prompt, prompt_hash, adapter, model, tools, scorers, cases, repeats, started, ended"
 
 
 class EvaluationNotFoundError(WinkError):
     """No evaluation in the run file has this name or id."""
+
+
+class EvaluationBusyError(WinkError):
+    """The evaluation is running already, so that its cases would be paid twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +210,29 @@ class ResultFile:
     def __exit__(self, *_: object) -> None:
         self._connection.close()
 
+    @contextmanager
+    def claimed(self, evaluation: Evaluation) -> Iterator[None]:
+        """Have the evaluation to oneself; the operating system gives it back if the process is killed."""
+        key = str(self.path.resolve()), evaluation.id
+        with _CLAIMS_LOCK:
+            busy = key in _CLAIMS
+            _CLAIMS.add(key)
+        try:
+            if busy:
+                raise EvaluationBusyError(_BUSY.format(name=evaluation.name))
+            # A file beside the run file, whose own locks are SQLite's. It is there only while the evaluation runs.
+            place = Path(f"{self.path}-{evaluation.id}")
+            with place.open("a+b") as file:
+                _lock(file, evaluation.name)
+                try:
+                    yield
+                finally:
+                    place.unlink(missing_ok=True)
+        finally:
+            if not busy:
+                with _CLAIMS_LOCK:
+                    _CLAIMS.discard(key)
+
     def begin(self, evaluation: Evaluation) -> None:
         """Write down what is evaluated, unless it was begun before."""
         values = _row(evaluation)
@@ -250,6 +283,24 @@ class ResultFile:
     def _read(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._lock:
             return list(self._connection.execute(sql, values))
+
+
+def _lock(file: BinaryIO, name: str) -> None:
+    """Lock the file until it is closed."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            raise EvaluationBusyError(_BUSY.format(name=name)) from None
+        # A file system without locks.
 
 
 def list_evaluations(path: str | os.PathLike[str] | RunStore) -> tuple[Evaluation, ...]:
