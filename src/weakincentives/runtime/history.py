@@ -165,7 +165,8 @@ class HistoryTurn:
 
     `number` counts across all attempts of the run, and `first` marks the first call of an attempt; `seq` and
     `time` are those of its event. `injected` are the sections whose tools appeared before it. `cache_lost_tokens`
-    missed the cache because the request's prefix changed, if the run reported a cache at all; `route` is how, and `lost_for` for which sections.
+    missed the cache because the request's prefix changed, if the run reported a cache at all; `route` is how, and
+    `lost_for` for which sections.
     """
 
     number: int

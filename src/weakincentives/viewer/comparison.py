@@ -20,7 +20,13 @@ def parting(store: RunStore, before: str, after: str) -> dict[str, Any]:
     `turn` is None if they are the same to the end.
     """
     prompts = [_first_prompt(store, run_id) for run_id in (before, after)]
-    found: dict[str, Any] = {"same_prompt": prompts[0] == prompts[1], "turn": None, "what": "", "before": "", "after": ""}
+    found: dict[str, Any] = {
+        "same_prompt": prompts[0] == prompts[1],
+        "turn": None,
+        "what": "",
+        "before": "",
+        "after": "",
+    }
     for one, other in zip_longest(_messages(store, before), _messages(store, after)):
         if one is not None and other is not None and _identity(one.event) == _identity(other.event):
             continue

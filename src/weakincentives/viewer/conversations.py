@@ -96,4 +96,3 @@ def forks(store: RunStore, name: str, runs: Sequence[str]) -> list[dict[str, Any
         (name, *runs),
     )
     return [{"conversation_id": other, "after": after, "question": question} for other, after, question in rows]
-

@@ -41,7 +41,15 @@ from weakincentives.telemetry import (
     bill_of,
     plain,
 )
-from weakincentives.viewer.conversations import PAGE, exchange_counts, exchange_facts, forks, origin, place, user_messages
+from weakincentives.viewer.conversations import (
+    PAGE,
+    exchange_counts,
+    exchange_facts,
+    forks,
+    origin,
+    place,
+    user_messages,
+)
 from weakincentives.viewer.evaluations import evaluated
 from weakincentives.viewer.hosted import hosted_story, queries_of
 from weakincentives.viewer.marks import marks, undone_events
