@@ -130,6 +130,9 @@ def test_a_turn_of_a_run_opens_in_the_playground(page: Any) -> None:
     page.get_by_role("button", name="Open in the playground").click()
     expect(page.locator('.play-tree .node[data-section="logs"]')).to_have_attribute("data-state", "full")
     expect(page.get_by_label("Continue the conversation of run")).not_to_be_checked()
+    page.go_back()
+    page.get_by_role("button", name="Continue from here").click()
+    expect(page.get_by_label("Continue the conversation of run")).to_be_checked()
 
 
 def test_nothing_that_was_chosen_or_written_is_lost(tmp_path: Path, open_page: Callable[..., Any]) -> None:

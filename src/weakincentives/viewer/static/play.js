@@ -40,7 +40,7 @@ function Ground({ about }) {
     if (!failed) play.value = await api.play();
     setLoaded((was) => ({ times: was.times + 1, busy: "", error: failed }));
   };
-  const touched = Object.keys(states).length + Object.keys(drafts).length > 0 || tag;
+  const touched = tag || Object.keys(drafts).length > 0 || now?.sections.some((one) => one.key in states && one.state !== one.declared);
   const edited = now?.sections.find((section) => section.key === editing);
   const late = { load, busy: loaded.busy };
   const missing = now?.missing ?? [];
@@ -304,6 +304,8 @@ function Runner({ about, from, wanted, missing: empty, adapter, onAdapter, messa
   const chosen = about.adapters.find((one) => one.name === name) ?? about.adapters[0];
   const [told, setTold] = useState("");
   const [goesOn, setGoesOn] = useState(false);
+  const { run: of, turn, on } = route.value.params;
+  useEffect(() => setGoesOn(Boolean(on)), [of, turn, on]);
   const id = running.value;
   useEffect(() => {
     if (!id) return undefined;
