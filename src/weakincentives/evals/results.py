@@ -12,11 +12,12 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, Literal, Self
 
-from weakincentives._display import Displayed, Shown, Table, shortened
+from weakincentives._display import Displayed, Drawn, Shown, Table, bar, shortened, toned
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.telemetry import RunFileError, RunStore, open_for_writing
@@ -168,8 +169,11 @@ class Evaluation(Displayed):
         return f"{self.name}: {', '.join(counted) or 'no results'}{mean}{cost}{judges}"
 
     def _display(self) -> Iterator[Shown]:
-        yield str(self)
+        counted = [(verdict, self.count(verdict)) for verdict in VERDICTS]
+        yield Drawn(str(self), f"<p>{escape(str(self))}</p>{bar(counted, len(self.results)).html}")
         yield results_table(self.results)
+        if self.id:
+            yield "In the viewer, if it was stored: wink view, page Evals"
 
 
 def results_table(results: Sequence[CaseResult]) -> Table:
@@ -178,7 +182,7 @@ def results_table(results: Sequence[CaseResult]) -> Table:
     rows = [
         (
             f"{result.case_id} ({result.repeat + 1})" if repeated else result.case_id,
-            result.verdict,
+            toned(result.verdict),
             "-" if result.score is None else f"{result.score:.2f}",
             f"{result.usage.total_tokens:,}",
             "-" if result.cost is None else f"${result.cost:.4f}",
