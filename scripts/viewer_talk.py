@@ -98,7 +98,8 @@ SCRIPT: list[Any] = [
     line("", call("find_order", order="FH-20430")),
     "The first of two parcels was received on Monday; the other one is on its way.",
     line("", call("read_section", section_key="shipping")),
-    "It costs **14 euros**, and takes 4 to 6 days:\n\n| country | days | price |\n|---|---|---|\n| Switzerland | 4 to 6 | 14 |",
+    "It costs **14 euros**, and takes 4 to 6 days:\n\n| country | days | price |\n|---|---|---|\n"
+    "| Switzerland | 4 to 6 | 14 |",
     line("That lid is cracked.", call("read_section", section_key="repairs")),
     line("", call("new_lid", order="20430")),
     line("The number needs its letters.", call("new_lid", order="FH-20430")),

@@ -196,6 +196,14 @@ def test_a_child_that_fails_is_a_failed_result() -> None:
     assert model.requests[-1].messages[-1].text == "'child' failed: The model is gone"
 
 
+def test_a_child_whose_answer_does_not_fit_its_type_is_a_failed_result(caplog: pytest.LogCaptureFixture) -> None:
+    child = delegate(template("child", output=Found), description="Do.", adapter=ScriptedAdapter(["Tea."] * 3))
+    model = ScriptedAdapter([call("child"), "Done."])
+    assert run(parent(child), model).text == "Done."
+    assert model.requests[-1].messages[-1].text == "'child' failed: The answer contains no JSON object for Found"
+    assert caplog.records == []
+
+
 def nested(levels: int, *tools: Any, scripts: dict[int, list[Any]]) -> tuple[Prompt[Any], list[ScriptedAdapter]]:
     """Prompts inside each other: the innermost, at level `levels`, has the tools; every other has `down`."""
     adapters: list[ScriptedAdapter] = []

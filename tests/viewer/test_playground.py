@@ -130,6 +130,9 @@ def test_a_turn_of_a_run_opens_in_the_playground(page: Any) -> None:
     page.get_by_role("button", name="Open in the playground").click()
     expect(page.locator('.play-tree .node[data-section="logs"]')).to_have_attribute("data-state", "full")
     expect(page.get_by_label("Continue the conversation of run")).not_to_be_checked()
+    page.go_back()
+    page.get_by_role("button", name="Continue from here").click()
+    expect(page.get_by_label("Continue the conversation of run")).to_be_checked()
 
 
 def test_nothing_that_was_chosen_or_written_is_lost(tmp_path: Path, open_page: Callable[..., Any]) -> None:
@@ -450,7 +453,10 @@ def test_the_price_is_that_of_the_first_request_and_the_next_ones(tmp_path: Path
     assert re.fullmatch(r"Each request less than \$0\.0001: nothing is cached below 1,024 tokens\.", price)
     assert "nothing is cached below 4,096 tokens" in bill(tmp_path, "claude-haiku-4-5", *PAGES)[0]
     assert bill(tmp_path, "unheard-of", *PAGES)[0] == "No price is known for unheard-of."
-    assert "With everything open $0." in bill(tmp_path, "gpt-5.6", *PAGES, CLOSED)[0]
+    adapter = ScriptedAdapter(model="gpt-5.6")
+    assert Bill(adapter).open_price(2_000, 20_000) == "With everything open $0.080, then $0.0080."
+    assert Bill(adapter, least=True).open_price(200, 900) == "With everything open at least $0.0036 each."
+    assert Bill(adapter).open_price(900, 900) == ""
 
 
 def test_a_change_says_what_becomes_of_the_cache(tmp_path: Path) -> None:
@@ -475,7 +481,7 @@ def test_a_model_of_ones_own_is_free(tmp_path: Path) -> None:
         name = "local"
 
     for named, adapter in (("local", Own()), ("ollama:qwen3", ScriptedAdapter(model="qwen3"))):
-        assert Bill(adapter, named).price(2_000, 3_000).startswith("Free: the model runs on ")
+        assert Bill(adapter, named).price(2_000).startswith("Free: the model runs on ")
 
 
 def test_what_an_adapter_does_not_send_does_not_count_as_cached() -> None:

@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_cases(arguments: argparse.Namespace) -> int:
-    from weakincentives.evals import CaseError, UnknownPriceError, evaluate
+    from weakincentives.evals import CaseError, EvaluationBusyError, UnknownPriceError, evaluate
     from weakincentives.limits import Budget
 
     cases = read_cases(arguments.cases)
@@ -143,8 +143,11 @@ def run_cases(arguments: argparse.Namespace) -> int:
             timeout=arguments.timeout,
             progress=show_progress,
         )
-    except CaseError as error:
+    except (CaseError, EvaluationBusyError) as error:
         raise UsageError(str(error)) from None
+    except KeyboardInterrupt:
+        progress("the same command goes on with the cases that are left")
+        raise
     except UnknownPriceError as error:
         raise UsageError(f"--max-cost: the prices of model {error.model!r} are not listed; use --max-tokens") from None
     finally:

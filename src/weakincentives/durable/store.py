@@ -276,17 +276,17 @@ class WorkStore:
         work = self.find(work_id)
         if self.archive.knows(work_id):
             raise DurableError(f"{work_id!r} is a run of a conversation, which has gone on; send the message again.")
-        queue = work.queue or work.loop + DIRECT
-        if work.status == "failed":
+        if work.status not in ("failed", "dead", "cancelled"):
+            raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
+        if work.status != "cancelled" or not self.ownership.uncancel(work_id):
             with _engine_errors():
+                # It does nothing if somebody else was faster: only work that has ended can be rewound.
                 self.client.rewind_workflow(
                     work_id,
                     start_step=self._first_to_run(work_id),
-                    queue_name=queue,
+                    queue_name=work.queue or work.loop + DIRECT,
                     queue_partition_key=work.tenant or NO_TENANT + work_id,
                 )
-        elif not self.ownership.resume(work_id, queue):
-            raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
         return self.find(work_id)
 
     def prune(
@@ -324,11 +324,11 @@ class WorkStore:
                 return deleted
 
     def _first_to_run(self, work_id: str) -> int:
-        """The step that failed work must run first: its last one if that failed, else the next."""
-        steps = self.steps(work_id)
+        """The step that ended work must run first: its last one if that failed, else the next."""
+        steps, stored = self.steps(work_id), self._outcome(work_id)[1]
         if not steps:
             return 1
-        last, error = steps[-1], self.serializer.deserialize(self._outcome(work_id)[1])
+        last, error = steps[-1], None if stored is None else self.serializer.deserialize(stored)
         # A model call whose reply was rejected has failed as well.
         rejected = isinstance(error, OutputParseError) or getattr(error, "phase", "") == "response"
         return last.number if last.error or (rejected and last.name == "model") else last.number + 1

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from weakincentives.evals.results import (
         CaseResult,
         Evaluation,
+        EvaluationBusyError,
         EvaluationNotFoundError,
         list_evaluations,
         load_evaluation,
@@ -52,6 +53,7 @@ __all__ = [
     "Comparison",
     "DivergedError",
     "Evaluation",
+    "EvaluationBusyError",
     "EvaluationNotFoundError",
     "FinishedRun",
     "Judge",
@@ -99,7 +101,14 @@ __getattr__ = lazy_front(
         "proposer": ["ModelProposer"],
         "recording": ["Recording", "cases_from_runs"],
         "replay": ["DivergedError", "ReplayAdapter"],
-        "results": ["CaseResult", "Evaluation", "EvaluationNotFoundError", "list_evaluations", "load_evaluation"],
+        "results": [
+            "CaseResult",
+            "Evaluation",
+            "EvaluationBusyError",
+            "EvaluationNotFoundError",
+            "list_evaluations",
+            "load_evaluation",
+        ],
         "scorers": [
             "FinishedRun",
             "Score",

@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from statistics import fmean
 from typing import Any
 
-from weakincentives._display import Displayed, Shown, Table, shortened
+from weakincentives._display import Displayed, Drawn, Shown, Table, bar, shortened, toned
 from weakincentives.evals.intervals import (
     Interval,
     freedom,
@@ -165,7 +166,9 @@ class Comparison(Displayed):
             yield f"judged in pairs: {votes} ({found.flips} by a flip){cost}"
 
     def _display(self) -> Iterator[Shown]:
-        yield self.text
+        counted = (("passed", self.wins), ("rest", self.ties), ("failed", self.losses))
+        lines = "<br>".join(map(escape, self._sentences()))
+        yield Drawn(self.text, f"<p>{lines}</p>{bar(counted, self.cases).html}")
         if len(self.scorers) > 1:
             yield scorers_table(self.scorers)
         if len(self.groups) > 1 and (moved := [each for each in self.groups if each.before != each.after]):
@@ -297,7 +300,10 @@ def cases_table(cases: Sequence[CaseDifference]) -> Table:
     rows = [
         (
             each.case_id,
-            f"{each.before:.2f} -> {each.after:.2f}",
+            Drawn(
+                f"{each.before:.2f} -> {each.after:.2f}",
+                " → ".join(toned(result.verdict).html for result in each.results),
+            ),
             each.results[0].run_id,
             each.results[1].run_id,
             shortened(each.results[0].reason or each.results[1].reason, 200),

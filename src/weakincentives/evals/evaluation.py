@@ -31,7 +31,7 @@ from weakincentives.prompt import Prompt, PromptDescriptor, PromptError, PromptT
 from weakincentives.runtime import Conversation, ModelCalled, PromptResponse, ProviderAdapter, run, run_history
 from weakincentives.runtime.spi import RunScope, prices_for
 from weakincentives.session import Session
-from weakincentives.telemetry import Recorder, plain, record
+from weakincentives.telemetry import plain, record
 
 RECORDED = "recorded"
 MAX_DECISIONS = 50
@@ -88,13 +88,17 @@ def evaluate(
     about = _about(found, bound, adapter, chosen, repeats, tools, name)
     with ExitStack() as stack:
         results = None if file is None else stack.enter_context(ResultFile(file))
+        if results is not None:
+            stack.enter_context(results.claimed(about))
         recorder = None if file is None else stack.enter_context(record(file, prices=prices))
         for judge in (scorer.function for scorer in chosen if isinstance(scorer.function, Judge)):
             judge.use(results, about.model)
             stack.callback(judge.use, None)
-        work = _Work(about, bound, adapter, chosen, results, recorder, budget, total, timeout, prices, progress)
+        work = _Work(about, bound, adapter, chosen, results, budget, total, timeout, prices, progress)
         done = work.open(found, again)
         work.run(found, done, limit)
+        if recorder is not None:
+            recorder.flush()
         evaluation = work.evaluation(found)
         if results is not None and evaluation.finished:
             results.end(about.id)
@@ -127,7 +131,6 @@ class _Work:
     adapter: ProviderAdapter | str
     scorers: list[Scorer]
     file: ResultFile | None
-    recorder: Recorder | None
     budget: Budget | None
     total: Budget | None
     timeout: float | None
@@ -210,8 +213,7 @@ class _Work:
         result = self._result(case, repeat)
         if self.stopped:
             return
-        if self.file is not None and self.recorder is not None:
-            self.recorder.flush()
+        if self.file is not None:
             self.file.add(self.about.id, case.digest, result)
         with self.lock:
             self.results[case.id, repeat] = result

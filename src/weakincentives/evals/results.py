@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
-from weakincentives._display import Displayed, Shown, Table, shortened
+from weakincentives._display import Displayed, Drawn, Shown, Table, bar, shortened, toned
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.telemetry import RunFileError, RunStore, open_for_writing
@@ -33,12 +37,19 @@ _TABLES = (
     ) STRICT""",
     "CREATE TABLE IF NOT EXISTS judgements (key TEXT PRIMARY KEY, verdict TEXT NOT NULL) STRICT",
 )
+_BUSY = "Evaluation {name!r} is running already; wait for it, or give this one another name."
+_CLAIMS: set[tuple[str, str]] = set()
+_CLAIMS_LOCK = threading.Lock()
 _USAGES = ("usage", "judge_usage")
 _COLUMNS = "id, name, prompt, prompt_hash, adapter, model, tools, scorers, cases, repeats, started, ended"
 
 
 class EvaluationNotFoundError(WinkError):
     """No evaluation in the run file has this name or id."""
+
+
+class EvaluationBusyError(WinkError):
+    """The evaluation is running already, so that its cases would be paid twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +169,11 @@ class Evaluation(Displayed):
         return f"{self.name}: {', '.join(counted) or 'no results'}{mean}{cost}{judges}"
 
     def _display(self) -> Iterator[Shown]:
-        yield str(self)
+        counted = [(verdict, self.count(verdict)) for verdict in VERDICTS]
+        yield Drawn(str(self), f"<p>{escape(str(self))}</p>{bar(counted, len(self.results)).html}")
         yield results_table(self.results)
+        if self.id:
+            yield "In the viewer, if it was stored: wink view, page Evals"
 
 
 def results_table(results: Sequence[CaseResult]) -> Table:
@@ -168,7 +182,7 @@ def results_table(results: Sequence[CaseResult]) -> Table:
     rows = [
         (
             f"{result.case_id} ({result.repeat + 1})" if repeated else result.case_id,
-            result.verdict,
+            toned(result.verdict),
             "-" if result.score is None else f"{result.score:.2f}",
             f"{result.usage.total_tokens:,}",
             "-" if result.cost is None else f"${result.cost:.4f}",
@@ -199,6 +213,29 @@ class ResultFile:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+
+    @contextmanager
+    def claimed(self, evaluation: Evaluation) -> Iterator[None]:
+        """Have the evaluation to oneself; the operating system gives it back if the process is killed."""
+        key = str(self.path.resolve()), evaluation.id
+        with _CLAIMS_LOCK:
+            busy = key in _CLAIMS
+            _CLAIMS.add(key)
+        try:
+            if busy:
+                raise EvaluationBusyError(_BUSY.format(name=evaluation.name))
+            # A file beside the run file, whose own locks are SQLite's. It is there only while the evaluation runs.
+            place = Path(f"{self.path}-{evaluation.id}")
+            with place.open("a+b") as file:
+                _lock(file, evaluation.name)
+                try:
+                    yield
+                finally:
+                    place.unlink(missing_ok=True)
+        finally:
+            if not busy:
+                with _CLAIMS_LOCK:
+                    _CLAIMS.discard(key)
 
     def begin(self, evaluation: Evaluation) -> None:
         """Write down what is evaluated, unless it was begun before."""
@@ -250,6 +287,24 @@ class ResultFile:
     def _read(self, sql: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         with self._lock:
             return list(self._connection.execute(sql, values))
+
+
+def _lock(file: BinaryIO, name: str) -> None:
+    """Lock the file until it is closed."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            raise EvaluationBusyError(_BUSY.format(name=name)) from None
+        # A file system without locks.
 
 
 def list_evaluations(path: str | os.PathLike[str] | RunStore) -> tuple[Evaluation, ...]:

@@ -65,6 +65,7 @@ _OWN: tuple[type, ...] = (
     *VISIBILITY_CHANGES,
 )
 """The slices that a child has for itself."""
+_FAILURES = (PromptEvaluationError, OutputParseError)
 
 
 class DelegateTool(Tool[Any, Any], Generic[OutputT]):
@@ -116,7 +117,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         try:
             with child.running():
                 response = await child.adapter.evaluate_async(child.prompt, session=child.session, **child.options)
-        except PromptEvaluationError as error:
+        except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
                 await child.adapter.evaluate_async(child.prompt, session=child.session, **rest)
             return child.failed(error)
@@ -130,7 +131,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         try:
             with child.running():
                 response = child.adapter.evaluate(child.prompt, session=child.session, **child.options)
-        except PromptEvaluationError as error:
+        except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
                 child.adapter.evaluate(child.prompt, session=child.session, **rest)
             return child.failed(error)
@@ -207,7 +208,7 @@ class _Child:
         children.append(self)
         try:
             yield
-        except PromptEvaluationError:
+        except _FAILURES:
             raise
         except BaseException:
             # If another thread has stopped the child, it keeps what waits.
@@ -223,7 +224,7 @@ class _Child:
             self._scope.abandon()
             self._keep_waiting()
 
-    def rest_after(self, error: PromptEvaluationError) -> RunOptions | None:
+    def rest_after(self, error: PromptEvaluationError | OutputParseError) -> RunOptions | None:
         """How to settle the calls that wait in a child that has failed, as not decided; None if there are none.
 
         Raises what ends the parent too: its limits, and whatever ends a run. The calls then go on waiting.
@@ -245,7 +246,7 @@ class _Child:
         undecided: dict[str, Any] = {call_id: Undecided() for call_id in waiting}
         return {**self.options, "scope": scope, "decisions": undecided}
 
-    def failed(self, error: PromptEvaluationError) -> ToolResult[Any]:
+    def failed(self, error: Exception) -> ToolResult[Any]:
         """The result if the child alone may not go on, or its model failed."""
         # What was decided has happened, so nobody is asked about it again.
         self._forget()

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, Unpack
 
+from weakincentives._display import Displayed, Shown, strip
 from weakincentives._generics import OutputT
 from weakincentives.content import Content
 from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
@@ -21,7 +22,7 @@ from weakincentives.runtime.context import Compaction
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
 from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
-from weakincentives.runtime.messages import Message, PromptResponse, user_message
+from weakincentives.runtime.messages import Message, Messages, PromptResponse, user_message
 from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.rewind import Rewindable
 from weakincentives.runtime.runs import Run, RunScope
@@ -151,7 +152,7 @@ class ExchangeOptions(RunOptions, total=False):
     output: Any
 
 
-class Conversation(Rewindable, Generic[OutputT]):
+class Conversation(Displayed, Rewindable, Generic[OutputT]):
     """A conversation with a model, in several exchanges.
 
         chat = Conversation(prompt, adapter=OpenAIAdapter("gpt-5.6"))
@@ -235,7 +236,19 @@ class Conversation(Rewindable, Generic[OutputT]):
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages so far, from the user, the model and the tools."""
-        return self.session[Message].all()
+        return Messages(self.session[Message].all())
+
+    def __repr__(self) -> str:
+        usage, calls = self.usage, len(self._of_mine(ModelCalled))
+        spent = f"{calls} model calls, {usage.input_tokens:,} tokens in, {usage.output_tokens:,} out"
+        return f"<Conversation of {self.prompt.name!r} on {self.adapter.name}: {len(self.messages)} messages, {spent}>"
+
+    def _display(self) -> Iterator[Shown]:
+        yield repr(self).strip("<>")
+        yield strip([(call.usage.input_tokens, call.usage.cached_tokens) for call in self._of_mine(ModelCalled)])
+        yield from Messages(self.messages)._display()
+        if (run := self.session[Run].latest()) is not None:
+            yield f"If it was recorded: wink view --run {run.run_id}"
 
     @property
     def usage(self) -> TokenUsage:

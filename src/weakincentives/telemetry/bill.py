@@ -1,8 +1,8 @@
 """The cost of a run in US dollars, and what the same run would have cost with everything open.
 
-The open run is that of the ledger: it has no turns that only opened sections. Its requests repeat each other in full, so
-what they read from the cache follows from the shares that this run measured: of its first request, and of what later
-requests repeated where nothing changed their beginning.
+The open run is that of the ledger: it has no turns that only opened sections. Its requests repeat each other in full,
+so what they read from the cache follows from the shares that this run measured: of its first request, and of what
+later requests repeated where nothing changed their beginning.
 """
 
 from __future__ import annotations

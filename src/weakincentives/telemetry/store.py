@@ -136,8 +136,9 @@ class RunStore(EventReader):
         """Runs, newest first; `search` looks in ids, prompts, models, errors and everything that was said.
 
         `filters` are `status`, `prompt`, `conversation`, `newest`, only the last run of each conversation, `tags`, a
-        mapping that the run's tags must contain, and `parent`. Runs inside another are left out unless it is the id of the other, or None for all runs; a `search`
-        finds a run by what is inside it. `order` is a key of `ORDERS`, with a minus sign for descending order.
+        mapping that the run's tags must contain, and `parent`. Runs inside another are left out unless it is the id of
+        the other, or None for all runs; a `search` finds a run by what is inside it. `order` is a key of `ORDERS`, with
+        a minus sign for descending order.
         """
         where, values = self._filter(search, **filters)
         column = ORDERS.get(order.lstrip("-"))

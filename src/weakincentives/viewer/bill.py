@@ -39,29 +39,34 @@ class Bill:
     named: str = ""
     least: bool = False
 
-    def price(self, total: int, full: int) -> str:
-        """The cost of a run's requests, as they are and with everything open."""
+    def price(self, total: int) -> str:
+        """The cost of a run's requests: the first, and those after it."""
         if self._free:
             return self._free
+        if (costs := self._requests(total)) is None:
+            return f"No price is known for {self.adapter.model}."
+        first, following = costs
+        if total < self.minimum:
+            return f"Each request {self._least}{first}: nothing is cached below {self.minimum:,} tokens."
+        must = f"the first {self.minimum:,} tokens must match to be cached"
+        return f"First request {self._least}{first}; next ones {self._least}{following} ({must})."
+
+    def open_price(self, total: int, full: int) -> str:
+        """The cost of the same requests with everything open; empty if nothing is closed, or nothing is known."""
+        costs = None if self._free or full <= total else self._requests(full)
+        if costs is None:
+            return ""
+        return (
+            f"With everything open {self._least}{costs[0]}{f', then {costs[1]}' if full >= self.minimum else ' each'}."
+        )
+
+    def _requests(self, tokens: int) -> tuple[str, str] | None:
         prices = prices_for(self.adapter.model)
         if prices is None:
-            return f"No price is known for {self.adapter.model}."
-
-        def requests(tokens: int) -> tuple[str, str]:
-            cached = tokens if tokens >= self.minimum else 0
-            first = prices.cost(TokenUsage(input_tokens=tokens))
-            return _money(first), _money(prices.cost(TokenUsage(input_tokens=tokens, cached_tokens=cached)))
-
-        least, (first, following), (first_full, following_full) = self._least, requests(total), requests(full)
-        if total < self.minimum:
-            words = f"Each request {least}{first}: nothing is cached below {self.minimum:,} tokens."
-        else:
-            must = f"the first {self.minimum:,} tokens must match to be cached"
-            words = f"First request {least}{first}; next ones {least}{following} ({must})."
-        if full <= total:
-            return words
-        then = f", then {following_full}" if full >= self.minimum else " each"
-        return f"{words} With everything open {least}{first_full}{then}."
+            return None
+        cached = tokens if tokens >= self.minimum else 0
+        first = prices.cost(TokenUsage(input_tokens=tokens))
+        return _money(first), _money(prices.cost(TokenUsage(input_tokens=tokens, cached_tokens=cached)))
 
     def cache(self, changes: Sequence[str], kept: Kept, declared: int) -> str:
         """The effect of changes, such as "Opening “Logs”", on the cache of the declared prompt's requests."""

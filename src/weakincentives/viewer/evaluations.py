@@ -26,8 +26,8 @@ def evaluated(store: RunStore, run_id: str) -> dict[str, Any] | None:
     if not store.salvage("SELECT 1 FROM sqlite_master WHERE name = 'case_results'"):
         return None
     rows = store.salvage(
-        "SELECT evaluations.id, name, case_id, verdict FROM case_results JOIN evaluations ON evaluations.id = evaluation "
-        "WHERE json_valid(result) AND result ->> '$.run_id' = ? LIMIT 1",
+        "SELECT evaluations.id, name, case_id, verdict FROM case_results JOIN evaluations "
+        "ON evaluations.id = evaluation WHERE json_valid(result) AND result ->> '$.run_id' = ? LIMIT 1",
         (run_id,),
     )
     return dict(zip(("id", "name", "case_id", "verdict"), rows[0], strict=True)) if rows else None

@@ -121,7 +121,7 @@ class Playground:
     ) -> None:
         self._given = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
         self._template = self._given.template
-        self._bound = {type(value): value for value in self._given.params}
+        self._bound = {self._template.params_type_of(value): value for value in self._given.params}
         self._adapters = adapters
         self._make_adapter = make_adapter
         self._overrides = overrides
@@ -183,7 +183,8 @@ class Playground:
                 "full_least": bool(late),
             },
             "model": adapter.model,
-            "price": bill.price(total, full),
+            "price": bill.price(total),
+            "open_price": bill.open_price(total, full),
             "cache": bill.cache(list(self._changes(wanted, sections)), kept, before),
             "opening": bill.opening if any(one["opens_tools"] for one in sections) else "",
             "missing": [

@@ -79,7 +79,7 @@ function Runs({ before, after, parts, set }) {
   return html`<section class="card" aria-label="Runs">
     <h2>The runs</h2>
     <div class="sheet two-runs" role="table" aria-label="Two runs" tabindex="0">
-      <div class="sheet-row head" role="row"><span role="columnheader"></span>${sides.map(({ run }, index) => html`<span role="columnheader"><a href=${toTurn(run.run_id)}>${index ? "After" : "Before"}: ${visible(run.model)}, ${runName(run.run_id)}</a></span>`)}<span role="columnheader" class="n">Difference</span></div>
+      <div class="sheet-row head" role="row"><span role="columnheader"></span>${sides.map(({ run }, index) => html`<span role="columnheader"><a href=${toTurn(run.run_id)}>${index ? "After" : "Before"}: ${visible(run.model)}, ${runName(run.run_id)}</a></span>`)}<span role="columnheader" class="n">Change</span></div>
       ${differ.map(([name, one, other, change]) => html`<div class="sheet-row" role="row"><span role="cell">${name}</span><span role="cell">${one}</span><span role="cell">${other}</span><span role="cell" class=${classes("n", change?.kind)}>${change?.text ?? ""}</span></div>`)}
     </div>
     ${same.length > 0 && html`<p class="quiet alike">The same in both: ${same.map(([name, one]) => `${name.toLowerCase()} ${one}`).join(", ")}.</p>`}

@@ -79,9 +79,9 @@ function Input({ field, state, onChange, label, lacks }) {
   if (kind === "choice") return html`<select ...${shared} onChange=${shared.onInput}>${(field.optional || !field.required) && html`<option value=""></option>`}${field.choices.map((one) => html`<option value=${String(one)}>${visible(String(one))}</option>`)}</select>`;
   if (kind.endsWith("number")) return html`<input type="number" step=${kind === "number" ? "any" : "1"} ...${shared} />`;
   if (INPUTS[kind] && SHOWN[kind].test(state)) return html`<input type=${INPUTS[kind]} ...${shared} />`;
-  const lines = state.split("\n").length;
-  if (kind === "json" || lines > 1 || state.length > 60) return html`<textarea rows=${Math.min(8, Math.max(2, lines + Math.floor(state.length / 60)))} spellcheck="false" ...${shared}></textarea>`;
-  return html`<input spellcheck="false" ...${shared} />`;
+  // One element whatever the length, so that the cursor stays where it is; it grows with its text.
+  const lines = state.split("\n").length + Math.floor(state.length / 48);
+  return html`<textarea rows=${Math.min(8, Math.max(kind === "json" ? 2 : 1, lines))} spellcheck="false" ...${shared}></textarea>`;
 }
 
 function Group({ field, name, state, onChange, missing }) {

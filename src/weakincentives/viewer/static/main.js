@@ -29,6 +29,7 @@ function App() {
   }, [theme.value]);
   useKeys();
   return html`
+    <button class="skip" onClick=${() => document.querySelector("main [tabindex='0']")?.focus()}>Skip to the content</button>
     <header class="bar">
       <a class="brand" href="#/" aria-label="wink, all runs"><${Mark} /><span>wink</span></a>
       <nav>

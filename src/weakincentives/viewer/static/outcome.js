@@ -6,7 +6,7 @@ import { link } from "wink/state.js";
 import { Link, Prose, Result } from "wink/markdown.js";
 import { Json, Text, visible } from "wink/text.js";
 import { Term } from "wink/terms.js";
-import { Icon, Loading, Some, Status, html } from "wink/view.js";
+import { Icon, Loading, Some, Status, html, reachable } from "wink/view.js";
 import { Decided, Question } from "wink/waiting.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
@@ -75,7 +75,7 @@ function Call({ call, inner, selected, onSelect }) {
     <${Decided} call=${call} />
     ${call.disclosure && html`<${Disclosed} disclosure=${call.disclosure} onSelect=${onSelect} />`}
     <h4>${failed ? "What the model was told" : "Result, as the model read it"}</h4>
-    <div class="code">${read ? html`<${call.disclosure ? Prose : Result} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
+    <div class="code" ...${reachable(read ?? "", "Result")}>${read ? html`<${call.disclosure ? Prose : Result} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
     ${value != null && !call.disclosure && html`<details><summary><${Term} name="value">Value, for the program<//></summary><${Json} value=${value} /></details>`}
     ${call.rolled_back && html`<h4>Undone</h4><p class="undone">${call.undone.length ? plural(call.undone.length, "event") : "No event"}${call.undone.map((one) => html` <s><code>${visible(one)}</code></s>`)}</p>`}
     ${call.compensation && html`<h4>Compensation</h4><div class="code"><${Text} value=${call.compensation} /></div>`}

@@ -40,7 +40,7 @@ function Ground({ about }) {
     if (!failed) play.value = await api.play();
     setLoaded((was) => ({ times: was.times + 1, busy: "", error: failed }));
   };
-  const touched = Object.keys(states).length + Object.keys(drafts).length > 0 || tag;
+  const touched = tag || Object.keys(drafts).length > 0 || now?.sections.some((one) => one.key in states && one.state !== one.declared);
   const edited = now?.sections.find((section) => section.key === editing);
   const late = { load, busy: loaded.busy };
   const missing = now?.missing ?? [];
@@ -157,7 +157,7 @@ function useStatesOfTurn(kept, keep) {
 }
 
 function Bill({ now }) {
-  const { tokens, price, cache, opening } = now;
+  const { tokens, price, open_price: openPrice, cache, opening } = now;
   const saved = tokens.full - tokens.total;
   const least = tokens.full_least ? "at least " : "";
   const full = `${least}${count(tokens.full)} with everything open`;
@@ -166,7 +166,7 @@ function Bill({ now }) {
   return html`<section class="bill" aria-label="Cost">
     <div><p class="big">${tokens.least && "≥ "}${count(tokens.total)} <small>tokens in the first request</small></p>
       <${Share} sent=${tokens.total} full=${open ? tokens.total : tokens.full} label=${share} /><p class="quiet">${share}</p></div>
-    <div><p class="price">${visible(price)}</p>${cache && html`<p class="cache warn">${visible(cache)}</p>`}</div>
+    <div><p class="price">${visible(price)}</p>${openPrice && html`<p class="quiet">${visible(openPrice)}</p>`}${cache && html`<p class="cache warn">${visible(cache)}</p>`}</div>
     <div class="quiet"><p>${count(tokens.text)} tokens of text, ${count(tokens.tools)} for ${plural(now.tools.length, "tool")}${tokens.total !== tokens.declared && html`; ${plural(Math.abs(tokens.total - tokens.declared), "token")} ${tokens.total < tokens.declared ? "fewer" : "more"} than declared`}</p>${opening && html`<p>${visible(opening)}</p>`}</div>
   </section>`;
 }
@@ -304,6 +304,8 @@ function Runner({ about, from, wanted, missing: empty, adapter, onAdapter, messa
   const chosen = about.adapters.find((one) => one.name === name) ?? about.adapters[0];
   const [told, setTold] = useState("");
   const [goesOn, setGoesOn] = useState(false);
+  const { run: of, turn, on } = route.value.params;
+  useEffect(() => setGoesOn(Boolean(on)), [of, turn, on]);
   const id = running.value;
   useEffect(() => {
     if (!id) return undefined;

@@ -7,7 +7,7 @@ import { Link, Prose, RawSwitch, Result } from "wink/markdown.js";
 import { route, setParams } from "wink/state.js";
 import { Json, Text, visible } from "wink/text.js";
 import { stateOf } from "wink/tree.js";
-import { Disc, Empty, Icon, Loading, Problem, html, useDocument } from "wink/view.js";
+import { Disc, Empty, Icon, Loading, Problem, html, reachable, useDocument } from "wink/view.js";
 
 const NEWEST = 12;
 const EARLIER = 50;
@@ -184,8 +184,8 @@ function Message({ message, turn, selected, fresh, onSelect }) {
     </header>
     ${message.reasoning && html`<details class="items"><summary>What it showed of its thinking</summary><${Prose} value=${message.reasoning} /></details>`}
     ${(message.parts ?? []).length > 0
-      ? html`<div class="words">${message.parts.map((part) => html`<${Part} part=${part} />`)}</div>`
-      : message.text && html`<div class="words">${message.role === "tool" && !brought.length && !(message.success && turn.tools.find((tool) => tool.name === message.name)?.builtin) ? html`<${Result} value=${message.text} first=${1500} />` : html`<${Prose} value=${message.text} first=${1500} breaks=${["user", "assistant"].includes(message.role)} />`}</div>`}
+      ? html`<div class="words" ...${reachable(message.text, "What it says")}>${message.parts.map((part) => html`<${Part} part=${part} />`)}</div>`
+      : message.text && html`<div class="words" ...${reachable(message.text, "What it says")}>${message.role === "tool" && !brought.length && !(message.success && turn.tools.find((tool) => tool.name === message.name)?.builtin) ? html`<${Result} value=${message.text} first=${1500} />` : html`<${Prose} value=${message.text} first=${1500} breaks=${["user", "assistant"].includes(message.role)} />`}</div>`}
     ${message.tool_calls.map((call) => html`<div class="called"><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="quiet"><${Text} value=${call.arguments} first=${300} plain /></span></div>`)}
     ${message.items.length > 0 && html`<details class="items"><summary>${plural(message.items.length, "item")} as the provider sent ${message.items.length === 1 ? "it" : "them"}</summary>${message.items.map((item) => html`<${Json} text=${item} />`)}</details>`}
   </article>`;

@@ -6,6 +6,7 @@ import { classes, count, duration, moment, money, oneLine, percent, plural, shor
 import { chatLink } from "wink/chat.js";
 import { useShortcuts } from "wink/keys.js";
 import { entitle, go, link, route, setParams } from "wink/state.js";
+import { TERMS } from "wink/terms.js";
 import { runName, visible } from "wink/text.js";
 import { Empty, Share, Shown, Status, html, useDocument, useNarrow, useTaken } from "wink/view.js";
 import { Rows } from "wink/rows.js";
@@ -14,6 +15,8 @@ const STATUSES = ["", "running", "ok", "waiting", "failed", "halted", "interrupt
 const NAMES = { "": "All", ok: "Answered", waiting: "Waiting", running: "Running", failed: "Failed", halted: "Halted", interrupted: "Interrupted" };
 const GROUPS = { "": "Runs", prompt: "By prompt", conversation: "By conversation" };
 const PAGE = 100;
+// The row that was selected when the list was left.
+let chosen = -1;
 // The columns, with what they are sorted by.
 const COLUMNS = [
   ["Question and answer", "question"],
@@ -31,7 +34,8 @@ const COLUMNS = [
 export function Runs() {
   const { q = "", status = "", group = "", prompt = "", conversation = "", order = "-started" } = route.value.params;
   const [words, setWords] = useState(q);
-  const [selected, select] = useState(-1);
+  const [selected, setSelected] = useState(chosen);
+  const select = (change) => setSelected((at) => (chosen = change(at)));
   const [ticked, setTicked] = useState([]);
   const narrow = useNarrow();
   const filters = { q, status, prompt, conversation };
@@ -66,7 +70,7 @@ export function Runs() {
       <div class="spacer"></div>
       <input class="filter" type="search" placeholder="Filter by prompt, model, words…" aria-label="Filter runs"
         value=${words} onInput=${(event) => setWords(event.target.value)} />
-      <${Choice} label="Status" options=${STATUSES.map((one) => [one, NAMES[one]])} value=${status} onPick=${(one) => setParams({ status: one })} />
+      <${Choice} label="Status" options=${STATUSES.map((one) => [one, NAMES[one], TERMS[NAMES[one].toLowerCase()]])} value=${status} onPick=${(one) => setParams({ status: one })} />
       <${Choice} label="Group" options=${Object.entries(GROUPS)} value=${group} onPick=${(one) => setParams({ group: one })} />
     </div>
     ${first.document?.sums && total > 0 && html`<${Totals} sums=${first.document.sums} />`}
@@ -89,7 +93,7 @@ export function Runs() {
 
 function Choice({ label, options, value, onPick }) {
   return html`<div class="segments" role="group" aria-label=${label}>
-    ${options.map(([one, name]) => html`<button class=${one === value ? "on" : ""} aria-pressed=${one === value} onClick=${() => onPick(one)}>${name}</button>`)}
+    ${options.map(([one, name, hint]) => html`<button class=${one === value ? "on" : ""} title=${hint} aria-pressed=${one === value} onClick=${() => onPick(one)}>${name}</button>`)}
   </div>`;
 }
 
@@ -129,7 +133,7 @@ function Row({ run, selected, ticked, onTick }) {
       <small class=${run.error ? "bad" : ""}>${run.run_id.includes("/") && `${runName(run.run_id)} · `}${visible(oneLine(run.error || run.answer)) || (run.status === "running" ? "…" : "no answer")}</small></span>
     <span role="cell"><${Status} status=${run.status} /></span>
     <span role="cell" class="name"><span>${visible(run.prompt_name || run.prompt)}</span><small title=${labels}>${labels}</small></span>
-    <span role="cell" class="n">${count(run.turns)}${run.children.runs ? html`<small>${plural(run.children.runs, "run")} inside</small>` : ""}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
+    <span role="cell" class="n">${count(run.turns)}<span class="unit">${run.turns === 1 ? " turn" : " turns"}</span>${run.children.runs ? html`<small>${plural(run.children.runs, "run")} inside</small>` : ""}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
     <span role="cell"><${Openings} run=${run} /></span>
     <span role="cell" class="sent-cell"><small>${short(sent)}${!run.full_prompt_tokens ? "" : ` of ${short(run.full_prompt_tokens)}`}</small>
       ${run.full_prompt_tokens > 0 && html`<${Share} sent=${sent} full=${run.full_prompt_tokens} label=${`${count(sent)} tokens sent, ${count(run.full_prompt_tokens)} with everything open`} />`}</span>

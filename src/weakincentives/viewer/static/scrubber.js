@@ -56,8 +56,8 @@ function Strip({ turns, marks, undone, pending, at, width, onMove }) {
         ${bin.restart && index > 0 && html`<line class="restart" x1=${x} x2=${x} y1="0" y2=${HEIGHT} />`}
         ${bin.opened > 0 && html`<circle class="opened" cx=${x + wide / 2 - (bin.failed ? 4 : 0)} cy="4" r="2.5" />`}
         ${bin.failed > 0 && html`<circle class="failed" cx=${x + wide / 2 + (bin.opened ? 4 : 0)} cy="4" r="2.5" />`}
-        ${marks.filter((mark) => Math.max(1, mark.turn) >= bin.first && Math.max(1, mark.turn) <= bin.last).slice(0, 3).map((mark, nth) => html`<path class=${`mark ${mark.kind}`} transform=${`translate(${x + wide - 6 - 9 * nth} 5)`} d=${SHAPES[mark.kind]}><title>${mark.text}</title></path>`)}
         ${undone != null && bin.last >= undone && html`<rect class="undone-turns" x=${x} y="0" width=${wide} height=${HEIGHT}><title>Undone: the conversation went back to before this turn</title></rect>`}
+        ${marks.filter((mark) => Math.max(1, mark.turn) >= bin.first && Math.max(1, mark.turn) <= bin.last).slice(0, 3).map((mark, nth) => html`<path class=${`mark ${mark.kind}`} transform=${`translate(${x + wide - 6 - 9 * nth} 5)`} d=${SHAPES[mark.kind]}><title>${mark.text}</title></path>`)}
         ${labelled(index, bins.length, wide) && html`<text x=${Math.max(8, Math.min(width - 12, x + wide / 2))} y=${HEIGHT + 11}>${bin.first}</text>`}
       </g>`;
     })}

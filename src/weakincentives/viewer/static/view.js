@@ -90,6 +90,11 @@ export function Problem({ text }) {
   return html`<div class="state problem" role="alert"><${Icon} name="alert" />${text}</div>`;
 }
 
+// Attributes of a box that cuts off a long text: it can be reached by keyboard, to scroll it.
+export function reachable(text, label) {
+  return text.length > 500 || text.split("\n").length > 12 ? { tabindex: 0, role: "group", "aria-label": label } : {};
+}
+
 export function Empty({ title, children }) {
   return html`<div class="state empty"><strong>${title}</strong><div>${children}</div></div>`;
 }
