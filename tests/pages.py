@@ -25,7 +25,7 @@ from sybil import Document, Example, Region
 from sybil.evaluators.python import PythonEvaluator
 from sybil.parsers.markdown import CodeBlockParser, SkipParser
 
-PRINTED, FOLDER = "__printed__", "__folder__"
+PRINTED, FOLDER, FAILED = "__printed__", "__folder__", "__failed__"
 _python = PythonEvaluator()
 
 
@@ -44,14 +44,25 @@ def run_python(example: Example) -> None:
         path = _folder(example) / named[1]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(example.parsed, encoding="utf-8")
-    with redirect_stdout(io.StringIO()) as printed:
-        _python(example)
+    example.namespace.pop(PRINTED, None)
+    try:
+        with redirect_stdout(io.StringIO()) as printed:
+            _python(example)
+    except Exception as error:
+        # A name may be missing because an earlier block of the page failed, such as for want of an extra.
+        cause = example.namespace.get(FAILED) if isinstance(error, NameError) else None
+        example.namespace[FAILED] = error
+        if cause is None:
+            raise
+        raise error from cause
     example.namespace[PRINTED] = printed.getvalue()
 
 
 def compare_output(example: Example) -> None:
     __tracebackhide__ = True
-    printed = example.namespace.pop(PRINTED, "nothing was run before this output\n")
+    if PRINTED not in example.namespace:
+        raise AssertionError("the block before this output has not run") from example.namespace.get(FAILED)
+    printed = example.namespace.pop(PRINTED)
     if not _is_shown(example.parsed, printed):
         raise OutputDiffers(example.parsed, _tidy(printed))
 
