@@ -6,6 +6,7 @@ and as far as needed. Nothing of it changes the messages: a `Cut` in the session
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.summaries import MAX_WORDS, Summaries
 from weakincentives.runtime.tools import OfferedTools
 from weakincentives.runtime.transcript import count_lasting, digest, excerpt, holds, lead, position, unit_starts
+
+logger = logging.getLogger("weakincentives.runtime")
 
 MAX_RISK = 0.02
 """By how much, at most, a compaction that is to pay may make a conversation dearer if it ends right after it."""
@@ -164,7 +167,12 @@ class _Job:
         if self._tokens(draft.cut) > self.target:
             draft = self._without_results(draft, self.start)
         if summarizes and self._tokens(draft.cut) > self.target and self._worth_summary(draft.cut, self.start):
-            draft = yield from self._summarized(draft, self.start)
+            made = yield from self._summarized(draft, self.start)
+            if self._tokens(made.cut) < self._tokens(draft.cut):
+                draft = made
+            elif made is not draft:
+                text = "'%s': a summary is as long as what it would replace, so it is not used."
+                logger.warning(text, self.context.name)
         after = round(self._tokens(draft.cut) * self.scale)
         if draft.cut == self.known or after >= self.size:
             return False
