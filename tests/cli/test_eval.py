@@ -45,6 +45,8 @@ CASES = [
 @pytest.fixture
 def shop(wink: Wink) -> Wink:
     (wink.folder / "shop.py").write_text(AGENT, encoding="utf-8")
+    misfits = '{"id": "a", "input": {"txt": "x"}, "expected": "x"}\n{"id": "b", "input": {"text": 3}}\n'
+    (wink.folder / "misfits.jsonl").write_text(misfits, encoding="utf-8")
     (wink.folder / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in CASES), encoding="utf-8")
     return wink
 
@@ -110,6 +112,8 @@ def test_recorded_runs_become_cases_that_replay(shop: Wink) -> None:
         (["cases.jsonl", "shop:template", "--scorer", "called"], "needs a value"),
         (["cases.jsonl", "shop:template", "--scorer", "max_calls=x"], "'x' must be a number"),
         (["shop:answer", "shop:template"], "has no 'answer'"),
+        (["cases.jsonl", "shop:template", "--max-cost", "1"], "prices of model 'The fee is 5 euros.' are not listed"),
+        (["misfits.jsonl", "shop:template"], "2 of 2 cases do not fit the prompt"),
     ],
 )
 def test_mistakes_are_usage_errors(shop: Wink, words: list[str], problem: str) -> None:

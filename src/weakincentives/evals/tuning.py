@@ -281,8 +281,6 @@ class _Tuner:
         section = self.sections[key]
         for way, given in texts.items():
             text = " ".join(given.split())
-            if not text or text == section.summary:
-                continue
             problem = self._problem(key, section, text, limit)
             if problem:
                 self.log.append(Candidate(key, way, text, None, False, problem))
@@ -291,6 +289,8 @@ class _Tuner:
 
     def _problem(self, key: str, section: SectionText, text: str, limit: int) -> str:
         """Why a summary may not be used; empty if it may."""
+        if not text or text == section.summary:
+            return "it is empty" if not text else "it is the summary that the section has"
         size = default_tokenizer().count(text)
         if size > limit:
             return f"it has {size} tokens; {limit} are the most"
