@@ -416,6 +416,10 @@ def test_a_run_inside_a_call_is_reached_from_the_call(tmp_path: Path, open_page:
         page.close()
 
 
+def waits_on(page: Page) -> Any:
+    return page.locator(".waiting-calls")
+
+
 def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_command(
     tmp_path: Path, open_page: Open
 ) -> None:
@@ -429,18 +433,22 @@ def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_comm
         page = open_page(viewer.url)
         page.get_by_role("button", name="Waiting").click()
         page.locator(".run-row:not(.head) a").click()
-        waits = page.locator(".waiting-calls")
+        waits = waits_on(page)
         expect(waits.locator(".line").first).to_have_text('pay({"amount": 5})')
         expect(waits.locator(".line.new").first).to_have_text("+paid 5")
         expect(waits).to_contain_text("Decide with wink work questions payer/bill")
-        with payer.loop() as loop:
-            loop.approve("bill", "c1")
-            with record(tmp_path / "runs.db"):
-                loop.start()
-                loop.result("bill", timeout=PATIENCE)
+        page.close()
+    # With the database of the work, the page can decide.
+    with Viewer(tmp_path / "runs.db", port=0, database_url=payer.database) as viewer:
+        page = open_page(f"{viewer.url}#/run/payer%2Fbill")
+        page.get_by_role("button", name="Approve").click()
+        expect(waits_on(page)).to_contain_text("Decided; the run goes on as soon as a worker is free.")
+        with payer.loop() as loop, record(tmp_path / "runs.db"):
+            loop.start()
+            loop.result("bill", timeout=PATIENCE)
         page.reload()
         expect(page.locator(".answer")).to_contain_text("paid 5")
-        expect(waits).to_have_count(0)
+        expect(waits_on(page)).to_have_count(0)
         page.close()
 
 
