@@ -125,7 +125,13 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
         return started
 
     yield Route("/api/play/live", _json(lambda r: playground.live(r.query_params.get("run", ""))))
-    acts = {"render": playground.render, "save": playground.save, "run": run, "stop": playground.stop}
+    acts = {
+        "render": playground.render,
+        "load": playground.load,
+        "save": playground.save,
+        "run": run,
+        "stop": playground.stop,
+    }
     for name, act in acts.items():
         yield Route(f"/api/play/{name}", _posted(playground.read, act), methods=["POST"])
     yield _decisions("/api/play/decide", playground.decide)

@@ -456,6 +456,8 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
         "saved": ledger.saved,
         "lost": ledger.cache_lost_tokens,
         "lost_by_route": ledger.cache_lost_by_route,
+        "ranked": ledger.ranked_tokens,
+        "ranking_cost": ledger.ranking_cost,
         "restarts": ledger.restarts,
         "sections": [{**plain(section), "saved": section.saved} for section in ledger.sections],
     }

@@ -44,6 +44,7 @@ function Tiles({ whole, needed }) {
     <${Tile} name="Saved" value=${signed(ledger.saved)} kind=${ledger.saved < 0 ? "bad" : "good"}
       note=${ledger.saved < 0 ? "tokens: disclosure cost more than it saved here" : `tokens, ${percent(ledger.saved, ledger.full)} of those with everything open`} />
     ${cached && html`<${Tile} name="Cache lost" value=${count(ledger.lost)} kind=${ledger.lost ? "warn" : ""} note=${lost || "no request changed its beginning"} />`}
+    ${ledger.ranked > 0 && html`<${Tile} name="Ranked" value=${count(ledger.ranked)} note=${`tokens read by the model that ranks sections, for ${money(ledger.ranking_cost)}`} />`}
   </div>`;
 }
 

@@ -174,6 +174,7 @@ function Actions({ run, at }) {
     setTimeout(() => setCopied(""), 2500);
   };
   const goOn = async () => {
+    if (playable) return go(link("play", [], { run: run.run_id, turn: String(at || 1), on: "1" }));
     const name = /^[\w./:-]+$/.test(run.run_id) ? run.run_id : `'${run.run_id.replaceAll("'", "'\\''")}'`;
     const command = `wink fork ${name} --turn ${at || 1}`;
     setCopied(command);
@@ -182,7 +183,7 @@ function Actions({ run, at }) {
   return html`<span class="actions">
     <span role="status" class="quiet">${copied}</span>
     <button onClick=${copy} title="The replies of this run as a script for ScriptedAdapter">Copy as a test</button>
-    ${!exported && run.turns > 0 && html`<button onClick=${goOn} title="The command that goes on from before the reply of this turn, in a conversation of its own">Continue from here</button>`}
+    ${!exported && run.turns > 0 && html`<button onClick=${goOn} title=${playable ? "Before the reply of this turn, in the playground" : "The command that goes on from before the reply of this turn, in a conversation of its own"}>Continue from here</button>`}
     ${!exported && html`<button disabled=${!playable} onClick=${() => go(link("play", [], { run: run.run_id, turn: String(at || 1) }))}
       title=${playable ? "Its prompt, with the sections as they were at this turn" : "Start the playground of its prompt: wink play module:template"}>Open in the playground</button>`}
   </span>`;
