@@ -12,7 +12,7 @@ import pytest
 from weakincentives._display import Table, bar, cell_width, folded, said, shortened, strip, toned, tree
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.runtime import Message
-from weakincentives.runtime.messages import Messages
+from weakincentives.session import Session
 
 TABLE = Table(
     ("run", "turns", "question"),
@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from weakincentives import Conversation, MainLoop, MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Session
 from weakincentives import ScriptedAdapter
 from weakincentives.adapters.scripted import call
-from weakincentives.runtime import ledger
+from weakincentives.runtime import Message, ledger
 
 @dataclass
 class Reply:
@@ -58,7 +58,7 @@ CELLS = (
     "response",
     "template",
     "chat",
-    "chat.messages",
+    "chat.session[Message]",
     "typed",
 )
 
@@ -114,8 +114,11 @@ def test_a_strip_has_a_column_for_each_turn() -> None:
 
 
 def test_a_long_conversation_shows_its_end_and_nothing_that_cannot_be_sent() -> None:
-    shown = Messages(Message("user", f"message {number} \ud800") for number in range(250))._repr_html_()
-    assert "150 earlier messages" in shown and "message 149 " not in shown and "message 249 ?" in shown
+    session = Session()
+    for number in range(250):
+        session.dispatch(Message("user", f"message {number} \ud800"))
+    shown = session[Message]._repr_html_()
+    assert "150 earlier" in shown and "message 149 " not in shown and "message 249 ?" in shown
     shown.encode()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, get_args
 
-from weakincentives._display import MAX_DRAWN, Displayed, Shown, Table, said, shortened
+from weakincentives._display import Displayed, Shown, Table, said, shortened
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
@@ -143,18 +143,6 @@ class Message(Displayed):
     def asks(self) -> bool:
         """True for the user's words: a message that the user sent, or the prompt's user sections."""
         return self.role == "user" and self.kind in ("", PROMPT_TEXT)
-
-
-class Messages(tuple[Message, ...], Displayed):
-    """The messages of a conversation, in order."""
-
-    __slots__ = ()
-
-    def _display(self) -> Iterator[Shown]:
-        if len(self) > MAX_DRAWN:
-            yield f"{len(self) - MAX_DRAWN:,} earlier messages"
-        for message in self[-MAX_DRAWN:]:
-            yield from message._display()
 
 
 @quick_init
