@@ -46,7 +46,7 @@ PICTURES = [
     Picture("rollback", "run/{newest}/turn/5?section=deployments", ".call.failed", dark=True),
     Picture("disclosure", "run/{newest}/disclosure", ".steps-list li >> nth=3"),
     Picture("ledger", "run/{newest}/ledger", ".chart .area"),
-    Picture("play", "play", ".fresh-piece", click='.node[data-section="logs"] .cycle'),
+    Picture("play", "play", ".fresh-piece", click='.node[data-section="logs"] .switch label:last-child'),
 ]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from weakincentives._display import Table, cell_width, shortened
+from weakincentives._display import Table, bar, cell_width, said, shortened, strip, toned, tree
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 
 TABLE = Table(
@@ -20,21 +20,44 @@ TABLE = Table(
 )
 
 SETUP = """
-from weakincentives import MainLoop, MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Session
+from dataclasses import dataclass
+from weakincentives import Conversation, MainLoop, MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Session
 from weakincentives import ScriptedAdapter
 from weakincentives.adapters.scripted import call
 from weakincentives.runtime import ledger
 
+@dataclass
+class Reply:
+    status: str
+    steps: list[str]
+
+page = MarkdownSection(key="page", title="Page", template="<i>A page</i> of the guide. " * 20)
 guide = MarkdownSection(key="guide", title="Guide", template="<b>Read</b> me.", summary="A guide.",
-                        visibility=SectionVisibility.SUMMARY)
-prompt = Prompt(PromptTemplate(ns="tests", key="desk", sections=[guide]))
+                        visibility=SectionVisibility.SUMMARY, children=[page])
+template = PromptTemplate(ns="tests", key="desk", sections=[guide])
+prompt = Prompt(template)
 adapter = ScriptedAdapter([call("read_section", section_key="guide"), "Done <script>."])
 session = Session(session_id="s1")
 explanation = adapter.explain(prompt)
 rendered = prompt.render()
 response = MainLoop().execute(prompt, session=session, adapter=adapter)
+chat = Conversation(prompt, adapter=ScriptedAdapter([call("read_section", section_key="guide"), "<u>Yes</u>."]))
+chat.send("<b>Hello?</b>")
+script = ScriptedAdapter(['{"status": "<b>ok", "steps": ["one", "two"]}'])
+typed = script.evaluate(Prompt[Reply](ns="tests", key="typed", sections=[page]), session=Session())
 """
-CELLS = ("prompt", "rendered", "explanation", "session", "ledger(session)", "response")
+CELLS = (
+    "prompt",
+    "rendered",
+    "explanation",
+    "session",
+    "ledger(session)",
+    "response",
+    "template",
+    "chat",
+    "chat.messages",
+    "typed",
+)
 
 
 def test_a_table_is_cut_at_its_flexible_column_then_loses_columns() -> None:
@@ -55,11 +78,30 @@ def test_marks_without_width_do_not_make_a_short_text_of_a_long_one() -> None:
 
 def test_markup_of_values_is_not_obeyed() -> None:
     assert '<td style="text-align: left; padding-left: 0.5em">日本 | &lt;b&gt;</td>' in TABLE.html()
-    assert TABLE.markdown().splitlines()[1:] == [
-        "| --- | ---: | --- |",
-        "| a1 | 3 | Where is it? |",
-        "| b2 | 12 | 日本 \\| &lt;b&gt; |",
+    drawn = [
+        toned("<b>"),
+        said("<i>", "<b>"),
+        said("user", "<b>" * 2_000),
+        tree([(0, "<b>", "<u>", "<i>", 1, 2, "<s>")]),
     ]
+    for part in drawn:
+        html = part.html() if isinstance(part, Table) else part.html
+        assert not any(f"<{letter}>" in html for letter in "busi")
+
+
+def test_drawings_are_texts_where_there_is_no_html() -> None:
+    assert (toned("passed"), said("user", "Hi."), bar([("full", 1)], 2)) == ("passed", "user: Hi.", "")
+    rows = [(0, "guide", "summary", "declared", 1, 20, ""), (1, "page", "hidden", "declared", 0, 5, "search")]
+    assert tree(rows).text().splitlines()[1:] == [
+        "guide    summary  declared       1       20",
+        "  page   hidden   declared       0        5    search",
+    ]
+
+
+def test_a_strip_has_a_column_for_each_turn() -> None:
+    html = strip([(1_000, 0), (2_000, 1_000)]).html
+    assert html.count("tokens sent, ") == 2 and "turn 2: 2,000 tokens sent, 1,000 cached" in html
+    assert strip([]).html == ""
 
 
 @dataclass(frozen=True)
@@ -69,8 +111,8 @@ class Guest:
 
 def test_a_prompt_that_cannot_be_rendered_says_what_it_needs() -> None:
     section = MarkdownSection[Guest](key="welcome", title="Welcome", template="${name}")
-    shown = Prompt(PromptTemplate(ns="tests", key="guest", sections=[section]))._repr_markdown_()
-    assert "It cannot be rendered yet: " in shown and "| welcome |" in shown
+    shown = Prompt(PromptTemplate(ns="tests", key="guest", sections=[section]))._repr_html_()
+    assert "It cannot be rendered yet: " in shown and ">welcome<" in shown
 
 
 @pytest.fixture(scope="module")
@@ -86,20 +128,29 @@ def outputs() -> list[dict[str, Any]]:
     return [cell.outputs[0].data for cell in notebook.cells[1:]]
 
 
-def test_a_notebook_shows_each_value_as_html_markdown_and_a_short_line(outputs: list[dict[str, Any]]) -> None:
-    assert [sorted(shown) for shown in outputs] == [["text/html", "text/markdown", "text/plain"]] * len(CELLS)
+def test_a_notebook_shows_each_value_as_html_and_a_line(outputs: list[dict[str, Any]]) -> None:
+    assert [sorted(shown) for shown in outputs] == [["text/html", "text/plain"]] * len(CELLS)
     plain = [shown["text/plain"] for shown in outputs]
-    assert plain[:2] == ["Prompt('tests', 'desk')", "<RenderedPrompt 'desk': 116 characters, tools read_section>"]
+    assert plain[0] == "Prompt('tests', 'desk')" and plain[1].startswith("<RenderedPrompt 'desk': ")
     assert plain[2].startswith("<Explanation of 'desk' on scripted: ") and plain[3] == "Session('s1')"
     assert plain[4].startswith("<Ledger of run ") and plain[5].startswith(
         "<PromptResponse of 'desk': 'Done <script>.', 2 turns, "
     )
-    assert all("\n" not in line and len(line) < 200 for line in plain)
+    assert plain[6] == "PromptTemplate('tests', 'desk')"
+    assert plain[7].startswith("<Conversation of 'desk' on scripted: 5 messages, 2 model calls, ")
+    assert all("\n" not in line and len(line) < 200 for line in (*plain[:8], plain[9]))
 
 
 def test_a_notebook_shows_sections_and_escapes_what_they_say(outputs: list[dict[str, Any]]) -> None:
     html = [shown["text/html"] for shown in outputs]
-    assert all(">guide<" in shown for shown in (html[0], html[1], html[2], html[4]))
+    assert all(">guide<" in html[at] for at in (0, 1, 2, 4, 6)) and all(">  page<" in html[at] for at in (0, 1, 6))
     assert "RunEnded" in html[3] and "Done &lt;script&gt;." in html[5]
-    assert not any("<b>" in shown or "<script>" in shown for shown in html)
-    assert "| guide | summary | declared |" in outputs[1]["text/markdown"]
+    assert not any(tag in shown for shown in html for tag in ("<b>", "<i>", "<u>", "<script>"))
+
+
+def test_a_notebook_shows_a_conversation_turn_by_turn(outputs: list[dict[str, Any]]) -> None:
+    chat, messages, typed = (shown["text/html"] for shown in outputs[-3:])
+    assert "turn 2: " in chat and "wink view --run " in chat
+    for said_there in ("&lt;b&gt;Hello?&lt;/b&gt;", "read_section(", "&lt;u&gt;Yes&lt;/u&gt;."):
+        assert said_there in chat and said_there in messages
+    assert ">status<" in typed and ">&lt;b&gt;ok<" in typed and "Reply(" not in typed

@@ -1,13 +1,15 @@
-"""How values show themselves: tables that fit a terminal, and the HTML and Markdown of notebooks."""
+"""How values show themselves: tables that fit a terminal, and drawings in the HTML of notebooks."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 from unicodedata import category, east_asian_width
 
 MIN_FLEXIBLE = 40
+MAX_UNFOLDED = 1_200
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +41,19 @@ class Table:
     def html(self) -> str:
         head, *body = [self.heading, *self.rows]
         return (
-            f"<table><thead><tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr></thead><tbody>"
+            f"<table><thead><tr>{''.join(map(self._html_head, head))}</tr></thead><tbody>"
             + "".join(f"<tr>{''.join(map(self._html_cell, self.heading, row))}</tr>" for row in body)
             + "</tbody></table>"
         )
 
-    def markdown(self) -> str:
-        rule = ["---:" if name in self.right else "---" for name in self.heading]
-        return "\n".join(f"| {' | '.join(map(_markdown_cell, row))} |" for row in (self.heading, rule, *self.rows))
+    def _html_head(self, name: str) -> str:
+        return f'<th style="text-align: {"right" if name in self.right else "left"}">{escape(name)}</th>'
 
     def _html_cell(self, name: str, cell: str) -> str:
         # Notebooks align cells to the right; leading spaces are the depth in a tree.
         depth = len(cell) - len(cell.lstrip())
         style = "right" if name in self.right else f"left; padding-left: {0.5 + depth / 2}em"
-        return f'<td style="text-align: {style}">{escape(cell)}</td>'
+        return f'<td style="text-align: {style}">{_inner(cell)}</td>'
 
     def _fit(self, widths: dict[str, int], width: int) -> None:
         """Leave out columns, then cut the flexible one, until the table fits."""
@@ -111,10 +112,6 @@ def _padded(cell: str, width: int, *, right: bool) -> str:
     return space + cell if right else cell + space
 
 
-def _markdown_cell(cell: str) -> str:
-    return escape(cell, quote=False).replace("|", "\\|").replace("\n", " ").replace("  ", "&emsp;")
-
-
 @dataclass(frozen=True, slots=True)
 class Fold:
     """Text under a label that can be folded away."""
@@ -137,8 +134,99 @@ class Displayed:
     def _repr_html_(self) -> str:
         return "".join(map(_html, self._display()))
 
-    def _repr_markdown_(self) -> str:
-        return "\n\n".join(map(_markdown, self._display()))
+
+class Drawn(str):
+    """A text that notebooks show as this HTML instead."""
+
+    html: str
+
+    def __new__(cls, text: str, html: str) -> Drawn:
+        made = super().__new__(cls, text)
+        made.html = html
+        return made
+
+
+# The viewer's colours, in shades that can be seen on white and on black.
+_GOOD, _PART, _BAD, _SENT, _REST = "#2a9d78", "#c58a1f", "#d4524c", "#7272e6", "#88888855"
+_TONES = {
+    "full": _GOOD,
+    "read": _GOOD,
+    "passed": _GOOD,
+    "summary": _PART,
+    "diverged": _PART,
+    "failed": _BAD,
+    "error": _BAD,
+    "user": _SENT,
+    "assistant": _GOOD,
+}
+
+
+def toned(word: str) -> Drawn:
+    """A state or a verdict with its colour."""
+    dot = f'<span style="color: {_TONES.get(word, "#888")}">●</span>'
+    return Drawn(word, f'<span style="white-space: nowrap">{dot} {escape(word)}</span>')
+
+
+def bar(parts: Iterable[tuple[str, int]], whole: int) -> Drawn:
+    """Amounts beside each other, each with its tone, as shares of a whole."""
+    drawn = "".join(
+        f'<span style="width: {100 * amount / max(whole, 1):.1f}%; background: {_TONES.get(tone, _REST)}"></span>'
+        for tone, amount in parts
+    )
+    return Drawn(
+        "", f'<div style="display: flex; gap: 1px; height: 8px; min-width: 140px; max-width: 480px">{drawn}</div>'
+    )
+
+
+def strip(turns: Sequence[tuple[int, int]]) -> Drawn:
+    """A column for each turn of a run: the tokens that it sent, and those of them that were cached."""
+    most = max((sent for sent, _ in turns), default=0) or 1
+
+    def column(number: int, sent: int, cached: int) -> str:
+        parts = ((_SENT, sent - cached), (_GOOD, cached))
+        drawn = "".join(
+            f'<div style="height: {36 * n / most:.0f}px; background: {colour}"></div>' for colour, n in parts
+        )
+        title = f"turn {number}: {sent:,} tokens sent, {cached:,} cached"
+        return f'<div style="flex: 0 1 40px; text-align: center" title="{title}">{drawn}<small>{number}</small></div>'
+
+    columns = "".join(column(number, *turn) for number, turn in enumerate(turns, start=1))
+    caption = f'<small>&nbsp; tokens sent in each turn, <span style="color: {_GOOD}">●</span> cached</small>'
+    style = "display: flex; align-items: flex-end; gap: 2px; margin: 6px 0"
+    return Drawn(f"{len(turns)} turns", f'<div style="{style}">{columns}{caption}</div>' if turns else "")
+
+
+def said(who: str, text: str) -> Drawn:
+    """A message of a conversation; a long one can be unfolded."""
+    words = f'<div style="white-space: pre-wrap; overflow-wrap: anywhere">{escape(text)}</div>'
+    if len(text) > MAX_UNFOLDED or who.startswith("system"):
+        words = f"<details><summary>{escape(shortened(' '.join(text.split()), 160))}</summary>{words}</details>"
+    border = f"border-left: 3px solid {_TONES.get(who.split()[0], _REST)}"
+    style = f"{border}; padding: 1px 10px; margin: 6px 0; text-align: left"
+    return Drawn(f"{who}: {text}", f'<div style="{style}"><small>{escape(who)}</small>{words}</div>')
+
+
+def tree(rows: Sequence[Sequence[Any]]) -> Table:
+    """Sections by depth: key, state, what decided it, tokens shown and in full, tools, with a bar for the tokens."""
+    most = max((max(row[4:6]) for row in rows), default=0)
+    heading = ("section", "shows", "because", "tokens", "in full", "", "tools")
+    drawn = [
+        (
+            "  " * depth + key,
+            toned(state),
+            why,
+            f"{shown:,}",
+            f"{full:,}",
+            bar(((state, shown), ("rest", max(0, full - shown))), most),
+            tools,
+        )
+        for depth, key, state, why, shown, full, tools in rows
+    ]
+    return Table(heading, drawn, right=("tokens", "in full"))
+
+
+def _inner(text: str) -> str:
+    return text.html if isinstance(text, Drawn) else escape(text)
 
 
 def _html(part: Shown) -> str:
@@ -147,18 +235,4 @@ def _html(part: Shown) -> str:
     if isinstance(part, Fold):
         text = f'<pre style="white-space: pre-wrap">{escape(part.text)}</pre>'
         return f"<details><summary>{escape(part.label)}</summary>{text}</details>"
-    return f"<p>{escape(part)}</p>"
-
-
-def _markdown(part: Shown) -> str:
-    if isinstance(part, Table):
-        return part.markdown()
-    if isinstance(part, Fold):
-        # Indented text is shown as it is, whatever fences it contains.
-        return f"{_plain(part.label)}\n\n" + "\n".join(f"    {line}" for line in part.text.split("\n"))
-    return _plain(part)
-
-
-def _plain(text: str) -> str:
-    """Text in which Markdown and HTML have no effect."""
-    return "".join(f"\\{letter}" if letter in "\\`*_{}[]<>#|!" else letter for letter in text)
+    return part.html if isinstance(part, Drawn) else f'<p style="white-space: pre-line">{escape(part)}</p>'

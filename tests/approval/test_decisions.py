@@ -212,6 +212,8 @@ def test_a_pending_call_survives_its_process() -> None:
         ({"$": Edit({"amount": "x"})}, "The edit of call .* does not fit 'pay': amount"),
         ({"$": Edit({"other": 1})}, "does not fit 'pay'"),
         ({"$": Edit("{}")}, "Edit takes the arguments as a mapping"),
+        ({"$": Deny(5)}, r"The texts of a decision must be str, got Deny\(reason=5, by=''\)"),  # type: ignore[arg-type]
+        ({5: Approve()}, r"decisions must map call ids to decisions, got .*; write decisions="),
     ],
 )
 def test_a_wrong_decision_is_an_error_and_nothing_is_lost(decisions: Any, problem: str) -> None:

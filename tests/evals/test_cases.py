@@ -53,7 +53,7 @@ SHAPES: dict[str, tuple[dict[str, Any], Case]] = {
     ),
     "promptfoo": (
         {"description": "greets", "vars": {"name": "Ann"}, "assert": [{"type": "contains", "value": "Ann"}]},
-        Case("greets", {"name": "Ann"}, metadata={"assert": [{"type": "contains", "value": "Ann"}]}),
+        Case("greets", {"name": "Ann"}, expected=["Ann"], metadata={"assert": [{"type": "contains", "value": "Ann"}]}),
     ),
     "deepeval": (
         {"input": "hi", "expected_output": "a", "additional_metadata": {"k": 1}, "name": "1"},
@@ -97,7 +97,7 @@ def test_a_missing_id_is_a_hash_of_the_line(tmp_path: Path) -> None:
         ("{broken", "line 1 must be one JSON object"),
         ("[1]", "must be a JSON object, got int"),
         ('{"id": "1"}', "has no input"),
-        ('{"id": "1", "input": "a"}\n{"id": "1", "input": "b"}', "two cases with the id '1'"),
+        ('{"id": "1", "input": "a"}\n{"id": "1", "input": "b"}', "ids must be unique, and these are not: '1'"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(text: str, problem: str, tmp_path: Path) -> None:

@@ -159,7 +159,9 @@ def test_the_smallest_difference_is_that_of_the_formula(count: int, share: float
 def test_no_regression_names_the_cases_that_fail_now() -> None:
     before, after = evaluation("a", [True, True, False]), evaluation("b", [True, False, False])
     assert_no_regression(before, before)
-    with pytest.raises(AssertionError, match="1 cases that passed in 'a' do not any more:\nc1: failed; because"):
+    with pytest.raises(
+        AssertionError, match="1 of [0-9]+ cases that passed in 'a' do not any more:\nc1: failed; because"
+    ):
         assert_no_regression(before, after)
     with pytest.raises(AssertionError, match="c1: not in 'b'"):
         assert_no_regression(evaluation("a", [True, True]), evaluation("b", [True]))

@@ -80,6 +80,14 @@ def documented(made: type) -> bool:
     return bool(made.__doc__) and not str(made.__doc__).startswith(f"{made.__name__}(")
 
 
+def test_diagrams_are_drawn_and_chapters_lead_on(site: Path) -> None:
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
+    drawn = {name for name, text in texts.items() if '<figure class="diagram">' in text}
+    assert drawn >= {"index", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
+    for part in ("md-footer__link--prev", "md-footer__link--next", "Switch to dark mode"):
+        assert part in texts["first-agent"]
+
+
 @pytest.mark.parametrize("front", FRONTS)
 def test_the_reference_has_every_documented_name_of_a_package(pages: dict[Path, Page], site: Path, front: str) -> None:
     module = import_module(f"weakincentives.{front}")
@@ -95,10 +103,11 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
 
     assert "max_turns: int | None" in shown("limits.html")
     assert "default_params: ParamsT_co | None" in shown("prompt.html")
+    assert "Opens the section without the model" in shown("prompt.html")
     assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
 
 
-def test_the_search_finds_a_page_from_a_folder_on_disk(site: Path) -> None:
+def test_a_browser_searches_from_a_folder_on_disk_and_shows_the_front_page_on_a_phone(site: Path) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or pytest.skip("there is no chromium")
     with playwright.sync_playwright() as driver:
@@ -109,4 +118,11 @@ def test_the_search_finds_a_page_from_a_folder_on_disk(site: Path) -> None:
         page.keyboard.type("rolled back", delay=20)
         found = page.get_by_role("link", name=re.compile("transactions", re.IGNORECASE)).locator("visible=true")
         found.first.wait_for(timeout=20_000)
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto((site / "index.html").as_uri())
+        letters = page.locator(".diagram text").evaluate_all(
+            "all => all.map(each => each.getBoundingClientRect().height)"
+        )
+        assert min(letters) >= 11, "a phone shows the diagram too small"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         browser.close()

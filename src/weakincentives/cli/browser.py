@@ -33,7 +33,7 @@ recorded. With --export nothing is served: one run is written to an HTML file th
 PLAY = """\
 Play with a prompt in the browser: open and close its sections, see text, tools, tokens and cache change, and run it.
 
-Clicking a section shows it in full, as a summary, or not at all; edited text becomes an override under a tag.
+A switch shows each section in full, as a summary, or not at all; edited text becomes an override under a tag.
 Runs are recorded and shown below. The page can write and spend, so it is served to this machine only, and only to
 whoever has the token in the address.
 """

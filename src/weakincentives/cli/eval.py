@@ -112,7 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_cases(arguments: argparse.Namespace) -> int:
-    from weakincentives.evals import evaluate
+    from weakincentives.evals import CaseError, EvaluationBusyError, UnknownPriceError, evaluate
     from weakincentives.limits import Budget
 
     cases = read_cases(arguments.cases)
@@ -143,6 +143,13 @@ def run_cases(arguments: argparse.Namespace) -> int:
             timeout=arguments.timeout,
             progress=show_progress,
         )
+    except (CaseError, EvaluationBusyError) as error:
+        raise UsageError(str(error)) from None
+    except KeyboardInterrupt:
+        progress("the same command goes on with the cases that are left")
+        raise
+    except UnknownPriceError as error:
+        raise UsageError(f"--max-cost: the prices of model {error.model!r} are not listed; use --max-tokens") from None
     finally:
         if not replayed:
             adapter.close()
@@ -263,8 +270,11 @@ def make_cases(arguments: argparse.Namespace) -> int:
 
 
 def check_judge(arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from weakincentives.evals import Judge
     from weakincentives.evals.results import ResultFile
+    from weakincentives.evals.spending import counting_judges
 
     labels = _labels(arguments.labels)
     cases = [case for case in read_cases(arguments.cases) if case.id in labels]
@@ -273,7 +283,8 @@ def check_judge(arguments: argparse.Namespace) -> int:
     with make_adapter(arguments) as adapter, ResultFile(_file_to_write(arguments)) as kept:
         judge = Judge(adapter, arguments.criterion)
         judge.use(kept)
-        found = judged(judge, cases, labels)
+        with counting_judges() as spent:
+            found = replace(judged(judge, cases, labels), cost=spent.cost)
     if arguments.json:
         from weakincentives.telemetry import plain
 
@@ -286,6 +297,8 @@ def check_judge(arguments: argparse.Namespace) -> int:
     print_line(f"flips when asked twice: {found.flips}")
     if found.length_correlation is not None:
         print_line(f"correlation of verdict and length: {found.length_correlation:+.2f}")
+    if found.cost:
+        print_line(f"cost: ${found.cost:.4f}")
     return 0
 
 
@@ -382,7 +395,8 @@ def _print_evaluation(evaluation: Evaluation, arguments: argparse.Namespace) -> 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
     from weakincentives.telemetry import plain
 
-    return {**plain(evaluation), "mean": evaluation.mean, "finished": evaluation.finished, "cost": evaluation.cost}
+    names = ("mean", "pass_rate", "finished", "cost", "judge_cost")
+    return {**plain(evaluation), **{name: getattr(evaluation, name) for name in names}}
 
 
 def _file_to_write(arguments: argparse.Namespace) -> str:

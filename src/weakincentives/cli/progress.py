@@ -23,6 +23,7 @@ from weakincentives.runtime import (
     PromptRendered,
     Rewound,
     RunEnded,
+    SectionsRanked,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
@@ -166,6 +167,11 @@ def _compacted(event: Compacted) -> str:
     return f"compact {event}{cost}"
 
 
+def _ranked(event: SectionsRanked) -> str:
+    spent = f"{event.usage.input_tokens:,} tokens, ${event.cost:.4f}, {event.latency:.1f} s"
+    return f"rank    sections by {event.model}: {spent}"
+
+
 def _ended(event: RunEnded) -> str:
     """How an attempt ended; an answer and a halt are shown by their own messages."""
     match event.status:
@@ -204,6 +210,7 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
     ToolsWithdrawn: lambda event: _changed("withdrew", event),
     CallDecided: _decided,
     Compacted: lambda event: _compacted(event),
+    SectionsRanked: _ranked,
     CheckpointFailed: lambda event: f"unsaved {event.reason}",
     RunEnded: lambda event: _ended(event) if event.status == "restarted" else "",
     Message: lambda event: _quoted(event),

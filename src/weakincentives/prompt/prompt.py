@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args
 
 from weakincentives import serde
-from weakincentives._display import Displayed, Shown, Table
+from weakincentives._display import Displayed, Shown
 from weakincentives._fence import check_fence
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT, Specializable
@@ -36,11 +36,11 @@ from weakincentives.prompt.overrides import (
     apply_override,
 )
 from weakincentives.prompt.presentation import Late, Presentation
-from weakincentives.prompt.section import Section, require_sections
+from weakincentives.prompt.section import LateContent, Section, require_sections
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool, check_timeout
-from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions
-from weakincentives.prompt.visibility import Overrides, SectionPath, inside
+from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions, section_tree
+from weakincentives.prompt.visibility import PACKED, Overrides, SectionPath, inside, visible
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
@@ -58,7 +58,7 @@ class _HasOutput(Specializable):
     _type_names = ("output_type",)
 
 
-class PromptTemplate(_HasOutput, Generic[OutputT]):
+class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
     """Declare once, bind and render often: `PromptTemplate[Out](ns=, key=, sections=[...])`.
 
     `token_budget` opens the summarized sections that fit it when the prompt is rendered; `show_prices` adds the cost of
@@ -160,8 +160,12 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
                 f"Prompt[{declared.name}] cannot be made of '{self.key}', whose output is "
                 f"{self.structured_output.name}; write Prompt(template)."
             )
+        return self.answering(output_type)
+
+    def answering(self, output_type: Any) -> PromptTemplate[Any]:
+        """The template with this output type, whatever it declares; None for plain text."""
         other = copy.copy(self)
-        other.structured_output = declared
+        other.structured_output = None if output_type is None else structured_output(output_type, self.allow_extra_keys)
         return other
 
     def without(self, paths: Collection[SectionPath]) -> PromptTemplate[OutputT]:
@@ -174,7 +178,15 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
             return self
         other = copy.copy(self)
         other.sections = _kept(self.sections, gone, ())
-        other._show(Outline(other.sections, reserved=self._reserved))
+        known = (node.path for node in self.outline.late if node.path not in self.outline.unloaded)
+        late = {path: self.outline.brought(path) for path in known if not any(inside(path, up) for up in gone)}
+        other._show(Outline(other.sections, reserved=self._reserved, late=late))
+        return other
+
+    def with_late(self, path: SectionPath, content: LateContent) -> PromptTemplate[OutputT]:
+        """The template with what a section will load, so that it is known before."""
+        other = copy.copy(self)
+        other._show(self.outline.with_late(path, content))
         return other
 
     def rendered(self, view: View, deadline: Deadline | None = None) -> RenderedPrompt[OutputT]:
@@ -241,6 +253,9 @@ class PromptTemplate(_HasOutput, Generic[OutputT]):
 
     def __repr__(self) -> str:
         return f"PromptTemplate({self.ns!r}, {self.key!r})"
+
+    def _display(self) -> Iterator[Shown]:
+        yield from Prompt(self)._display()
 
 
 def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: SectionPath) -> tuple[Section[Any], ...]:
@@ -416,16 +431,23 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         return f"Prompt({self.ns!r}, {self.key!r})"
 
     def _display(self) -> Iterator[Shown]:
-        yield f"Prompt {self.ns}/{self.key}"
+        template = self.template
+        params = ", ".join(each.__name__ for each in template.outline.params_types)
+        output = "" if template.structured_output is None else f", output {template.structured_output.name}"
+        yield f"Prompt {self.ns}/{self.key}{f', params {params}' if params else ''}{output}"
         try:
-            yield from list(self.render()._display())[1:]
+            yield from self.render()._display()
         except PromptError as error:
             yield f"It cannot be rendered yet: {error}"
+            count, described, outline = template.counter.count, template.descriptor.sections, template.outline
+            seen = visible(outline.base, outline.parents)
             rows = [
-                ("  " * node.depth + node.key, ", ".join(tool.name for tool in node.all_tools))
-                for node in self.template.outline.nodes
+                (node, PACKED[seen[node.index]].value, "declared", 0, count(described[node.path].source or ""))
+                for node in outline.nodes
             ]
-            yield Table(("section", "tools"), rows)
+            yield section_tree(rows)
+        if template.module:
+            yield f"In the playground: wink play {template.module}:VARIABLE"
 
 
 def _callers_module() -> str:

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple
 
-from weakincentives._display import Displayed, Fold, Shown, Table
+from weakincentives._display import Displayed, Fold, Shown, Table, tree
 from weakincentives._generics import OutputT
 from weakincentives.content import Part
+from weakincentives.errors import PromptRenderError
 from weakincentives.limits import Deadline
 from weakincentives.prompt.layout import Layout, media_in, parts_in
 from weakincentives.prompt.outline import Node, Outline, Params
@@ -211,6 +212,13 @@ class View:
     def existing(self) -> Iterator[Node]:
         """Every enabled section, shown or not."""
         return (node for node in self.outline.nodes if self._exists(node))
+
+    def whole_text(self, path: SectionPath) -> str:
+        """A section alone, in full; empty if it cannot be rendered, which is an error only if somebody opens it."""
+        try:
+            return "".join(self.own_pieces(path))
+        except PromptRenderError:
+            return ""
 
     def own_pieces(self, path: SectionPath, visibility: SectionVisibility = SectionVisibility.FULL) -> list[str]:
         """The section alone, unnumbered, without its children and without a price, in pieces."""
@@ -518,17 +526,21 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
         return f"<RenderedPrompt {self.prompt_name!r}: {len(self.text):,} characters, tools {self._tool_names()}>"
 
     def _display(self) -> Iterator[Shown]:
-        yield f"{self.prompt_name}: {len(self.text):,} characters, tools {self._tool_names()}"
-        rows = [
-            (
-                "  " * (len(span.path) - 1) + ".".join(span.path),
-                span.visibility.value,
-                span.decided_by,
-                f"{span.end - span.start:,}",
-            )
-            for span in self.spans
-        ]
-        yield Table(("section", "shows", "because", "characters"), rows, right=("characters",))
+        view, count = self.view, self.view.options.counter.count
+        yield f"{self.prompt_name}: {count(self.text):,} tokens, tools {self._tool_names()}"
+        shown = {span.path: count(self.text[span.start : span.end]) for span in self.spans}
+        yield section_tree(
+            [
+                (
+                    node,
+                    view.visibility_of(node).value,
+                    view.decided_by(node),
+                    shown.get(node.path, 0),
+                    count(view.whole_text(node.path)),
+                )
+                for node in view.existing()
+            ]
+        )
         yield Fold("Text", self.text)
 
     def _tool_names(self) -> str:
@@ -583,3 +595,21 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
     @property
     def allow_extra_keys(self) -> bool | None:
         return None if self.structured_output is None else self.structured_output.allow_extra_keys
+
+
+def section_tree(rows: Iterable[tuple[Node, str, str, int, int]]) -> Table:
+    """Sections as notebooks show them: what each shows, why, and its tokens, those shown and those in full."""
+    return tree(
+        [
+            (
+                node.depth,
+                node.section.key,
+                state,
+                why,
+                # What is shown in full counts as it is, with its number.
+                *((shown or full,) * 2 if state == "full" else (shown, full)),
+                ", ".join(tool.name for tool in node.all_tools) or ("not known yet" if node.is_late else ""),
+            )
+            for node, state, why, shown, full in rows
+        ]
+    )

@@ -140,10 +140,12 @@ def is_waiting(call_id: str, waiting: Iterable[str]) -> bool:
 
 def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_name: str) -> None:
     """Raise unless each decision is one, and is about a call that waits; nothing has acted yet."""
-    open_calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values()) or "none"
-    if not isinstance(decisions, Mapping):
+    open_calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values())
+    open_calls = open_calls or "none; pass the session= of the run that waits"
+    if not isinstance(decisions, Mapping) or not all(isinstance(call_id, str) for call_id in decisions):
         raise TypeError(
-            f"decisions must map call ids to decisions, got {decisions!r}; write decisions={{call.call_id: Approve()}}"
+            f"decisions must map call ids to decisions, got {shortened(repr(decisions), 100)}; "
+            "write decisions={call.call_id: Approve()}"
         )
     for call_id, decision in decisions.items():
         if call_id not in waiting:
@@ -161,6 +163,9 @@ def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_n
             )
         if isinstance(decision, Edit) and not isinstance(decision.arguments, Mapping):
             raise TypeError(f"Edit takes the arguments as a mapping, got {shortened(repr(decision.arguments), 100)}")
+        texts = [getattr(decision, name, "") for name in ("reason", "text", "by")]
+        if not all(isinstance(text, str) for text in texts):
+            raise TypeError(f"The texts of a decision must be str, got {shortened(repr(decision), 100)}")
 
 
 def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, prompt_name: str) -> str:

@@ -6,12 +6,13 @@ adapter can encode and another process can continue.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, get_args
 
-from weakincentives._display import Displayed, Shown, shortened
+from weakincentives._display import Displayed, Shown, Table, said, shortened
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
@@ -19,6 +20,7 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, SectionPath, StructuredOutputConfig, Tool
 from weakincentives.runtime.approval import PendingCall
+from weakincentives.serde import dump
 from weakincentives.session import Session
 
 Role = Literal["system", "user", "assistant", "tool", "tools_added", "tools_removed"]
@@ -84,7 +86,7 @@ class ToolCall:
 
 @quick_init
 @dataclass(frozen=True, slots=True)
-class Message:
+class Message(Displayed):
     """One step of a conversation.
 
     `kind` says which part of the loop wrote a system or user message; it is empty for what the user wrote.
@@ -127,6 +129,11 @@ class Message:
         parts = (Text(text), *(part for part in self.parts if not isinstance(part, Text)))
         return replace(self, text=text_of(parts), parts=parts)
 
+    def _display(self) -> Iterator[Shown]:
+        who = " ".join(part for part in (self.role, self.name, self.kind, "" if self.success else "failed") if part)
+        calls = [f"{call.name}({call.arguments})" for call in self.tool_calls]
+        yield said(who, "\n".join([*([self.text] if self.text else []), *calls, *self.tools]))
+
     @property
     def by_user(self) -> bool:
         """True for a message that the user sent."""
@@ -136,6 +143,16 @@ class Message:
     def asks(self) -> bool:
         """True for the user's words: a message that the user sent, or the prompt's user sections."""
         return self.role == "user" and self.kind in ("", PROMPT_TEXT)
+
+
+class Messages(tuple[Message, ...], Displayed):
+    """The messages of a conversation, in order."""
+
+    __slots__ = ()
+
+    def _display(self) -> Iterator[Shown]:
+        for message in self:
+            yield from message._display()
 
 
 @quick_init
@@ -277,12 +294,17 @@ class PromptResponse(Displayed, Generic[OutputT]):
         return f"<PromptResponse of {self.prompt_name!r}: {shortened(answer, 100)!r}, {self._spent()}>"
 
     def _display(self) -> Iterator[Shown]:
-        yield self.text if self.output is None else repr(self.output)
+        fields = None if self.output is None else dump(self.output)
+        if isinstance(fields, Mapping):
+            written = (value if isinstance(value, str) else json.dumps(value) for value in fields.values())
+            yield Table(("field", "value"), list(zip(fields, written, strict=True)))
+        else:
+            yield self.text if fields is None else json.dumps(fields, indent=2)
         for call in self.pending:
             yield f"waits for a decision: {call.text}"
         if self.halt is not None:
             yield f"halted to open {', '.join('.'.join(path) for path in self.halt.requested_overrides)}"
-        yield f"{self.prompt_name}, {self._spent()}"
+        yield f"{self.prompt_name}, {self._spent()}; if it was recorded: wink view --run {self.run_id}"
 
     def _spent(self) -> str:
         turns = f"{self.turns} turn{'' if self.turns == 1 else 's'}"

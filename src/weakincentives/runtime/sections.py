@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt import SectionPath, SectionVisibility, View, media_in
@@ -50,12 +49,4 @@ def _whole_texts(view: View) -> Callable[[SectionPath], str]:
         texts = {span.path: text[span.start : span.end] for span in opened.spans(pieces)}
         return lambda path: texts.get(path, "")
     except PromptRenderError:
-        return partial(_whole_text, view)
-
-
-def _whole_text(view: View, path: SectionPath) -> str:
-    """Empty for a section that cannot be rendered: that is an error only if somebody opens it."""
-    try:
-        return "".join(view.own_pieces(path))
-    except PromptRenderError:
-        return ""
+        return view.whole_text

@@ -25,6 +25,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from weakincentives.errors import WinkError
 from weakincentives.serde import decode
 from weakincentives.telemetry import RunFileError, RunNotFoundError, session_at
+from weakincentives.viewer.comparison import parting
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.evaluations import comparison, evaluation, evaluations
 from weakincentives.viewer.page import ICON, STATIC, served_page
@@ -73,6 +74,7 @@ def viewer_app(
             Route("/favicon.ico", lambda request: FileResponse(STATIC / ICON, media_type="image/svg+xml")),
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
             Route("/api/groups", _json(lambda r: _groups(documents, r))),
+            Route("/api/conversations/{name}", _json(lambda r: _conversation(documents, r))),
             Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
             Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**_named(r)))),
             Route("/api/runs/{run_id}", _json(lambda r: documents.run(**_named(r)))),
@@ -82,6 +84,7 @@ def viewer_app(
             Route("/api/runs/{run_id}/events", _json(lambda r: _events(documents, r))),
             Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**_named(r)))),
             Route("/api/search", _json(lambda r: _search(documents, r))),
+            Route("/api/parting", _json(lambda r: parting(documents.store, *_query(r, "a", "b")))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/evals", _json(lambda r: evaluations(documents.store))),
             Route("/api/evals/compare", _json(lambda r: comparison(documents.store, *_query(r, "a", "b")))),
@@ -116,7 +119,13 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
         return started
 
     yield Route("/api/play/live", _json(lambda r: playground.live(r.query_params.get("run", ""))))
-    acts = {"render": playground.render, "save": playground.save, "run": run, "stop": playground.stop}
+    acts = {
+        "render": playground.render,
+        "load": playground.load,
+        "save": playground.save,
+        "run": run,
+        "stop": playground.stop,
+    }
     for name, act in acts.items():
         yield Route(f"/api/play/{name}", _posted(playground.read, act), methods=["POST"])
     decided = _posted(lambda body: decode(Decided, body), playground.decide)
@@ -145,6 +154,7 @@ def _runs(documents: Documents, request: Request) -> Any:
     return documents.runs(
         **_filters(request),
         order=query.get("order", "-started"),
+        newest=query.get("newest", "") == "1",
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 100), 500),
     )
@@ -155,6 +165,10 @@ def _groups(documents: Documents, request: Request) -> Any:
     if by not in ("prompt", "conversation"):
         raise ValueError(f"by must be prompt or conversation, got {by!r}")
     return documents.groups(by, **_filters(request))
+
+
+def _conversation(documents: Documents, request: Request) -> Any:
+    return documents.conversation(**_named(request), offset=_number(request, "offset"))
 
 
 def _filters(request: Request) -> dict[str, str]:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import copy
-import enum
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields, replace
-from types import NoneType, SimpleNamespace, UnionType
-from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
-from weakincentives.limits import Budget, Prices, TokenUsage
+from weakincentives.limits import Budget
 from weakincentives.prompt import (
     AnyTool,
     JsonPromptOverridesStore,
+    LateContent,
     Prompt,
     PromptOverride,
     PromptOverridesStore,
@@ -40,16 +40,20 @@ from weakincentives.runtime import (
     TextDelta,
     ToolStarted,
 )
-from weakincentives.runtime.spi import adapter_spec, first_difference
+from weakincentives.runtime.spi import adapter_spec
 from weakincentives.serde import decode, dump, parse
 from weakincentives.session import Session
-from weakincentives.telemetry import Redactor, prices_for
+from weakincentives.telemetry import Redactor
+from weakincentives.viewer.bill import Bill, prefix_kept
 from weakincentives.viewer.documents import pieces_of
+from weakincentives.viewer.form import form_of, missing, with_examples
 
 DRAFT = "draft"
 MAX_TURNS = 40
 MAX_LIVE = 20
-FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
+FULL = SectionVisibility.FULL
+SHOWS = {"full": "full", "summary": "summary", "hidden": "inside"}
+CHANGES = {"full": "Opening", "summary": "Closing", "out": "Leaving out"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +72,12 @@ class Wanted:
 
     adapter: str = ""
     params: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    states: Mapping[str, Literal["hidden", "summary", "full"]] = field(default_factory=dict)
+    states: Mapping[str, Literal["out", "summary", "full"]] = field(default_factory=dict)
     drafts: Mapping[str, str] = field(default_factory=dict)
     tag: str = ""
     message: str = ""
     run_id: str = ""
+    section: str = ""
     from_run: str = ""
     from_turn: int = 1
 
@@ -116,7 +121,7 @@ class Playground:
     ) -> None:
         self._given = prompt if isinstance(prompt, Prompt) else Prompt(prompt)
         self._template = self._given.template
-        self._bound = {type(value): value for value in self._given.params}
+        self._bound = {self._template.params_type_of(value): value for value in self._given.params}
         self._adapters = adapters
         self._make_adapter = make_adapter
         self._overrides = overrides
@@ -133,9 +138,10 @@ class Playground:
             "prompt": f"{template.ns}/{template.key}",
             "name": template.name,
             "params": [
-                {"type": cls.__name__, "fields": list(form_fields(cls, self._default(cls)))}
+                {"type": cls.__name__, "fields": form_of(cls, self._default(cls))}
                 for cls in template.outline.params_types
             ],
+            "sections": list(template.outline.by_key),
             "adapters": [dump(choice) for choice in self._adapters],
             "tags": [override.tag for override in stored],
         }
@@ -151,31 +157,53 @@ class Playground:
     def render(self, wanted: Wanted) -> dict[str, Any]:
         """The prompt with these params, states and drafts: sections, text, tools, and what they cost."""
         adapter = self._adapter(wanted)
-        params = self._params(wanted)
-        now = self._prompt(wanted, params)
-        chosen, hidden = self._states(wanted)
-        explained = adapter.explain(now, visibility_overrides=chosen)
+        params = self._params(wanted, examples=True)
+        now, declared = self._prompt(wanted, params), copy.copy(self._given).bind(*params)
+        declared.template = self._template
+        chosen, out = self._states(wanted)
+        explained, base = adapter.explain(now, visibility_overrides=chosen), adapter.explain(declared)
         rendered = now.render(visibility_overrides=chosen)
-        declared = copy.copy(self._given).bind(*params)
-        base, before = adapter.explain(declared), declared.render()
-        total = explained.text_tokens + explained.tool_tokens
-        prices = prices_for(adapter.model)
+        sections = list(self._sections(explained, base, out, wanted))
+        total, full = explained.text_tokens + explained.tool_tokens, base.full_tokens
+        late = [one for one in sections if one["unloaded"]]
+        bill = Bill(adapter, wanted.adapter, least=any(one["state"] == "full" for one in late))
+        before = base.text_tokens + base.tool_tokens
+        kept = prefix_kept(declared.render(), rendered, adapter)
         return {
-            "sections": list(self._sections(explained, base, hidden, self._override(wanted))),
+            "sections": sections,
             "pieces": pieces_of(rendered.text, rendered.spans),
             "tools": _tools(rendered, adapter.define_tool),
             "tokens": {
                 "text": explained.text_tokens,
                 "tools": explained.tool_tokens,
                 "total": total,
-                "declared": base.text_tokens + base.tool_tokens,
-                "full": base.full_tokens,
+                "declared": before,
+                "full": max(total, full) if late else full,
+                "least": bill.least,
+                "full_least": bool(late),
             },
             "model": adapter.model,
-            "route": explained.route,
-            "prices": None if prices is None else _costs(prices, total, base.full_tokens),
-            "cache": prefix_kept(before, rendered, adapter.count_tokens, adapter.sent_tool),
+            "price": bill.price(total),
+            "open_price": bill.open_price(total, full),
+            "cache": bill.cache(list(self._changes(wanted, sections)), kept, before),
+            "opening": bill.opening if any(one["opens_tools"] for one in sections) else "",
+            "missing": [
+                name for cls in self._params_types for name in missing(form_of(cls), self._given_of(wanted, cls))
+            ],
         }
+
+    def load(self, wanted: Wanted) -> dict[str, Any]:
+        """Load what a section adds when it is opened, as by starting an MCP server, and keep it for what is shown."""
+        path = self._path(wanted.section)
+        found: dict[SectionPath, LateContent | None] = {}
+        prompt = copy.copy(self._given)
+        with prompt.resources:
+            prompt.present(None, found).load(path, prompt.resources.context)
+        with self._lock:
+            for loaded, content in found.items():
+                if content is not None:
+                    self._template = self._template.with_late(loaded, content)
+        return {"loaded": [".".join(loaded) for loaded in found]}
 
     def save(self, wanted: Wanted) -> dict[str, Any]:
         """Store the drafts under a tag, keeping what is stored there for other sections."""
@@ -262,9 +290,9 @@ class Playground:
 
     def _prompt(self, wanted: Wanted, params: Sequence[Any]) -> Prompt[Any]:
         override = self._override(wanted)
-        _, hidden = self._states(wanted)
+        _, out = self._states(wanted)
         prompt = copy.copy(self._given).bind(*params)
-        prompt.template = self._template.without(hidden)
+        prompt.template = self._template.without(out)
         known = prompt.template.outline.by_path.keys()
         if override is None:
             return prompt
@@ -289,10 +317,26 @@ class Playground:
         return None if override == descriptor.new_override(DRAFT) else override
 
     def _states(self, wanted: Wanted) -> tuple[dict[SectionPath, SectionVisibility], list[SectionPath]]:
+        """The chosen visibilities, with the parents that they open, and the sections that are left out."""
         states = {self._path(key): state for key, state in wanted.states.items()}
-        hidden = [path for path, state in states.items() if state == "hidden"]
-        within = [path for path in states if any(inside(path, up) for up in hidden)]
-        return {path: SectionVisibility(state) for path, state in states.items() if path not in within}, hidden
+        out = [path for path, state in states.items() if state == "out"]
+        chosen: dict[SectionPath, SectionVisibility] = {}
+        for path, state in states.items():
+            if not any(inside(path, up) for up in out):
+                chosen |= {path[:end]: FULL for end in range(1, len(path)) if path[:end] not in states}
+                chosen[path] = SectionVisibility(state)
+        return chosen, out
+
+    def _changes(self, wanted: Wanted, sections: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+        """What was changed, in the order of the prompt."""
+        for one in sections:
+            chosen = wanted.states.get(one["key"])
+            if chosen is not None and one["state"] != one["declared"] and one["state"] != "off":
+                yield f"{CHANGES[chosen]} “{one['title']}”"
+            elif one["key"] in wanted.drafts:
+                yield f"The draft of “{one['title']}”"
+        if wanted.tag:
+            yield f"The override “{wanted.tag}”"
 
     def _path(self, key: str) -> SectionPath:
         node = self._template.outline.by_key.get(key)
@@ -300,15 +344,29 @@ class Playground:
             raise ValueError(f"Prompt '{self._template.key}' has no section {key!r}.")
         return node.path
 
-    def _params(self, wanted: Wanted) -> list[Any]:
-        given, types = wanted.params, self._template.outline.params_types
-        for name in given.keys() - {cls.__name__ for cls in types}:
+    @property
+    def _params_types(self) -> tuple[type, ...]:
+        return self._template.outline.params_types
+
+    def _given_of(self, wanted: Wanted, cls: type) -> Mapping[str, Any]:
+        """What the form has for a params type; the bound instance or a default of a section if it has nothing."""
+        given, default = wanted.params.get(cls.__name__), self._default(cls)
+        if given is None and default is not None:
+            return cast(Mapping[str, Any], dump(default))
+        return given or {}
+
+    def _params(self, wanted: Wanted, *, examples: bool = False) -> list[Any]:
+        """The params of the form; with `examples`, required fields that are empty are filled in."""
+        for name in wanted.params.keys() - {cls.__name__ for cls in self._params_types}:
             raise ValueError(f"Prompt '{self._template.key}' has no params {name!r}.")
-        return [
-            parse(cls, given[cls.__name__]) if cls.__name__ in given else self._default(cls)
-            for cls in types
-            if cls.__name__ in given or self._default(cls) is not None
-        ]
+        found = []
+        for cls in self._params_types:
+            if cls.__name__ not in wanted.params and (default := self._default(cls)) is not None:
+                found.append(default)
+                continue
+            given = self._given_of(wanted, cls)
+            found.append(parse(cls, with_examples(form_of(cls), given) if examples else given))
+        return found
 
     def _default(self, cls: type) -> Any:
         """The bound instance of a params type, or else a section's default."""
@@ -326,38 +384,50 @@ class Playground:
         return known
 
     def _sections(
-        self,
-        now: Explanation,
-        base: Explanation,
-        hidden: Sequence[SectionPath],
-        override: PromptOverride | None,
+        self, now: Explanation, base: Explanation, out: Sequence[SectionPath], wanted: Wanted
     ) -> Iterator[dict[str, Any]]:
-        """Every section of the template, including hidden ones."""
+        """Every section of the template: what it shows and why, and what it may be made to show."""
         states = {section.state.path: section for section in now.sections}
         declared = {section.state.path: section.state for section in base.sections}
-        for node in self._template.outline.nodes:
-            described = self._template.descriptor.sections[node.path]
-            found = states.get(node.path)
+        outline, descriptor = self._template.outline, self._template.descriptor
+        override, stored = self._override(wanted), self._override(replace(wanted, drafts={}))
+        chosen = [self._path(key) for key, state in wanted.states.items() if state != "out"]
+        for node in outline.nodes:
+            found, described = states.get(node.path), descriptor.sections.get(node.path)
             state = found.state if found else declared.get(node.path)
-            body = override.sections.get(node.path) if override else None
+            source = (described.source or "") if described else ""
+            body, kept = (one and one.sections.get(node.path) for one in (override, stored))
             closable = node.summary is not None or bool(found and found.state.collapsible)
+            late = any(up.is_late for up in outline.ancestors(node))
+            left_out = any(inside(node.path, up) for up in out)
+            shows = "out" if left_out else SHOWS[found.state.visibility.value] if found else "off"
+            was = SHOWS[declared[node.path].visibility.value] if node.path in declared else "off"
+            opener = next((path for path in chosen if path != node.path and inside(path, node.path)), None)
+            closed = (up for up in outline.ancestors(node) if up.path in states)
+            closed = (up for up in closed if states[up.path].state.visibility is SectionVisibility.SUMMARY)
+            around = next((up.section.title for up in closed), "")
             yield {
                 "key": node.key,
                 "path": node.path,
                 "title": node.section.title,
-                "state": found.state.visibility.value if found else "absent",
-                "declared": declared[node.path].visibility.value if node.path in declared else "absent",
-                "choices": ["hidden", *(["summary"] if closable else []), "full"],
-                "is_hidden": any(inside(node.path, up) for up in hidden),
+                "state": shows,
+                "declared": was,
+                "choices": [*([] if late else ["out"]), *(["summary"] if closable else []), "full"],
+                "opened_by": outline.by_path[opener].section.title if opener and shows == "full" != was else "",
+                "inside": around if shows == "inside" else "",
+                "unloaded": bool(state and state.unloaded),
+                "has_server": hasattr(node.section, "server"),
                 "shown_tokens": found.state.shown_tokens if found else 0,
                 "full_tokens": state.full_tokens if state else 0,
                 "tools": [tool.name for tool in node.all_tools],
                 "tool_tokens": state.tool_tokens if state else 0,
                 "offered": bool(found and found.state.visibility is FULL),
+                "opens_tools": shows in ("summary", "inside") and bool(node.all_tools or (state and state.unloaded)),
                 "opening": found.opening if found else "",
-                "source": body.body if body else described.source or "",
-                "editable": described.accepts_overrides,
-                "placeholders": described.placeholders,
+                "source": body.body if body else source,
+                "original": kept.body if kept else source,
+                "editable": bool(described and described.accepts_overrides and not late),
+                "placeholders": described.placeholders if described else (),
             }
 
 
@@ -403,80 +473,6 @@ class LiveRun:
             self.error = f"{type(error).__name__}: {error}"
         finally:
             self.done = True
-
-
-def form_fields(cls: type, default: Any) -> Iterator[dict[str, Any]]:
-    """The fields of a dataclass as form inputs: a kind of input, choices, and an initial value."""
-    hints = get_type_hints(cls)
-    values = cast(Mapping[str, Any], dump(default)) if default is not None else {}
-    for each in fields(cast(Any, cls)):
-        if not each.init:
-            continue
-        hint = hints[each.name]
-        optional = NoneType in get_args(hint)
-        kind, choices = _input_for(hint)
-        value = values.get(each.name)
-        if value is None and each.default is not MISSING:
-            value = dump(each.default)
-        elif value is None and each.default_factory is not MISSING:
-            value = dump(each.default_factory())
-        yield {"name": each.name, "kind": kind, "choices": choices, "optional": optional, "value": value}
-
-
-def _input_for(hint: Any) -> tuple[str, list[Any]]:
-    origin, args = get_origin(hint), get_args(hint)
-    if origin in (Union, UnionType) and NoneType in args:
-        rest = [arg for arg in args if arg is not NoneType]
-        return _input_for(rest[0]) if len(rest) == 1 else ("json", [])
-    if origin is Literal:
-        return "choice", list(args)
-    if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return "choice", [dump(member) for member in hint]
-    kinds = {str: "text", bool: "yes or no", int: "whole number", float: "number"}
-    return kinds.get(hint, "json"), []
-
-
-def prefix_kept(
-    before: RenderedPrompt[Any],
-    now: RenderedPrompt[Any],
-    count: Callable[[str], int],
-    define: Callable[[AnyTool], str],
-) -> dict[str, Any]:
-    """How much of a cached request is still a prefix, and where it breaks; tools come first, then the text.
-
-    `define` returns a tool as it is sent, or an empty text if it is not.
-    """
-    cached = 0
-    old, new = (
-        [
-            (tool.name, sent)
-            for tool in cast(tuple[AnyTool, ...], (*one.tools, *one.hosted_tools))
-            if (sent := define(tool))
-        ]
-        for one in (before, now)
-    )
-    for index, (name, definition) in enumerate(new):
-        if index >= len(old) or old[index][1] != definition:
-            return {"tokens": cached, "breaks_at": f"tool {name}", "section": ""}
-        cached += count(definition)
-    if len(old) > len(new):
-        return {"tokens": cached, "breaks_at": f"tool {old[len(new)][0]}, which is gone", "section": ""}
-    same = first_difference(before.text, now.text)
-    cached += count(now.text[:same])
-    if same == len(before.text) == len(now.text):
-        return {"tokens": cached, "breaks_at": "", "section": ""}
-    span = next((span for span in now.spans if span.end > same), None) or (now.spans[-1] if now.spans else None)
-    section = ".".join(span.path) if span else ""
-    return {"tokens": cached, "breaks_at": f"section {section}", "section": section}
-
-
-def _costs(prices: Prices, total: int, full: int) -> dict[str, float]:
-    """The price in dollars of one request's input: uncached, read from the cache, and with everything open."""
-    return {
-        "fresh": prices.cost(TokenUsage(input_tokens=total)),
-        "cached": prices.cost(TokenUsage(input_tokens=total, cached_tokens=total)),
-        "full": prices.cost(TokenUsage(input_tokens=full)),
-    }
 
 
 def _tools(rendered: RenderedPrompt[Any], define: Callable[[AnyTool], str]) -> list[dict[str, Any]]:
