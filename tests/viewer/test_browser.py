@@ -16,7 +16,7 @@ from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import JsonPromptOverridesStore, Prompt
-from weakincentives.runtime import Conversation, ModelReply, ToolStarted
+from weakincentives.runtime import Conversation, ModelReply, ToolCall, ToolStarted
 from weakincentives.session import Session
 from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer, export_run
@@ -30,6 +30,7 @@ playwright = pytest.importorskip(
 expect = playwright.expect
 
 Open = Callable[..., Any]
+READ_GUIDE = ToolCall("1", "read_section", '{"section_key": "guide"}')
 
 
 @pytest.fixture
@@ -254,6 +255,10 @@ def test_everything_has_a_key(viewer: Viewer, run_ids: Sequence[str], open_page:
     expect(page.locator("dialog[open]")).to_have_count(0)
     page.keyboard.press("d")
     expect(page.locator("h1")).to_have_text("Compare")
+    page.keyboard.press("u")
+    expect(page.locator(".run-row.selected")).to_contain_text("checkout")
+    page.keyboard.press("x")
+    expect(page.locator(".ticked")).to_contain_text("Tick another run")
     page.keyboard.press("/")
     page.keyboard.type("coupons query")
     page.keyboard.press("Enter")
@@ -416,6 +421,10 @@ def test_a_run_inside_a_call_is_reached_from_the_call(tmp_path: Path, open_page:
         page.close()
 
 
+def waits_on(page: Page) -> Any:
+    return page.locator(".waiting-calls")
+
+
 def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_command(
     tmp_path: Path, open_page: Open
 ) -> None:
@@ -429,18 +438,22 @@ def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_comm
         page = open_page(viewer.url)
         page.get_by_role("button", name="Waiting").click()
         page.locator(".run-row:not(.head) a").click()
-        waits = page.locator(".waiting-calls")
+        waits = waits_on(page)
         expect(waits.locator(".line").first).to_have_text('pay({"amount": 5})')
         expect(waits.locator(".line.new").first).to_have_text("+paid 5")
         expect(waits).to_contain_text("Decide with wink work questions payer/bill")
-        with payer.loop() as loop:
-            loop.approve("bill", "c1")
-            with record(tmp_path / "runs.db"):
-                loop.start()
-                loop.result("bill", timeout=PATIENCE)
+        page.close()
+    # With the database of the work, the page can decide.
+    with Viewer(tmp_path / "runs.db", port=0, database_url=payer.database) as viewer:
+        page = open_page(f"{viewer.url}#/run/payer%2Fbill")
+        page.get_by_role("button", name="Approve").click()
+        expect(waits_on(page)).to_contain_text("Decided; the run goes on as soon as a worker is free.")
+        with payer.loop() as loop, record(tmp_path / "runs.db"):
+            loop.start()
+            loop.result("bill", timeout=PATIENCE)
         page.reload()
         expect(page.locator(".answer")).to_contain_text("paid 5")
-        expect(waits).to_have_count(0)
+        expect(waits_on(page)).to_have_count(0)
         page.close()
 
 
@@ -538,6 +551,17 @@ def test_the_head_of_a_run_names_the_override_it_used(tmp_path: Path, open_page:
         page = open_page(viewer.url)
         page.locator(".run-row:not(.head) a").click()
         expect(page.locator(".facts")).to_contain_text("Overridekind")
+        page.close()
+
+
+def test_a_choice_by_rank_is_shown_as_such(open_page: Callable[..., Any], tmp_path: Path) -> None:
+    ranking = '{"type": "ranking", "by": "a-ranker", "of": 27, "best": [{"key": "guide", "score": 0.512}]}'
+    replies = [ModelReply(tool_calls=(READ_GUIDE,), stop_reason="tool_calls", items=(ranking,)), "Done."]
+    with record(tmp_path / "runs.db"):
+        run = ScriptedAdapter(replies).evaluate(prompt(), session=Session())
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(f"{viewer.url}#/run/{run.run_id}")
+        expect(page.locator(".ranked")).to_have_text("Picked by rank among 27 sections: guide 0.51")
         page.close()
 
 

@@ -177,6 +177,7 @@ def test_a_conversation_is_read_as_a_chat(talk: Path, open_page: Callable[..., A
         expect(request.locator(".message.tool", has_text="4 to 6").locator("td").first).to_be_visible()
         page.keyboard.press("]")
         expect(page.locator(".place")).to_contain_text("Exchange 4 of 6")
+        expect(request).to_contain_text("Sent shortened: from 1,601 to 931 tokens by function")
         expect(page.locator(".turns .mark.rewound")).to_have_count(1)
         page.get_by_text("Turns", exact=True).first.focus()
         page.locator(".facts .term").first.hover()

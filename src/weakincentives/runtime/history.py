@@ -329,14 +329,10 @@ class HistoryBuilder:
             *earlier, last = self._turns
             self._turns = [*earlier, replace(last, rankings=(*last.rankings, *self._rankings))]
             self._rankings = []
-        turns = self._turns
-        if not any(turn.called.usage.cached_tokens for turn in turns):
-            # No cache was reported, so none can have been lost.
-            turns = [replace(turn, cache_lost_tokens=0) if turn.cache_lost_tokens else turn for turn in turns]
         return RunHistory(
             run_id=self._run_id,
             renders=tuple(self._renders),
-            turns=tuple(turns),
+            turns=self._finished_turns(),
             steps=tuple(self._steps),
             now=self.state,
             outcome=self._outcome,
@@ -344,6 +340,12 @@ class HistoryBuilder:
             children=children,
             undone_from=min(self._rewinds, default=None),
         )
+
+    def _finished_turns(self) -> tuple[HistoryTurn, ...]:
+        """The turns; if none has reported a cache, none can have lost one."""
+        if any(turn.called.usage.cached_tokens for turn in self._turns):
+            return tuple(self._turns)
+        return tuple(replace(turn, cache_lost_tokens=0) if turn.cache_lost_tokens else turn for turn in self._turns)
 
     def _rewind(self, event: events.Rewound) -> None:
         if event.back:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
@@ -30,6 +30,7 @@ from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.evaluations import comparison, evaluation, evaluations
 from weakincentives.viewer.page import ICON, STATIC, served_page
 from weakincentives.viewer.playground import Decided, Playground, Wanted
+from weakincentives.viewer.work import DurableWork
 
 T = TypeVar("T")
 
@@ -58,10 +59,12 @@ def viewer_app(
     stopping: Callable[[], bool],
     token: str,
     playground: Playground | None = None,
+    work: DurableWork | None = None,
 ) -> Guard:
     """The application for a server on this port; once `stopping()` is true, open streams end so that it can stop.
 
-    Every request for data must carry the token. With a playground, some may also write and spend.
+    Every request for data must carry the token. With a playground, some may also write and spend; with durable work,
+    they may decide about its calls.
     """
     page, policy = served_page()
 
@@ -92,10 +95,13 @@ def viewer_app(
             Route("/api/changes", changes),
             Route("/api/play", _json(lambda r: playground.about() if playground else {"error": NO_PLAYGROUND})),
             *(_play_routes(playground, documents) if playground else ()),
+            Route("/api/work", _json(lambda r: work.waiting(*_query(r, "run")) if work else {"pending": []})),
+            *([_decisions("/api/work/decide", work.decide)] if work else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
     )
-    return Guard(app, port=port, policy=policy, token=token, acts=playground is not None)
+    acts = [prefix for prefix, actor in (("/api/play/", playground), ("/api/work/", work)) if actor is not None]
+    return Guard(app, port=port, policy=policy, token=token, acts=acts)
 
 
 def _query(request: Request, *names: str) -> list[str]:
@@ -128,8 +134,11 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
     }
     for name, act in acts.items():
         yield Route(f"/api/play/{name}", _posted(playground.read, act), methods=["POST"])
-    decided = _posted(lambda body: decode(Decided, body), playground.decide)
-    yield Route("/api/play/decide", decided, methods=["POST"])
+    yield _decisions("/api/play/decide", playground.decide)
+
+
+def _decisions(path: str, decide: Callable[[Decided], Any]) -> Route:
+    return Route(path, _posted(lambda body: decode(Decided, body), decide), methods=["POST"])
 
 
 def _posted(read: Callable[[bytes], T], act: Callable[[T], Any]) -> Callable[[Request], Awaitable[Response]]:
@@ -252,9 +261,9 @@ async def _changes(documents: Documents, stopping: Callable[[], bool]) -> AsyncI
 class Guard:
     """ASGI middleware that checks Host, Origin, method and token, and sets the headers of every response."""
 
-    def __init__(self, app: ASGIApp, *, port: int, policy: str, token: str, acts: bool) -> None:
+    def __init__(self, app: ASGIApp, *, port: int, policy: str, token: str, acts: Sequence[str]) -> None:
         self._app = app
-        self._acts = acts
+        self._acts = tuple(acts)
         self._token = token.encode()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
@@ -274,7 +283,7 @@ class Guard:
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
         if scope["type"] != "http":
             return 400, "The viewer speaks only HTTP."
-        acts = self._acts and scope["path"].startswith("/api/play/")
+        acts = scope["path"].startswith(self._acts)
         if scope["method"] not in ("GET", "HEAD") and not (acts and scope["method"] == "POST"):
             return 405, "The viewer is read-only."
         hosts = [value for name, value in scope["headers"] if name == b"host"]

@@ -52,7 +52,7 @@ from weakincentives.viewer.conversations import (
 )
 from weakincentives.viewer.evaluations import evaluated
 from weakincentives.viewer.hosted import hosted_story, queries_of
-from weakincentives.viewer.marks import marks, undone_events
+from weakincentives.viewer.marks import marks, shortened_before, undone_events
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 400
@@ -325,6 +325,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "calls": {"made": len(uses), "failed": sum(not use.success for use in uses), "hosted": len(hosted)},
         "story": story(history, ledger, hosted_story(hosted, said)),
         "marks": marks(store, history),
+        "shortened": shortened_before(store, run),
         "evaluation": evaluated(store, run.run_id),
         "outcome": plain(history.outcome),
         "pending": store.pending_turn(run.run_id) is not None,

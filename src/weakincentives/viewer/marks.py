@@ -7,7 +7,7 @@ from typing import Any
 
 from weakincentives.runtime import CallDecided, Compacted, Message, PendingCall, Rewound, RunHistory
 from weakincentives.session import LogEntry
-from weakincentives.telemetry import RecordedEvent, RunStore
+from weakincentives.telemetry import RecordedEvent, RunStore, RunSummary
 
 _KINDS = ("Compacted", "Rewound", "PendingCall", "CallDecided")
 
@@ -25,7 +25,7 @@ def marks(store: RunStore, history: RunHistory) -> list[dict[str, Any]]:
     for recorded in store.of_kinds(run_id, _KINDS):
         match event := recorded.event:
             case Compacted():
-                kind, text = "compacted", f"Shortened the conversation {event}"
+                kind, text = "compacted", str(event)
             case Rewound():
                 kind, text = ("rewound" if event.back else "restored"), _rewound(event)
             case PendingCall():
@@ -39,6 +39,20 @@ def marks(store: RunStore, history: RunHistory) -> list[dict[str, Any]]:
                 continue
         found.append({"kind": kind, "turn": recorded.turn, "seq": recorded.seq, "text": text})
     return sorted(found, key=lambda mark: mark["seq"])
+
+
+def shortened_before(store: RunStore, run: RunSummary) -> str:
+    """The last compaction in the exchanges of a conversation before this one."""
+    if not run.conversation_id:
+        return ""
+    rows = store.salvage(
+        "SELECT events.run_id, events.seq FROM runs JOIN events ON events.run_id = runs.run_id AND kind = 'Compacted' "
+        "WHERE runs.conversation_id = ? AND runs.run_id <> ? AND runs.parent_run_id = '' AND runs.started < ? "
+        "ORDER BY events.id DESC LIMIT 1",
+        (run.conversation_id, run.run_id, run.started),
+    )
+    found = [each.event for run_id, seq in rows for each in store.numbered(run_id, [seq])]
+    return "".join(str(event) for event in found if isinstance(event, Compacted))
 
 
 _DECISIONS = {"approve": "approved", "deny": "denied", "edit": "edited", "answer": "answered", "undecided": "left open"}

@@ -97,9 +97,10 @@ const remote = {
   comparison: (a, b) => fetched("evals/compare", { a, b }),
   play: () => fetched("play"),
   live: (run) => fetched("play/live", { run }),
+  work: (run) => fetched("work", { run }),
   // What a playground may do besides looking: render, save, run.
-  act: async (what, body) =>
-    answered(await fetch(`/api/play/${what}`, { method: "POST", headers: { "content-type": "application/json", "x-wink-token": token }, body: JSON.stringify(body) })),
+  act: async (what, body, where = "play") =>
+    answered(await fetch(`/api/${where}/${what}`, { method: "POST", headers: { "content-type": "application/json", "x-wink-token": token }, body: JSON.stringify(body) })),
 };
 
 const local = {

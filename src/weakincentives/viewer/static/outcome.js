@@ -22,6 +22,7 @@ export function Outcome({ whole, turn, selected, onSelect }) {
       ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}
       ${reply?.text && html`<div class="reply"><${Prose} value=${reply.text} breaks /></div>`}
       ${sources(reply).length > 0 && html`<p class="quiet pad quoted">Quoted word for word from ${sources(reply).join(", ")}</p>`}
+      <${Ranking} reply=${reply} />
       ${turn.pending && whole.run.status === "running" && (said ? html`<div class="reply"><${Prose} value=${said} breaks /></div>` : html`<${Loading} label="The model has this request" />`)}
       ${turn.pending && !reply && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
@@ -42,14 +43,24 @@ function Inner({ run }) {
 }
 
 // What the embedded model's answer is a quotation of: tools or sections.
-function sources(reply) {
+const sources = (reply) => (noted(reply, "quotation")?.from ?? []).map((one) => visible(String(one)));
+
+// What the embedded model's adapter noted beside its reply.
+function noted(reply, wanted) {
   for (const item of reply?.items ?? []) {
     try {
-      const { type, from } = JSON.parse(item);
-      if (type === "quotation") return from.map((one) => visible(String(one)));
+      const note = JSON.parse(item);
+      if (note?.type === wanted) return note;
     } catch {}
   }
-  return [];
+  return null;
+}
+
+// How the embedded model's adapter chose a section: by rank, not by the model.
+function Ranking({ reply }) {
+  const note = noted(reply, "ranking");
+  if (!Array.isArray(note?.best) || !note.best.length) return null;
+  return html`<p class="quiet pad ranked">Picked by rank${note.of ? ` among ${count(note.of)} sections` : ""}: ${note.best.map((one) => `${visible(String(one.key))} ${Number(one.score).toFixed(2)}`).join(", ")}</p>`;
 }
 
 const STOPS = { end: "ended", tool_calls: "calls tools", length: "cut off at its limit", refusal: "refused", content_filter: "filtered", pause: "paused" };

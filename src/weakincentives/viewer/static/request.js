@@ -37,6 +37,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
     </div>
     <div class="panel-body" role="tabpanel" id="part" aria-labelledby=${`part-${part}`} tabindex="0" ref=${body}>
       ${!turn.complete && html`<div class="banner warn"><${Icon} name="alert" /><span>The beginning of this conversation was not recorded.</span></div>`}
+      ${shortened(whole, turn) && html`<p class="chat-note"><${Icon} name="fold" />Sent shortened: ${visible(shortened(whole, turn))}. The messages are shown here as they were said.</p>`}
       ${part === "new" && html`<${New} ...${shared} loading=${turn.n > 1 && before.loading && !shared.before} />`}
       ${part === "conversation" && html`<${Conversation} ...${shared} />`}
       ${part === "prompt" && html`<${Prompt} ...${shared} />`}
@@ -44,6 +45,9 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
     </div>
   </section>`;
 }
+
+// The last compaction before this request, of this run or of an exchange before it.
+const shortened = (whole, turn) => whole.marks.filter((mark) => mark.kind === "compacted" && mark.turn < turn.n).at(-1)?.text ?? whole.shortened ?? "";
 
 // Left and right move between tabs, as the pattern for tabs has it.
 function along(event) {

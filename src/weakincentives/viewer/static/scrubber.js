@@ -57,7 +57,7 @@ function Strip({ turns, marks, undone, pending, at, width, onMove }) {
         ${bin.opened > 0 && html`<circle class="opened" cx=${x + wide / 2 - (bin.failed ? 4 : 0)} cy="4" r="2.5" />`}
         ${bin.failed > 0 && html`<circle class="failed" cx=${x + wide / 2 + (bin.opened ? 4 : 0)} cy="4" r="2.5" />`}
         ${undone != null && bin.last >= undone && html`<rect class="undone-turns" x=${x} y="0" width=${wide} height=${HEIGHT}><title>Undone: the conversation went back to before this turn</title></rect>`}
-        ${marks.filter((mark) => Math.max(1, mark.turn) >= bin.first && Math.max(1, mark.turn) <= bin.last).slice(0, 3).map((mark, nth) => html`<path class=${`mark ${mark.kind}`} transform=${`translate(${x + wide - 6 - 9 * nth} 5)`} d=${SHAPES[mark.kind]}><title>${mark.text}</title></path>`)}
+        ${marks.filter((mark) => Math.max(1, mark.turn) >= bin.first && Math.max(1, mark.turn) <= bin.last).slice(0, 3).map((mark, nth) => html`<path class=${`mark ${mark.kind}`} transform=${`translate(${x + wide - 6 - 9 * nth} 5)`} d=${SHAPES[mark.kind]}><title>${mark.kind === "compacted" ? `Shortened the conversation ${mark.text}` : mark.text}</title></path>`)}
         ${labelled(index, bins.length, wide) && html`<text x=${Math.max(8, Math.min(width - 12, x + wide / 2))} y=${HEIGHT + 11}>${bin.first}</text>`}
       </g>`;
     })}

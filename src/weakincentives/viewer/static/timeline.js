@@ -65,7 +65,7 @@ function Lanes({ lanes, turns, id, marks, undone }) {
     })}
     ${turns.n.filter((n) => n === 1 || n % every === 0).map((n) => html`<text class="tick" x=${names + (n - 0.5) * wide} y=${tall + 16}>${n}</text>`)}
     ${turns.attempt.map((attempt, index) => index > 0 && attempt !== turns.attempt[index - 1] && html`<line class="restart" x1=${names + index * wide} x2=${names + index * wide} y1="0" y2=${tall} />`)}
-    ${marks.filter((mark) => mark.kind === "compacted").map((mark) => html`<line class="compacted" x1=${names + mark.turn * wide} x2=${names + mark.turn * wide} y1="0" y2=${tall}><title>${mark.text}</title></line>`)}
+    ${marks.filter((mark) => mark.kind === "compacted").map((mark) => html`<line class="compacted" x1=${names + mark.turn * wide} x2=${names + mark.turn * wide} y1="0" y2=${tall}><title>${`Shortened the conversation ${mark.text}`}</title></line>`)}
     ${undone != null && undone <= total && html`<rect class="undone-turns" x=${names + (Math.max(1, undone) - 1) * wide} y="0" width=${(total - Math.max(1, undone) + 1) * wide} height=${tall}><title>The conversation went back to before these turns</title></rect>`}
   </svg>`}</div>`;
 }
