@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import os
+import re
 import select
 import struct
 import subprocess
@@ -20,6 +21,11 @@ termios = pytest.importorskip("termios", reason="needs a POSIX terminal")
 
 # The program becomes the foreground process of the terminal, so that Ctrl-C reaches it.
 _LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
+
+
+def settled(shown: str) -> str:
+    """The text without the line that says how long the wait has been, which a busy machine may show."""
+    return re.sub(r"\r\x1b\[2K(?:reading… \d+ s)?", "", re.sub(r"\x1b\[2m(reading… \d+ s)\x1b\[0m", r"\1", shown))
 
 
 class Terminal:

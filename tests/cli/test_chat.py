@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Wink
-from tests.cli.terminal import Terminal
+from tests.cli.terminal import Terminal, settled
 
 READ = {"call": "read_section", "arguments": {"section_key": "house"}}
 BOOK = {"call": "book", "arguments": {"room": "sea"}}
@@ -95,7 +95,7 @@ def test_what_opens_is_named_and_an_exchange_ends_with_one_line_of_status(wink: 
             "desk: 2 sections, ▒ marks those that open. /help lists the commands.\n"
         )
         terminal.type("A room\n")
-        shown = terminal.read("\n> ").splitlines()[1:]
+        shown = settled(terminal.read("\n> ")).splitlines()[1:]
         terminal.type("\x04")
         assert terminal.rest()[0] == 0
     steps = ["▒ house", "  with book", 'tool    book({"room": "sea"}) -> booked sea']
@@ -109,7 +109,7 @@ def test_lines_of_an_answer_end_between_words(wink: Wink, columns: int) -> None:
     with Terminal(wink.folder, *script(wink, READ, long), columns=columns, NO_COLOR="1") as terminal:
         terminal.read("\n> ")
         terminal.type("A room\n")
-        shown = terminal.read("done").splitlines()[1:-1]
+        shown = settled(terminal.read("done")).splitlines()[1:-1]
     answer = shown[shown.index("") :]
     assert all(len(line) <= columns for line in shown) and " ".join(answer).split() == long.split()
 
@@ -155,7 +155,7 @@ def test_markdown_is_set_for_the_terminal_and_left_as_it_is_in_a_pipe(wink: Wink
     with Terminal(wink.folder, *script(wink, MARKDOWN), NO_COLOR="1") as terminal:
         terminal.read("\n> ")
         terminal.type("How?\n")
-        shown = terminal.read("done").splitlines()[1:-2]
+        shown = settled(terminal.read("done")).splitlines()[1:-2]
     assert "\n".join(shown) == SET
     assert wink(*script(wink, MARKDOWN), stdin="How?\n").stdout == f"{MARKDOWN}\n"
 
@@ -174,7 +174,7 @@ def test_a_wait_is_shown_and_erased(wink: Wink) -> None:
     with Terminal(wink.folder, "chat", "desk:template", *GUEST, "-a", "slow:adapter", NO_COLOR="1") as terminal:
         terminal.read("\n> ")
         terminal.type("Hello?\n")
-        terminal.read("reading… 1 s")
+        terminal.read("reading… ")
         assert "\r\x1b[2K" in terminal.press("\x03", until="stopped; what was said so far stays")
 
 

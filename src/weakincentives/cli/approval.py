@@ -6,11 +6,13 @@ import argparse
 import json
 import os
 import shlex
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
+from weakincentives._display import wrapped
 from weakincentives.cli.output import UsageError, in_editor, plural, print_error, print_line, progress, stdin
 from weakincentives.cli.progress import diff_style
 from weakincentives.runtime import Answer, Approve, Deny, Edit, PendingCall
@@ -63,8 +65,11 @@ class Asker:
 
     def show(self, call: PendingCall) -> None:
         """Print the question: the call, and what it would change."""
+        width = shutil.get_terminal_size().columns if self._stream.isatty() else None
         for line in self._redactor.text(call.text).split("\n"):
-            self._show(line, diff_style(line))
+            # The lines of a diff are shown as they are.
+            style = diff_style(line)
+            self._show(line if style or line.startswith(" ") else wrapped(line, width, " " * 4), style)
 
     def _decision(self, call: PendingCall, key: str, words: str) -> Decision | None:
         try:

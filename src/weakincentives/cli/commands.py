@@ -215,7 +215,9 @@ class Parser(argparse.ArgumentParser):
         unknown = re.search(r"unrecognized arguments: (-[^\s=]+)|invalid choice: '([^']*)'", message)
         if unknown:
             message += did_you_mean(unknown[1] or unknown[2], self._names())
-        super().error(message)
+        self.print_usage(sys.stderr)
+        print_error(f"{self.prog}: error: {message}")
+        self.exit(2)
 
     def _names(self) -> Iterator[str]:
         """The options and choices of this parser and its subcommands."""
