@@ -10,9 +10,9 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 from sybil import Sybil
-from sybil.parsers.markdown import PythonCodeBlockParser, SkipParser
 
 from tests.extras import EXTRAS, hide_extras
+from tests.pages import PARSERS
 
 pytest_plugins = ["tests.limits"]
 
@@ -33,9 +33,7 @@ KEPT = (
 )
 SKILLS = ["skills/bundled/*/*.md", "skills/bundled/*/references/*.md"]
 
-pytest_collect_file = Sybil(
-    parsers=[PythonCodeBlockParser(), SkipParser()], patterns=["README.md", "docs/*.md", *SKILLS]
-).pytest()
+pytest_collect_file = Sybil(parsers=PARSERS, patterns=["README.md", "docs/*.md", *SKILLS]).pytest()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

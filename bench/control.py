@@ -1,12 +1,15 @@
-"""What control costs: approval that asks nobody, effects that are captured and applied, and a run inside a run."""
+"""What control costs: approval that asks nobody, guards, effects that are captured and applied, a run inside a run."""
 
 from __future__ import annotations
 
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
 
+from bench.guards import guard_rows
 from bench.measure import compare
 from bench.row import Row
 from weakincentives import (
@@ -32,6 +35,7 @@ def rows() -> Iterator[Row]:
     plain, ruled = compare(calling(None), calling(lambda params: None), rounds=15)
     more = (ruled - plain) / CALLS
     yield Row("a call with an approval rule that asks nobody, above one without", more * 1e6, "µs", goal=20.0)
+    yield from guard_rows()
     free, held = (min(writing(approval) for _ in range(20)) for approval in (None, "effects"))
     yield Row(
         f"effects of a call that writes {FILES} files of {BYTES // 1000} kB: captured, taken back, asked about",
@@ -55,6 +59,22 @@ def rows() -> Iterator[Row]:
         ratio_goal=1.5,
         baseline="a run of its own",
     )
+    held, every = forking()
+    what = "adapters and routes on which a fork's first request begins with its parent's bytes"
+    yield Row(what, held, "adapters", goal=float(every), better="more", note="the prefix check")
+
+
+def forking() -> tuple[int, int]:
+    """On how many adapters and routes the prefix check holds for a fork, and how many have been tried."""
+    conversations = import_module("tests.adapters.conversations")
+    vendors = [*conversations.speakers(), *conversations.routes()]
+    vendors = [each for each in vendors if isinstance(each, conversations.Vendor)]
+    held = 0
+    for speaker in vendors:
+        with suppress(AssertionError):
+            conversations.fork_keeps_the_prefix(speaker)
+            held += 1
+    return held, len(vendors)
 
 
 def prompt(*tools: Any) -> Prompt[Any]:

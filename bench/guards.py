@@ -1,4 +1,4 @@
-"""What guards cost: three of them on a tool call, async and sync, on an event loop and without one."""
+"""Guards on a tool call with an approval rule that asks nobody: three of them, async and sync, for `bench control`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from bench.row import Row
-from weakincentives import MarkdownSection, Prompt, ScriptedAdapter, Session, tool
+from weakincentives import MarkdownSection, Prompt, ScriptedAdapter, Session, Tool, tool
 from weakincentives.guards import Guard
 from weakincentives.runtime import ToolCall, ToolExecutor
 
@@ -25,20 +25,28 @@ class Blocking(Guard):
         return None
 
 
-@tool(read_only=True)
-async def look(number: int) -> str:
-    "Look."
-    return "seen"
+@tool
+async def free(number: int) -> str:
+    "Act."
+    return "done"
 
 
-def rows() -> Iterator[Row]:
+@tool(approval=lambda params: None)
+async def ruled(number: int) -> str:
+    "Act."
+    return "done"
+
+
+def guard_rows() -> Iterator[Row]:
+    what = "guards and an approval rule that asks nobody, on a tool call"
     for where, calling in (("run_async", _awaited), ("run", _blocking)):
-        groups: list[list[Guard]] = [[], [Awaited(), Awaited(), Awaited()], [Blocking(), Blocking(), Blocking()]]
-        none, awaited, blocking = map(calling, groups)
+        none = calling(free)
+        awaited = calling(ruled, Awaited(), Awaited(), Awaited())
+        blocking = calling(ruled, Blocking(), Blocking(), Blocking())
         goal = 20.0 if where == "run_async" else None
-        yield Row(f"three async guards on a tool call, {where}", (awaited - none) * 1e6, "µs", goal=goal)
+        yield Row(f"three async {what}, {where}", (awaited - none) * 1e6, "µs", goal=goal)
         yield Row(
-            f"three sync guards on a tool call, {where}",
+            f"three sync {what}, {where}",
             (blocking - none) * 1e6,
             "µs",
             goal=100.0,
@@ -46,8 +54,8 @@ def rows() -> Iterator[Row]:
         )
 
 
-def _executor(guards: list[Guard]) -> ToolExecutor:
-    section = MarkdownSection(key="t", title="T", template="Look.", tools=[look])
+def _executor(act: Tool[Any, Any], guards: tuple[Guard, ...]) -> ToolExecutor:
+    section = MarkdownSection(key="t", title="T", template="Act.", tools=[act])
     prompt: Prompt[Any] = Prompt(ns="bench", key="guards", sections=[section], guards=guards)
     session = Session()
     loop = ScriptedAdapter([]).loop(prompt, session)
@@ -56,9 +64,9 @@ def _executor(guards: list[Guard]) -> ToolExecutor:
     return loop.executor
 
 
-def _awaited(guards: list[Guard]) -> float:
+def _awaited(act: Tool[Any, Any], *guards: Guard) -> float:
     async def work() -> float:
-        executor = _executor(guards)
+        executor = _executor(act, guards)
 
         async def round_of(calls: list[ToolCall]) -> float:
             began = time.perf_counter()
@@ -66,13 +74,13 @@ def _awaited(guards: list[Guard]) -> float:
                 await executor.execute_all_async([call])
             return time.perf_counter() - began
 
-        return min([await round_of(calls) for calls in _rounds()]) / CALLS
+        return min([await round_of(calls) for calls in _rounds(act.name)]) / CALLS
 
     return asyncio.run(work())
 
 
-def _blocking(guards: list[Guard]) -> float:
-    executor = _executor(guards)
+def _blocking(act: Tool[Any, Any], *guards: Guard) -> float:
+    executor = _executor(act, guards)
 
     def round_of(calls: list[ToolCall]) -> float:
         began = time.perf_counter()
@@ -80,9 +88,9 @@ def _blocking(guards: list[Guard]) -> float:
             executor.execute_all([call])
         return time.perf_counter() - began
 
-    return min(map(round_of, _rounds())) / CALLS
+    return min(map(round_of, _rounds(act.name))) / CALLS
 
 
-def _rounds() -> Iterator[list[ToolCall]]:
+def _rounds(name: str) -> Iterator[list[ToolCall]]:
     for number in range(ROUNDS):
-        yield [ToolCall(f"{number}-{at}", "look", '{"number": 1}') for at in range(CALLS)]
+        yield [ToolCall(f"{number}-{at}", name, '{"number": 1}') for at in range(CALLS)]

@@ -1,6 +1,7 @@
 """Bills that a person decides about, whose workers are killed with SIGKILL at random points: every one ends as decided.
 
-The runs go up to three levels deep. A run that does not is an error that names its seed.
+The runs go up to three levels deep, also side by side; some calls do not end in time, and now and then the work is
+cancelled and goes on. A run that ends otherwise is an error that names its seed.
 """
 
 from __future__ import annotations
@@ -35,6 +36,6 @@ def rows() -> Iterator[Row]:
         "runs",
         goal=200.0,
         better="more",
-        note=f"{deaths} deaths, runs up to three levels deep",
+        note=f"{deaths} deaths; up to three levels deep, some side by side, with late calls and cancelled work",
     )
     yield Row("wall time of one of them", (time.perf_counter() - began) / RUNS, "s")

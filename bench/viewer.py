@@ -79,7 +79,12 @@ def record_many(path: Path, runs: int) -> None:
         first = store.list_runs(1)[0].run_id
     with closing(sqlite3.connect(path)) as connection, connection:
         names = ", ".join(columns)
-        copied = ", ".join(f"{name} - n" if name in ("started", "updated", "ended") else name for name in columns)
+        # Each copy is a conversation of its own, or the list would fold them into one row.
+        own = {
+            "conversation_id": "printf('%016x', n)",
+            **{name: f"{name} - n" for name in ("started", "updated", "ended")},
+        }
+        copied = ", ".join(own.get(name, name) for name in columns)
         connection.execute(
             f"WITH RECURSIVE number(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM number WHERE n < ?) "
             f"INSERT INTO runs (run_id, {names}) SELECT printf('%016x', n), {copied} FROM number, runs "

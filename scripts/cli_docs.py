@@ -1,4 +1,4 @@
-"""Write docs/cli.md from the parsers of `wink`; `--check` only compares."""
+"""Write docs/cli.md and a page for each group of commands from the parsers of `wink`; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from weakincentives.cli.commands import PURPOSES, load, parsers
+from weakincentives.cli.commands import GROUPS, PURPOSES, load, parser
 from weakincentives.cli.completion import Argument, Grammar, grammar
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "cli.md"
+DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 INTRODUCTION = """\
 # Command line
@@ -36,21 +36,43 @@ answered with the nearest one that does.
 
 
 def main(argv: list[str]) -> int:
-    text = page()
+    written = pages()
     if argv == ["--check"]:
-        if PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text:
-            return 0
-        print("docs/cli.md is out of date; run python scripts/cli_docs.py", file=sys.stderr)
-        return 1
-    PAGE.write_text(text, encoding="utf-8")
+        stale = [name for name, text in written.items() if not is_current(DOCS / name, text)]
+        for name in stale:
+            print(f"docs/{name} is out of date; run python scripts/cli_docs.py", file=sys.stderr)
+        return 1 if stale else 0
+    for name, text in written.items():
+        (DOCS / name).write_text(text, encoding="utf-8")
     return 0
 
 
-def page() -> str:
-    parts = [INTRODUCTION]
-    for name, parser in parsers():
-        parts.append("\n".join(section(grammar(parser, PURPOSES[name]), load(name).description)))
-    return "\n".join(parts)
+def is_current(path: Path, text: str) -> bool:
+    return path.is_file() and path.read_text(encoding="utf-8") == text
+
+
+def pages() -> dict[str, str]:
+    """The text of every page by its name: the overview, then a page for each group of `wink --help`."""
+    written = {"cli.md": overview()}
+    for title, names in GROUPS.items():
+        written[page_of(title)] = "\n".join([f"# Commands: {title.lower()}\n", *map(command, names)])
+    return written
+
+
+def page_of(title: str) -> str:
+    return f"cli-{title.lower()}.md"
+
+
+def overview() -> str:
+    tables = []
+    for title, names in GROUPS.items():
+        rows = [f"| [`wink {name}`]({page_of(title)}#wink-{name}) | {purpose} |" for name, purpose in names.items()]
+        tables.append("\n".join([f"## {title}", "", "| command | |", "|---|---|", *rows, ""]))
+    return "\n".join([INTRODUCTION, *tables])
+
+
+def command(name: str) -> str:
+    return "\n".join(section(grammar(parser(name), PURPOSES[name]), load(name).description))
 
 
 def section(command: Grammar, description: str, level: int = 2) -> Iterator[str]:

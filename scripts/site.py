@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from importlib import import_module
+from importlib.metadata import metadata
 from pathlib import Path
 from types import ModuleType
 
 import weakincentives
+from scripts.diagrams import drawn
 from scripts.llms import INDEX, ROOT, chapters, tagline
 
 REMOTE = "https://unpkg.com/iframe-worker/shim"
-ASSETS = Path(__file__).parent / "site_assets"  # iframe-worker 1.0.4 from npm
+ASSETS = Path(__file__).parent / "site_assets"  # the style of our pages, and iframe-worker 1.0.4 from npm
 
 # The package fronts in the order in which a reader meets them.
 FRONTS = (
@@ -51,12 +54,35 @@ FRONTS = (
     "errors",
 )
 
+# The names that most programs use; they come first on their package's page.
+MAIN = (
+    "MarkdownSection",
+    "PromptTemplate",
+    "Prompt",
+    "SectionVisibility",
+    "tool",
+    "Tool",
+    "ToolContext",
+    "ToolResult",
+    "run",
+    "Conversation",
+    "MainLoop",
+    "PromptResponse",
+    "Session",
+    "Snapshot",
+    "Budget",
+    "Deadline",
+)
+
 
 def main(argv: list[str]) -> int:
     target = Path(argv[0] if argv else ROOT / "site").resolve()
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         shutil.copytree(INDEX.parent, work / "docs")
+        for page in (work / "docs").glob("*.md"):
+            page.write_text(drawn(page.read_text(encoding="utf-8")), encoding="utf-8")
+        shutil.copytree(ASSETS, work / "docs" / "assets")
         api = work / "docs" / "api"
         api.mkdir()
         (api / "weakincentives.md").write_text(front_door(), encoding="utf-8")
@@ -73,34 +99,43 @@ def main(argv: list[str]) -> int:
 
 
 def reference(front: str) -> str:
-    """The page of a package: what it is, then its public names, those of the front door first and errors last."""
+    """The page of a package: what it is, then its public names: the main ones, the front door's, others, and errors."""
     name = f"weakincentives.{front}"
     package = import_module(name)
-    public, at_the_front = _exported(package), _exported(weakincentives)
-    first = [exported for exported in public if exported in at_the_front]
-    rest = [exported for exported in public if exported not in at_the_front]
-    rest.sort(key=lambda exported: _is_error(getattr(package, exported)))
+    at_the_front = _exported(weakincentives)
+
+    def place(exported: str) -> tuple[bool, int, bool]:
+        main = MAIN.index(exported) if exported in MAIN else len(MAIN)
+        return _is_error(getattr(package, exported)), main, exported not in at_the_front
+
     hidden = ("members", "show_root_heading", "show_root_toc_entry")
     about = "\n".join([f"::: {name}", "    options:", *(f"      {option}: false" for option in hidden)])
-    return "\n\n".join([f"# {name}", about, *(f"::: {name}.{exported}" for exported in (*first, *rest))]) + "\n"
+    public = sorted(_exported(package), key=place)
+    return "\n\n".join([f"# {name}", about, *(f"::: {name}.{exported}" for exported in public)]) + "\n"
 
 
 def front_door() -> str:
     """The page of `from weakincentives import ...`: each name in one line, with a link to its package's page."""
-    lines = [
-        "# weakincentives",
-        "",
-        "The names that `from weakincentives import ...` offers.",
-        "",
-        "| name | |",
-        "|---|---|",
-    ]
+    public = sorted(_exported(weakincentives), key=str.lower)
+    errors = [name for name in public if _is_error(getattr(weakincentives, name))]
+    rest = [name for name in public if name not in MAIN and name not in errors]
     homes = {name: front for front in FRONTS[::-1] for name in _exported(import_module(f"weakincentives.{front}"))}
-    for exported in sorted(_exported(weakincentives), key=str.lower):
-        found, home = getattr(weakincentives, exported), homes.get(exported)
-        linked = f"[`{exported}`]({home}.md#weakincentives.{home}.{exported})" if home else f"`{exported}`"
-        lines.append(f"| {linked} | {_first_line(found)} |")
-    return "\n".join(lines) + "\n"
+    lines = ["# weakincentives", "", "The names that `from weakincentives import ...` offers.", ""]
+    for title, names in (("Main names", MAIN), ("More", rest), ("Errors", errors)):
+        lines += [f"## {title}", "", "| name | |", "|---|---|"]
+        for name in names:
+            home = homes.get(name)
+            linked = f"[`{name}`]({home}.md#weakincentives.{home}.{name})" if home else f"`{name}`"
+            lines.append(f"| {linked} | {_first_line(getattr(weakincentives, name))} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def repository() -> str:
+    """The setting for the link to the repository, if the package's metadata has one."""
+    urls = dict(each.split(", ", 1) for each in metadata("weakincentives").get_all("Project-URL") or ())
+    found = next((url for name, url in urls.items() if name.lower() in ("repository", "source", "source code")), None)
+    return f"repo_url = {json.dumps(found)}\n" if found else ""
 
 
 def _entries(pages: list[tuple[str, str, str]]) -> str:
@@ -121,11 +156,14 @@ def _first_line(found: object) -> str:
 
 
 def localize(site: Path) -> None:
-    """Bring the one script that the pages would load from a server: it lets the search work from a folder on disk."""
-    shutil.copytree(ASSETS, site / "assets" / "javascripts", dirs_exist_ok=True)
+    """Bring the one script that the pages would load from a server: it lets the search work from a folder on disk.
+
+    Empty links before lines of code and empty headings of tables go, which a screen reader would read out.
+    """
     for page in site.rglob("*.html"):
         up = "../" * len(page.relative_to(site).parent.parts)
-        text = page.read_text(encoding="utf-8").replace(REMOTE, f"{up}assets/javascripts/iframe-worker.js")
+        text = page.read_text(encoding="utf-8").replace(REMOTE, f"{up}assets/iframe-worker.js")
+        text = re.sub(r'<a id="__codelineno-[^>]*></a>', "", text).replace("<th></th>", "<td></td>")
         page.write_text(text, encoding="utf-8")
 
 
@@ -139,6 +177,7 @@ def configuration() -> str:
 [project]
 site_name = "weakincentives"
 site_description = {json.dumps(tagline())}
+{repository()}extra_css = ["assets/site.css"]
 nav = [{{ "Documentation" = ["index.md", {pages}] }}, {{ "API reference" = [{fronts}] }}]
 
 [project.theme]

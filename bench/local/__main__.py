@@ -25,8 +25,11 @@ def main(argv: list[str] | None = None) -> int:
             return run_schemas(adapter, arguments.schemas)
     with LocalAdapter(arguments.model, replies=arguments.replies, ranker=arguments.ranker) as adapter:
         print(f"{adapter.model}, {'compose' if adapter.composes else 'quote'}, ranked by {adapter.relevance.name}\n")
-        print("| questions | right section first | opened | needed fact | in its own words | sent | all open | s |")
-        print("|---|---|---|---|---|---|---|---|", flush=True)
+        print(
+            "| questions | right section first | opened | needed fact | in its own words "
+            "| refused wrongly | refused rightly | sent | all open | s |"
+        )
+        print("|---|---|---|---|---|---|---|---|---|---|", flush=True)
         for name in arguments.set or SETS:
             result = measure(adapter, name, report if arguments.verbose else None, arguments.limit)
             print(line(name, result), flush=True)
@@ -35,13 +38,15 @@ def main(argv: list[str] | None = None) -> int:
 
 def line(name: str, result: Result) -> str:
     counted = [f"{result.count(what)} ({result.share(what):.0f}%)" for what in ("section", "found", "fact", "composed")]
-    figures = [*counted, f"{result.tokens:,.0f}", f"{result.full:,}", f"{result.seconds:.1f}"]
-    return f"| {len(result.outcomes)} {name} | {' | '.join(figures)} |"
+    refused = ["{} of {}".format(*result.refused(answerable=known)) for known in (True, False)]
+    figures = [*counted, *refused, f"{result.tokens:,.0f}", f"{result.full:,}", f"{result.seconds:.1f}"]
+    return f"| {len(result.answerable)} {name} | {' | '.join(figures)} |"
 
 
 def report(outcome: Outcome) -> None:
+    refused = "refused" if outcome.refused else "not refused"
     verdict = f"{'right' if outcome.section else 'wrong'} section, {'with' if outcome.fact else 'without'} the fact"
-    print(f"{outcome.question}  ({verdict}, {outcome.seconds:.1f} s)", file=sys.stderr)
+    print(f"{outcome.question}  ({verdict if outcome.wanted else refused}, {outcome.seconds:.1f} s)", file=sys.stderr)
     print(f"  opened {outcome.opened}, wanted {outcome.wanted}; called {outcome.called}", file=sys.stderr)
     print(f"  {outcome.answer}", file=sys.stderr, flush=True)
 

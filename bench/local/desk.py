@@ -18,7 +18,8 @@ from weakincentives.prompt import Prompt, SectionVisibility
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 
-SETS = ("test", "fresh", "tuning", "last", "new", "unseen", "final", "open", "asked")
+SETS = ("test", "fresh", "tuning", "last", "new", "unseen", "final", "open", "asked", "third", "fourth")
+NOTHING = "The text does not say that."
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "questions.json").read_text(encoding="utf-8")
 )
@@ -28,8 +29,8 @@ QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
 class Outcome:
     """One question: what was opened and said, and whether that was right.
 
-    `section` says that the right one was opened first, `found` that it was opened at all; `composed` is the fact
-    without the quotation.
+    `wanted` is empty if the handbook does not answer the question; then `refused` is right. `section` says that the
+    right one was opened first, `found` that it was opened at all; `composed` is the fact without the quotation.
     """
 
     question: str
@@ -41,6 +42,7 @@ class Outcome:
     found: bool
     fact: bool
     composed: bool
+    refused: bool
     tokens: int
     seconds: float
 
@@ -52,11 +54,20 @@ class Result:
     outcomes: tuple[Outcome, ...]
     full: int
 
+    @property
+    def answerable(self) -> tuple[Outcome, ...]:
+        return tuple(outcome for outcome in self.outcomes if outcome.wanted)
+
+    def refused(self, *, answerable: bool) -> tuple[int, int]:
+        """The number of questions refused, and of questions, among those with or without an answer."""
+        asked = [outcome for outcome in self.outcomes if bool(outcome.wanted) is answerable]
+        return sum(outcome.refused for outcome in asked), len(asked)
+
     def count(self, what: Literal["section", "found", "fact", "composed"]) -> int:
-        return sum(getattr(outcome, what) for outcome in self.outcomes)
+        return sum(getattr(outcome, what) for outcome in self.answerable)
 
     def share(self, what: Literal["section", "found", "fact", "composed"]) -> float:
-        return 100 * self.count(what) / len(self.outcomes)
+        return 100 * self.count(what) / len(self.answerable)
 
     @property
     def tokens(self) -> float:
@@ -103,6 +114,7 @@ def _asked(adapter: LocalAdapter, case: dict[str, Any]) -> Outcome:
         found=not right.isdisjoint(opened),
         fact=_holds(answer, case),
         composed=_holds(answer.partition("\n\n> ")[0], case),
+        refused=answer.startswith(NOTHING),
         tokens=tokens,
         seconds=seconds,
     )

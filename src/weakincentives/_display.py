@@ -94,6 +94,19 @@ def shortened(text: str, width: int) -> str:
     return text if columns <= width and head == text else f"{text[:end]}…"
 
 
+def wrapped(text: str, width: int | None, indent: str = "") -> str:
+    """Text whose lines end between words, with `indent` before all but the first; unchanged without a width."""
+    from textwrap import wrap  # Not for what never wraps, such as `wink --version`.
+
+    if width is None:
+        return text
+    lines = (
+        wrap(line, max(width, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+        for line in text.split("\n")
+    )
+    return "\n".join(part for line in lines for part in line)
+
+
 def _padded(cell: str, width: int, *, right: bool) -> str:
     cell = shortened(cell, width)
     space = " " * (width - cell_width(cell))

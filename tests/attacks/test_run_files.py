@@ -266,7 +266,7 @@ def test_the_figures_of_a_run_are_shown_although_its_events_are_damaged(path: Pa
     _, sound, _ = wink("runs", "show", str(path), run_id)
     changed(path, "UPDATE events SET payload = '{' WHERE kind LIKE :kind", kind=kind)
     _, damaged, _ = wink("runs", "show", str(path), run_id)
-    assert " tokens in 4 turns, " in sound
+    assert " tokens over 4 turns, " in sound
     assert damaged.splitlines()[-1] == sound.splitlines()[-1]
 
 

@@ -73,7 +73,8 @@ def test_an_answer_that_is_quoted_says_so(wink: Wink) -> None:
         assert "The embedded model: an embedding picks the sections, and answers are quoted" in greeting
         assert "With a provider's model" in " ".join(greeting.split())
         terminal.type("A room?\n")
-        assert "quoted  word for word from house" in terminal.read("done")
+        assert "Rooms face the sea." in terminal.read("done")
+        assert "1 turn" in (status := terminal.read("\n> ")) and "; quoted from house\n" in status
 
 
 def test_the_browser_that_view_opens_is_given_no_token(wink: Wink) -> None:
@@ -88,44 +89,93 @@ def test_the_browser_that_view_opens_is_given_no_token(wink: Wink) -> None:
     assert "given file://" in shown.partition("http://127.0.0.1:")[0]
 
 
-def test_a_wide_terminal_has_a_margin_that_fills_as_sections_open(wink: Wink) -> None:
-    long = "One two three four five six seven eight nine ten. " * 4
-    with Terminal(wink.folder, *script(wink, READ, BOOK, long), columns=80, NO_COLOR="1") as terminal:
-        assert terminal.read("█·  > ").splitlines()[0].startswith("desk: 2 sections (· closed, ▒ read, █ open)")
+def test_what_opens_is_named_and_an_exchange_ends_with_one_line_of_status(wink: Wink) -> None:
+    with Terminal(wink.folder, *script(wink, READ, BOOK, "Booked."), columns=80, NO_COLOR="1") as terminal:
+        assert terminal.read("\n> ").startswith(
+            "desk: 2 sections, ▒ marks those that open. /help lists the commands.\n"
+        )
         terminal.type("A room\n")
-        shown = terminal.read("██  > ").splitlines()[1:]
+        shown = terminal.read("\n> ").splitlines()[1:]
         terminal.type("\x04")
         assert terminal.rest()[0] == 0
-    assert all(line.startswith("██  ") and len(line) <= 80 for line in shown)
-    assert shown[0] == "██  open    house" and shown[2] == '██  tool    book({"room": "sea"}) -> booked sea'
-    assert " ".join(line[4:] for line in shown[3:-2]).split() == long.split()
+    steps = ["▒ house", "  with book", 'tool    book({"room": "sea"}) -> booked sea']
+    assert shown[:5] == [*steps, "", "Booked."]
+    assert shown[6].startswith("done    3 turns, ") and shown[5:6] + shown[7:] == ["", "", "> "]
 
 
-def test_the_layout_of_an_answer_is_kept_beside_the_margin(wink: Wink) -> None:
-    answer = "Do this:\n\n    book('sea')\n\n- one\n  - two"
-    with Terminal(wink.folder, *script(wink, answer), NO_COLOR="1") as terminal:
-        terminal.read("> ")
-        terminal.type("How?\n")
-        shown = terminal.read("done")
-    assert [line[4:] for line in shown.splitlines()[1:-1]] == answer.split("\n")
-
-
-def test_a_narrow_terminal_has_none(wink: Wink) -> None:
-    with Terminal(wink.folder, *script(wink, READ, "Hello."), columns=61) as terminal:
-        assert "█" not in terminal.read("\n> ").partition("\n")[2]
-        terminal.type("A room\n")
-        assert "\x1b[36mopen    house\x1b[0m\n\x1b[35mtools   added book from house\x1b[0m\nHello.\n" in terminal.read(
-            "\n> "
-        )
-
-
-def test_without_a_margin_too_lines_end_between_words(wink: Wink) -> None:
+@pytest.mark.parametrize("columns", [41, 61, 80, 140])
+def test_lines_of_an_answer_end_between_words(wink: Wink, columns: int) -> None:
     long = "One two three four five six seven eight nine ten. " * 4
-    with Terminal(wink.folder, *script(wink, long), columns=61, NO_COLOR="1") as terminal:
+    with Terminal(wink.folder, *script(wink, READ, long), columns=columns, NO_COLOR="1") as terminal:
         terminal.read("\n> ")
         terminal.type("A room\n")
         shown = terminal.read("done").splitlines()[1:-1]
-    assert all(len(line) <= 61 for line in shown) and " ".join(shown).split() == long.split()
+    answer = shown[shown.index("") :]
+    assert all(len(line) <= columns for line in shown) and " ".join(answer).split() == long.split()
+
+
+MARKDOWN = """# On **rooms**
+
+Take the **sea view**, not `book`:
+
+- one
+  - two **bold** words
+3. three
+> said
+
+```
+book('sea')   # 2 ** 3
+```
+
+| room | nights |
+|---|---|
+| sea | 3 |
+| garden, which faces the garden | 2 |
+
+2 * 3 ** 4 `open"""
+SET = """On rooms
+
+Take the sea view, not book:
+
+• one
+  • two bold words
+3. three
+│ said
+
+    book('sea')   # 2 ** 3
+
+room                            nights
+sea                             3
+garden, which faces the garden  2
+
+2 * 3 ** 4 open"""
+
+
+def test_markdown_is_set_for_the_terminal_and_left_as_it_is_in_a_pipe(wink: Wink) -> None:
+    with Terminal(wink.folder, *script(wink, MARKDOWN), NO_COLOR="1") as terminal:
+        terminal.read("\n> ")
+        terminal.type("How?\n")
+        shown = terminal.read("done").splitlines()[1:-2]
+    assert "\n".join(shown) == SET
+    assert wink(*script(wink, MARKDOWN), stdin="How?\n").stdout == f"{MARKDOWN}\n"
+
+
+def test_bold_and_code_are_styled_and_a_wide_table_becomes_a_list(wink: Wink) -> None:
+    wide = f"| a | b |\n|---|---|\n| {'word ' * 9}| {'more ' * 9}|\n\nTake the **sea**, `now`."
+    with Terminal(wink.folder, *script(wink, wide), columns=60) as terminal:
+        terminal.read("\n> ")
+        terminal.type("How?\n")
+        shown = terminal.read("done")
+    assert "• a: word word word" in shown and "\x1b[1msea\x1b[0m, \x1b[36mnow\x1b[0m." in shown
+
+
+def test_a_wait_is_shown_and_erased(wink: Wink) -> None:
+    (wink.folder / "slow.py").write_text(SLOW, encoding="utf-8")
+    with Terminal(wink.folder, "chat", "desk:template", *GUEST, "-a", "slow:adapter", NO_COLOR="1") as terminal:
+        terminal.read("\n> ")
+        terminal.type("Hello?\n")
+        terminal.read("reading… 1 s")
+        assert "\r\x1b[2K" in terminal.press("\x03", until="stopped; what was said so far stays")
 
 
 def test_ctrl_c_stops_the_answer_and_the_next_message_works(wink: Wink) -> None:
@@ -146,15 +196,32 @@ def test_ctrl_c_stops_the_answer_and_the_next_message_works(wink: Wink) -> None:
 def test_a_section_is_opened_by_hand_and_why_says_so(wink: Wink) -> None:
     done = wink(*script(wink, BOOK, "Booked."), stdin="/open house\nA room\n/why\n")
     assert done.stderr.startswith("open    house, with book\n") and done.stdout.startswith("Booked.\n")
-    assert [line.split()[:3] for line in done.stdout.splitlines()[2:-1]] == [
-        ["welcome", "prompt", "declared"],
-        ["house", "prompt", "session"],
+    assert [line.split(maxsplit=2) for line in done.stdout.splitlines()[2:-1]] == [
+        ["welcome", "prompt", "as declared"],
+        ["house", "prompt", "you, with /open"],
     ]
 
 
 def test_why_says_what_the_model_opened(wink: Wink) -> None:
     done = wink(*script(wink, READ, "Hello."), stdin="Hi\n/why house\n")
-    assert done.stdout.splitlines()[-1].split() == ["house", "conversation", "model"]
+    assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "conversation", "the model, turn 1, for 'Hi'"]
+
+
+RANKING = """
+from weakincentives import ScriptedAdapter
+from weakincentives.adapters.scripted import call
+from weakincentives.runtime import ModelReply, ToolCall
+
+item = '{"type": "ranking", "by": "words", "of": 27, "best": [{"key": "house", "score": 0.512}]}'
+asked = ToolCall("c1", "read_section", '{"section_key": "house"}')
+adapter = ScriptedAdapter([ModelReply(tool_calls=(asked,), items=(item,)), "Hello."])
+"""
+
+
+def test_why_says_the_rank_of_a_section_that_was_picked(wink: Wink) -> None:
+    (wink.folder / "ranking.py").write_text(RANKING, encoding="utf-8")
+    done = wink("chat", "desk:template", *GUEST, "-a", "ranking:adapter", stdin="A room?\n/why house\n")
+    assert done.stdout.splitlines()[-1].endswith("the model, turn 1, for 'A room?' (rank 0.51 of 27)")
 
 
 def test_a_saved_conversation_goes_on_where_it_was(wink: Wink) -> None:
@@ -184,7 +251,7 @@ def test_view_serves_the_conversation(wink: Wink) -> None:
 def test_what_goes_wrong_is_said_and_the_conversation_goes_on(wink: Wink, line: str, message: str) -> None:
     done = wink(*script(wink), stdin=f"{line}\n/help\n")
     assert done.returncode == 1 and f"wink: {message}" in done.stderr
-    assert done.stdout.startswith("command     what it does\n/open KEY   ")
+    assert done.stdout.startswith("/open KEY   show a section in full")
 
 
 def test_of_a_typed_answer_only_the_final_form_is_printed(wink: Wink) -> None:
@@ -214,7 +281,7 @@ def test_new_starts_a_conversation_that_knows_nothing_of_the_last(wink: Wink) ->
     words = script(wink, READ, "Booked.", "Hello.")
     done = wink(*words, stdin="A room, please.\n/new\nHello.\n/save chat.json\n/why house\n")
     assert (done.returncode, "Booked." in (wink.folder / "chat.json").read_text(encoding="utf-8")) == (0, False)
-    assert done.stdout.splitlines()[-1].split()[:3] == ["house", "summary", "declared"]
+    assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "summary", "as declared"]
 
 
 def test_a_full_context_is_reported_with_the_way_on(wink: Wink) -> None:

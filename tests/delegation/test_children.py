@@ -196,6 +196,14 @@ def test_a_child_that_fails_is_a_failed_result() -> None:
     assert model.requests[-1].messages[-1].text == "'child' failed: The model is gone"
 
 
+def test_a_child_whose_answer_does_not_fit_its_type_is_a_failed_result(caplog: pytest.LogCaptureFixture) -> None:
+    child = delegate(template("child", output=Found), description="Do.", adapter=ScriptedAdapter(["Tea."] * 3))
+    model = ScriptedAdapter([call("child"), "Done."])
+    assert run(parent(child), model).text == "Done."
+    assert model.requests[-1].messages[-1].text == "'child' failed: The answer contains no JSON object for Found"
+    assert caplog.records == []
+
+
 def nested(levels: int, *tools: Any, scripts: dict[int, list[Any]]) -> tuple[Prompt[Any], list[ScriptedAdapter]]:
     """Prompts inside each other: the innermost, at level `levels`, has the tools; every other has `down`."""
     adapters: list[ScriptedAdapter] = []
@@ -369,6 +377,44 @@ def test_wrong_declarations_are_refused() -> None:
         delegate(template("child"), description="Do.", approval="effects")
     with pytest.raises(TypeError, match="takes a PromptTemplate"):
         delegate(Prompt(template("child")), description="Do.")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "problem"),
+    [("concurrent", "yes", "True or False"), ("fork", 1, "True or False"), ("timeout", "5", "seconds above 0")],
+)
+def test_wrong_options_are_refused(option: str, value: Any, problem: str) -> None:
+    with pytest.raises(PromptValidationError, match=f"'child': {option} must be .*{problem}.*, got {value!r}"):
+        delegate(template("child"), description="Do.", **{option: value})
+
+
+def test_calls_of_children_have_keys_of_their_own_and_keep_them_until_they_are_compensated() -> None:
+    keys: dict[str, list[tuple[int, str]]] = {"done": [], "undone": []}
+
+    def undo(params: Any, *, context: ToolContext) -> None:
+        keys["undone"].append((params.amount, context.idempotency_key))
+
+    @tool(approval="effects", compensate=undo)
+    def charge(amount: int, context: ToolContext) -> str:
+        "Charge."
+        keys["done"].append((amount, context.idempotency_key))
+        return "charged"
+
+    def twice(amount: int, *below: Any) -> ScriptedAdapter:
+        """Repeats its ids, as some providers do."""
+        turns: list[Any] = [[call("charge", call_id="c", amount=amount + at), *below] for at in (0, 1)]
+        return ScriptedAdapter([turns[0], turns[1], "Done."] * 4)
+
+    down = call("down", call_id="d")
+    inner = delegate(template("inner", charge), name="down", description="Go down.", adapter=twice(1))
+    middle = delegate(template("middle", charge, inner), name="down", description="Go down.", adapter=twice(3, down))
+    model, session = twice(5, down), Session()
+    response = run(parent(charge, middle), model, session=session)
+    while response.pending:
+        decisions = {response.pending[0].call_id: Deny()}
+        response = run(parent(charge, middle), model, session=session, decisions=decisions)
+    assert sorted(keys["undone"]) == sorted(keys["done"])
+    assert len({key for _, key in keys["done"]}) == len(keys["done"]) == 14
 
 
 @pytest.mark.parametrize("turns", [0, 2])

@@ -1,4 +1,4 @@
-"""Random bills whose workers are killed at random points, while a person decides at random moments."""
+"""Random bills whose workers are killed at random points, while a person decides and cancels at random moments."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from weakincentives.durable import DurableClient, Question
 from weakincentives.runtime.spi import Decision
 
 MAX_DEATHS = 4
+LATE = "within 0.05 s."
 
 
 class Workers:
@@ -74,15 +75,19 @@ class Person:
 
 
 def bill_for(seed: int) -> Bill:
-    """A random bill, paid by the run itself or by one up to three levels below it."""
+    """A random bill, paid by the run itself or by one or more up to three levels below it; some payments are late."""
     chance = random.Random(seed)
     amounts = tuple(chance.sample(range(1, 100), chance.randint(1, 3)))
     needs, outside = chance.choice(["call", "effects"]), chance.random() < 0.7
-    return Bill(needs, amounts, outside=outside, levels=seed % 4)
+    late = tuple(amount for amount in amounts if chance.random() < 0.25)
+    return Bill(needs, amounts, outside, levels=seed % 4, late=late, side_by_side=chance.random() < 0.5)
 
 
 def pay_and_die(seed: int, folder: Path, empty: Path, workers: Workers) -> int:
-    """Pay a bill in spite of all deaths, and check what has happened; returns the number of workers that died."""
+    """Pay a bill in spite of all deaths, and check what has happened; returns the number of workers that were killed.
+
+    Now and then the work is cancelled, in whatever it is doing, and goes on with the next worker.
+    """
     bill, chance, payer = bill_for(seed), random.Random(-seed - 1), Payer(folder)
     deaths = chance.randint(1, MAX_DEATHS)
     shutil.copy(empty, payer.database)
@@ -95,8 +100,12 @@ def pay_and_die(seed: int, folder: Path, empty: Path, workers: Workers) -> int:
             workers.start(folder, point=point, seconds=seconds)
             if chance.random() < 0.7:
                 person.decide()
+            if chance.random() < 0.3:
+                client.cancel("bill")
             workers.wait()
             person.decide()
+            if client.status("bill").status == "cancelled":
+                client.retry("bill")
         workers.start(folder)
         until(lambda: person.decide(all_of_them=True) or client.status("bill").status in ("done", "failed"), "the end")
         workers.wait()
@@ -111,15 +120,20 @@ def check(bill: Bill, payer: Payer, person: Person, found: dict[str, Any]) -> No
     names = [f"c{number}" for number in range(1, len(bill.amounts) + 1)]
     assert Counter(call_id for call_id, _, _ in found["results"]) == Counter(names)
     paid: dict[str, int] = {}
-    for call_id in names:
-        question, decision = person.decided[call_id][-1]
+    for call_id, first in zip(names, bill.amounts, strict=True):
         success, text = results[call_id]
+        if first in bill.late and bill.needs == "effects":
+            assert call_id not in person.decided and not success and LATE in text
+            continue
+        question, decision = person.decided[call_id][-1]
         amount = json.loads(question.arguments)["amount"]
         if isinstance(decision, Edit):
             # Without a second question, the person has seen no effects.
             assert bill.needs == "call"
             amount = decision.arguments["amount"]
         match decision:
+            case Approve() | Edit() if first in bill.late:
+                assert not success and LATE in text
             case Approve() | Edit():
                 paid[call_id] = amount
                 assert (success, text.rpartition("\n")[2]) == (True, f"paid {amount}")

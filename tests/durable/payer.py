@@ -5,6 +5,7 @@ again when the worker has ended. A worker kills itself with SIGKILL at the `poin
 `seconds`; without both, it works until the bill is done.
 """
 
+import asyncio
 import json
 import os
 import signal
@@ -39,13 +40,23 @@ LOG = "begin\n"
 class Bill:
     """One call for each amount. With `outside`, each also charges a service, which compensation undoes.
 
-    The calls are those of a run so many `levels` below the first.
+    Those of `late` amounts do not end in time. The calls are those of a run so many `levels` below the first, or of
+    several such runs `side_by_side`.
     """
 
     needs: str
     amounts: tuple[int, ...]
     outside: bool = False
     levels: int = 0
+    late: tuple[int, ...] = ()
+    side_by_side: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The calls that a run makes, such as `pay c1 5, pay_late c2 7`."""
+
+    calls: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +138,13 @@ class Payer:
 
     def prepare(self, bill: Bill) -> Prompt[None]:
         self.passed()
-        section = MarkdownSection(title="Bill", key="bill", template=json.dumps(bill.amounts), tools=self.tools(bill))
-        template = PromptTemplate[None](ns="tests", key="payer", sections=[section])
+        report, *tools = self.tools(bill)
         for level in range(bill.levels):
-            below = delegate(template, name="hand_on", description="Hand the bill on.")
-            section = MarkdownSection(title="Bill", key="bill", template="Hand on.", tools=[below])
-            template = PromptTemplate[None](ns="tests", key=f"level{level}", sections=[section])
+            template = PromptTemplate[None](ns="tests", key=f"level{level}", sections=[_section(tools)])
+            tools = [delegate(template, name="hand_on", description="Hand on.", concurrent=bill.side_by_side)]
         self.files.append(InMemoryFilesystem({"log.txt": LOG}))
-        return Prompt(template).bind(resources={Filesystem: self.files[-1]})
+        prompt = Prompt[None](ns="tests", key="payer", sections=[_section([*tools, report])])
+        return prompt.bind(part_of(bill), resources={Filesystem: self.files[-1]})
 
     def tools(self, bill: Bill) -> list[Tool[Any, Any]]:
         def undo(params: Any, *, context: ToolContext) -> None:
@@ -142,20 +152,41 @@ class Payer:
             self.service.undo(context.idempotency_key)
             self.passed()
 
-        @tool(approval=bill.needs, compensate=undo if bill.outside else None)  # type: ignore[call-overload,untyped-decorator]
-        def pay(amount: int, *, context: ToolContext) -> str:
-            """Pay an amount."""
+        def begin(amount: int, context: ToolContext) -> None:
             self.handled.append(amount)
             self.passed()
             context.session.dispatch(Paid(amount))
-            files = context.filesystem
-            assert files is not None
             if bill.outside:
                 self.service.charge(context.idempotency_key, amount)
                 self.passed()
-            files.write("log.txt", f"paid {amount}\n", mode="append")
+
+        def end(amount: int, context: ToolContext) -> str:
+            assert context.filesystem is not None
+            context.filesystem.write("log.txt", f"paid {amount}\n", mode="append")
             self.passed()
             return f"paid {amount}"
+
+        options: Any = {"approval": bill.needs, "compensate": undo if bill.outside else None}
+
+        @tool(**options)
+        def pay(amount: int, *, context: ToolContext) -> str:
+            """Pay an amount."""
+            begin(amount, context)
+            return end(amount, context)
+
+        @tool(timeout=0.05, **options)
+        async def pay_late(amount: int, *, context: ToolContext) -> str:
+            """Pay an amount, and take too long."""
+            begin(amount, context)
+            await asyncio.Event().wait()
+            return end(amount, context)
+
+        @tool(timeout=0.05, **options)
+        def pay_stuck(amount: int, *, context: ToolContext) -> str:
+            """Pay an amount, take too long, and pay the rest."""
+            begin(amount, context)
+            threading.Event().wait(0.1)
+            return end(amount, context)
 
         @tool(read_only=True)
         def report(*, context: ToolContext) -> str:
@@ -165,21 +196,38 @@ class Payer:
             total, paid, written = state_of(context.session, files)
             return json.dumps([total, [each.amount for each in paid], written])
 
-        return [pay, report]
+        return [report, pay, pay_late, pay_stuck]
 
     def model(self, request: ModelRequest) -> Any:
-        """Pay all amounts in one turn, ask for a report, and answer with the results and the report."""
+        """Make all calls in one turn or hand them on, ask for a report, and answer with the results and the report."""
         self.passed()
+        names = {tool.name for tool in request.tools}
         results = [message for message in request.messages if message.role == "tool"]
-        if request.messages[0].text.endswith("Hand on."):
-            return results[-1].text if results else call("hand_on", call_id="down")
-        amounts = json.loads(request.messages[0].text.splitlines()[-1])
         if not results:
-            return [call("pay", call_id=f"c{number}", amount=amount) for number, amount in enumerate(amounts, 1)]
-        if results[-1].name != "report":
+            parts = request.messages[0].text.splitlines()[-1].split("; ")
+            if "hand_on" in names:
+                return [call("hand_on", call_id=f"down{at}", calls=part) for at, part in enumerate(parts)]
+            words = [each.split() for part in parts for each in part.split(", ")]
+            return [call(name, call_id=call_id, amount=int(amount)) for name, call_id, amount in words]
+        if "report" in names and results[-1].name != "report":
             return call("report", call_id="report")
-        told = [(each.call_id, each.success, each.text) for each in results[:-1]]
-        return json.dumps({"results": told, "state": json.loads(results[-1].text)})
+        told = [each for each in results if each.name != "report"]
+        found = [[each.call_id, each.success, each.text] for each in told]
+        if "hand_on" in names:
+            found = [each for result in told for each in json.loads(result.text)]
+        return json.dumps({"results": found, "state": json.loads(results[-1].text)} if "report" in names else found)
+
+
+def _section(tools: list[Tool[Any, Any]]) -> MarkdownSection[Part]:
+    return MarkdownSection[Part](title="Bill", key="bill", template="${calls}", tools=tools)
+
+
+def part_of(bill: Bill) -> Part:
+    """The calls for a bill; those of runs side by side are apart."""
+    late = ("pay_late", "pay_stuck")
+    names = [late[amount % 2] if amount in bill.late else "pay" for amount in bill.amounts]
+    calls = [f"{name} c{at} {amount}" for at, (name, amount) in enumerate(zip(names, bill.amounts, strict=True), 1)]
+    return Part(("; " if bill.side_by_side else ", ").join(calls))
 
 
 def state_of(session: Session, files: InMemoryFilesystem) -> tuple[int, tuple[Paid, ...], dict[str, str]]:

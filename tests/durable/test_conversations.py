@@ -40,9 +40,12 @@ from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.guards import Guard, Refuse
 from weakincentives.runtime import (
     Channel,
+    Compacted,
+    Compaction,
     Completed,
     ModelReply,
     ModelRequest,
+    Restarted,
     SectionOpened,
     TextDelta,
     ToolEmitted,
@@ -229,14 +232,46 @@ def test_a_stream_says_which_tools_appeared_with_a_section(tmp_path: Any) -> Non
     assert opened == [SectionOpened("eyes", ("look",))]
 
 
-def test_the_stream_of_an_earlier_run_is_its_answer(tmp_path: Any) -> None:
-    with answered_by(echo, str(tmp_path / "durable.db")) as chats:
-        early = chats.stream("ann", "one")
-        until(lambda: chats.messages("ann"), "the first answer")
+class Halting(Channel):
+    """Writes a reply in two halves, and waits between those of the first until it is let go."""
+
+    go = threading.Event()
+
+    def call(self, request: ModelRequest) -> ModelReply:
+        return ModelReply(echo(request))
+
+    def stream(self, request: ModelRequest) -> Iterator[str | TextDelta | ModelReply]:
+        reply = self.call(request)
+        yield reply.text[:2]
+        assert self.go.wait(PATIENCE)
+        yield reply.text[2:]
+        yield reply
+
+
+class HaltingAdapter(ScriptedAdapter):
+    def channel(self) -> Channel:
+        return Halting()
+
+
+def test_a_reader_that_falls_behind_reads_each_word_once(tmp_path: Any) -> None:
+    Halting.go.clear()
+    database = str(tmp_path / "durable.db")
+    with DurableConversations[None]("desk", lambda name: Prompt(template()), HaltingAdapter(), database) as chats:
+        chats.start()
+        behind, late, unread = chats.stream("ann", "one"), chats.stream("ann"), chats.stream("ann")
+        assert (next(behind), next(late)) == (TextDelta("1:"), TextDelta("1:"))
+        Halting.go.set()
         chats.send("ann", "two", timeout=PATIENCE)
-        assert rows(chats, stream_table) == 1
-        delta, end = early
-        assert (delta, isinstance(end, Completed)) == (TextDelta("1: one"), True)
+        rest, end = behind
+        assert (rest, isinstance(end, Completed)) == (TextDelta(" one"), True)
+        # A minute later, only the stream of the newest run is kept.
+        with chats.store.engine.begin() as connection:
+            connection.execute(sa.update(run_table).values(ended_ms=run_table.c.ended_ms - 60_000))
+        chats.send("ann", "three", timeout=PATIENCE)
+        with chats.store.engine.connect() as connection:
+            assert set(connection.execute(sa.select(stream_table.c.number)).scalars()) == {3}
+        assert list(unread) == [TextDelta("1: one"), end]
+        assert list(late) == [Restarted("The run ended a while ago; this is its answer."), TextDelta("1: one"), end]
 
 
 def test_a_failed_run_raises_for_its_sender_and_the_conversation_goes_on(database_url: str) -> None:
@@ -326,7 +361,7 @@ def test_a_call_waits_for_a_decision_that_any_client_makes(database_url: str) ->
         assert (client.pending("ann"), len(keys)) == ((), 1)
         shown = [step.name for step in client.store.steps("desk/ann:2")]
         assert (shown, client.store.archive.decisions("desk/ann:2")) == (
-            ["begin", "write", "model"],
+            ["write", "model"],
             {"c1": Approve("Ann")},
         )
         assert client.send("ann", "again", timeout=PATIENCE).pending
@@ -583,3 +618,29 @@ def test_a_fork_is_a_conversation_of_its_own(database_url: str) -> None:
         assert texts(chats, whole) == texts(chats)
         with pytest.raises(DurableError, match="There is a conversation 'bob' already"):
             chats.fork("ann", new="bob")
+
+
+def test_a_long_conversation_is_compacted_and_stays_so_for_the_next_worker(database_url: str) -> None:
+    @tool(read_only=True)
+    def look(row: int) -> str:
+        "Look at a row."
+        return f"row {row} " + "lorem ipsum dolor sit amet " * 60
+
+    summaries, sent = [0], [0]
+
+    def model(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        if last.text.startswith("Summarize"):
+            summaries[0] += 1
+            return "Rows were looked at."
+        sent[0] = len(request.messages)
+        return "Seen." if last.role == "tool" else call("look", row=sent[0])
+
+    for worker in (1, 2):
+        with answered_by(model, database_url, look, compaction=Compaction(window=2_000, keep=1)) as chats:
+            for number in range(8):
+                assert chats.send("ann", f"Question {worker}.{number}?", timeout=PATIENCE).text == "Seen."
+                assert sent[0] < 32
+            assert summaries[0] >= worker
+            assert [each.by for each in chats.read("ann").session[Compacted]].count("model") == summaries[0]
+            assert len(chats.messages("ann")) > 32 * worker

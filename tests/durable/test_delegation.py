@@ -1,15 +1,18 @@
 """Runs inside the calls of a durable run: they are part of the recorded step, and are not run again."""
 
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.approval.bank import Paid
 from tests.delegation.agents import pay, spend, template
 from tests.durable.desk import Question, prompt_with
 from tests.durable.fleet import PATIENCE, until
-from weakincentives import Approve, Deny, Edit, PromptEvaluationError, ScriptedAdapter, call, delegate
+from weakincentives import Approve, Deny, Edit, PromptEvaluationError, ScriptedAdapter, Session, call, delegate, tool
 from weakincentives.durable import DurableMainLoop
+from weakincentives.runtime import Message, ModelRequest
 from weakincentives.telemetry import RunStore, record
 
 LOOP = "desk"
@@ -109,3 +112,43 @@ def test_an_edit_of_a_childs_call_that_does_not_fit_is_asked_about_again(
     edited = 'A person changed the arguments of this call to {"amount": 5}. What follows is the result with these '
     results = {each.call_id: each.text for each in agents.child.requests[-1].messages if each.role == "tool"}
     assert results == {"call_1": f"{edited}arguments.\n\npaid 5", "call_2": "paid 4"}
+
+
+def test_children_side_by_side_overlap_and_wait_and_none_is_run_again(tmp_path: Path) -> None:
+    together, sessions = threading.Barrier(2), list[Session]()
+
+    @tool(read_only=True)
+    def meet() -> str:
+        "Wait for the other."
+        together.wait(PATIENCE)
+        return "met"
+
+    def model(request: ModelRequest) -> Any:
+        results = sum(message.role == "tool" for message in request.messages)
+        return [call("meet"), call("pay", call_id="p", amount=3), "The child is done."][results]
+
+    def new_session(request: Question) -> Session:
+        sessions.append(Session())
+        return sessions[-1]
+
+    children = ScriptedAdapter(model)
+    below = delegate(template("inner", meet, pay), description="Work.", adapter=children, concurrent=True)
+    parent = ScriptedAdapter([[call("inner", call_id="a"), call("inner", call_id="b")], "All done."])
+
+    def loop() -> DurableMainLoop[Question, Any]:
+        return DurableMainLoop(LOOP, prompt_with(below), parent, str(tmp_path / "durable.db"), new_session=new_session)
+
+    with loop() as first:
+        first.start()
+        first.submit(Question("Work."), key="k")
+        until(lambda: {each.call_id for each in first.questions("k")} == {"a/p", "b/p"}, "both questions")
+        first.approve("k", "b/p", Approve())
+        until(lambda: {each.call_id for each in first.questions("k")} == {"a/p"}, "one question")
+    with loop() as second:
+        second.start()
+        second.approve("k", "a/p", Deny("Too much."))
+        assert second.result("k", timeout=PATIENCE).text == "All done."
+    assert (len(children.requests), len(parent.requests)) == (6, 2)
+    assert [each.amount for each in sessions[-1][Paid].all()] == [3]
+    results = [(each.call_id, each.text) for each in sessions[-1][Message].all() if each.role == "tool"]
+    assert results == [("b", "The child is done."), ("a", "The child is done.")]

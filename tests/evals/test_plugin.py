@@ -51,7 +51,7 @@ def test_a_live_run_records_what_later_runs_replay(tmp_path: Path) -> None:
     (tmp_path / "test_shop.py").write_text(TEST.format(rules="Refunds take three days."))
     unrecorded = run_pytest(tmp_path)
     assert unrecorded.returncode == 1
-    assert "case 'c0' has no recording" in unrecorded.stdout
+    assert "case 'c0' of shop.jsonl has no recording" in unrecorded.stdout
     live = run_pytest(tmp_path, "--evals=live")
     assert live.returncode == 0, live.stdout
     assert (tmp_path / "shop.jsonl").read_text().count('"recording"') == 6

@@ -339,3 +339,11 @@ def test_a_name_that_no_tool_has_is_a_warning_at_the_end_of_the_run(caplog: pyte
         run(prompt, ScriptedAdapter(["Done."]))
     text = "Guard 'MaxCalls' of 'k' names the tool 'payy', which no section has offered in this run."
     assert [record.getMessage() for record in caplog.records] == [text]
+
+
+def test_a_name_that_no_tool_has_is_a_warning_if_the_guard_refuses_for_it(caplog: pytest.LogCaptureFixture) -> None:
+    section = MarkdownSection(key="bills", title="Bills", template="Pay.", tools=[pay])
+    prompt = Prompt(ns="tests", key="k", sections=[section], guards=[RequiresTool("payy")])
+    with pytest.raises(GuardRefusedError, match="Call the tool 'payy'"):
+        run(prompt, ScriptedAdapter(["Done."] * 5))
+    assert "Guard 'RequiresTool' of 'k' names the tool 'payy'" in caplog.text

@@ -9,7 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from scripts.diagrams import WIDTH, drawn, figure
+from scripts.llms import chapters
+
 ROOT = Path(__file__).parents[2]
+LONGEST = 2_500  # words, code included
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *(ROOT / "docs").glob("*.md")])
 
 
@@ -18,12 +22,40 @@ def test_the_index_lists_every_page() -> None:
     assert sorted([*linked, "index.md"]) == sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 
 
+def test_every_chapter_begins_with_steps_and_their_output() -> None:
+    first = {title: ROOT / "docs" / pages[0][1] for title, pages in chapters() if title != "Reference"}
+    texts = {title: page.read_text(encoding="utf-8") for title, page in first.items()}
+    assert [title for title, text in texts.items() if len(re.findall("^```(output|console)$", text, re.M)) < 2] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     prose = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     prose = re.sub(r"`[^`]*`", "", prose)
     links = re.findall(r"\]\((?!https?:|#)([^)#]+)", prose)
     assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_a_page_is_short_enough_to_be_read(page: Path) -> None:
+    assert len(page.read_text(encoding="utf-8").split()) <= LONGEST, "divide it along the tasks of its readers"
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_the_diagrams_of_a_page_can_be_drawn(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    figures = re.findall(r"<figure.*?</figure>", drawn(text), re.DOTALL)
+    assert len(figures) == text.count("```diagram")
+    for each in figures:
+        boxes = re.findall(r'<rect [^>]*x="([\d.]+)" y="[\d.]+" width="([\d.]+)"', each)
+        assert max(float(left) + float(width) for left, width in boxes) <= WIDTH
+
+
+def test_a_diagram_names_a_line_that_it_cannot_read() -> None:
+    with pytest.raises(ValueError, match="got 'you ask the model'"):
+        figure("you -> model: a question\nyou ask the model")
+    with pytest.raises(ValueError, match="shorten its texts"):
+        figure("request 1: " + " | ".join(f"a long part {number}" for number in range(9)))
 
 
 @pytest.mark.parametrize("script", ["llms.py", "cli_docs.py", "hosted_docs.py"])

@@ -20,7 +20,19 @@ QUOTED = {
         "`OpenAIAdapter`": ["K=10: OpenAIAdapter", "K=50: OpenAIAdapter", "server, async tools: OpenAIAdapter, wall"],
         **{peer: [f"K=10: {peer}", f"K=50: {peer}", f"200 runs at once: {peer}, wall"] for peer in PEERS},
     },
-    "docs/adapters.md": {
+    "docs/costs.md": {
+        **{
+            f"{model}, open": [f"full prompt, {model}: tokens sent"]
+            for model in ("gpt-5.6", "claude-opus-5", "claude-sonnet-5")
+        },
+        **{
+            f"{model}, closed": [f"{route}: sent", f"{route}: uncached"]
+            for model, route in (
+                ("gpt-5.6", "ReadSections (default), additional_tools"),
+                ("claude-opus-5", "ReadSections, tool_addition, claude-opus-5"),
+                ("claude-sonnet-5", "ReadSections, tool_reference, claude-sonnet-5"),
+            )
+        },
         "a raw socket, the lower bound": [f"K={k}: raw socket" for k in (1, 10, 50, 200)],
         "`OpenAIAdapter`": [f"K={k}: OpenAIAdapter" for k in (1, 10, 50, 200)],
         "`AnthropicAdapter`": [f"K={k}: AnthropicAdapter" for k in (1, 10, 50, 200)],
@@ -30,7 +42,7 @@ QUOTED = {
         "a hand-written loop on the OpenAI SDK": [f"K={k}: hand-written loop" for k in (1, 10, 50)],
         **{peer: [f"K={k}: {peer}" for k in (1, 10, 50)] for peer in PEERS},
     },
-    "docs/progressive-disclosure.md": {
+    "docs/strategies.md": {
         "`ReadSections()` (default)": [
             "ReadSections (default), additional_tools: sent",
             "(default), additional_tools: uncached",
@@ -50,6 +62,11 @@ QUOTED = {
                 ("`tool_search=True`", "claude-sonnet-5", "tool_search, claude-sonnet-5"),
             )
         },
+    },
+    "docs/long-conversations.md": {
+        "20": ["20 exchanges, no compaction", "20 exchanges, when it pays"],
+        "50": ["50 exchanges, no compaction", "50 exchanges, when it pays"],
+        "200": ["200 exchanges, no compaction", "200 exchanges, when it pays"],
     },
     "docs/sizing.md": {"recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"]},
 }
@@ -71,7 +88,7 @@ def figures(page: str, line: str) -> list[str]:
     for each in (ROOT / page).read_text(encoding="utf-8").splitlines():
         first, *cells = map(str.strip, each.strip("|").split("|"))
         if first == line:
-            found = [cell for cell in cells if re.fullmatch(r"[\d.,]+(%| ms| s)?", cell)]
+            found = [cell for cell in cells if re.fullmatch(r"\$?[\d.,]+(%| ms| s)?", cell)]
     return found
 
 

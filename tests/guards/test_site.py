@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from scripts.site import FRONTS
+from tests.npm_support import NpmModules
+from tests.viewer.axe import faults
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -80,6 +83,14 @@ def documented(made: type) -> bool:
     return bool(made.__doc__) and not str(made.__doc__).startswith(f"{made.__name__}(")
 
 
+def test_diagrams_are_drawn_and_chapters_lead_on(site: Path) -> None:
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
+    drawn = {name for name, text in texts.items() if '<figure class="diagram">' in text}
+    assert drawn >= {"index", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
+    for part in ("md-footer__link--prev", "md-footer__link--next", "Switch to dark mode"):
+        assert part in texts["first-agent"]
+
+
 @pytest.mark.parametrize("front", FRONTS)
 def test_the_reference_has_every_documented_name_of_a_package(pages: dict[Path, Page], site: Path, front: str) -> None:
     module = import_module(f"weakincentives.{front}")
@@ -95,10 +106,11 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
 
     assert "max_turns: int | None" in shown("limits.html")
     assert "default_params: ParamsT_co | None" in shown("prompt.html")
+    assert "Opens the section without the model" in shown("prompt.html")
     assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
 
 
-def test_the_search_finds_a_page_from_a_folder_on_disk(site: Path) -> None:
+def test_in_a_browser_the_search_works_from_disk_and_pages_are_accessible(site: Path, npm_modules: NpmModules) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or pytest.skip("there is no chromium")
     with playwright.sync_playwright() as driver:
@@ -109,4 +121,15 @@ def test_the_search_finds_a_page_from_a_folder_on_disk(site: Path) -> None:
         page.keyboard.type("rolled back", delay=20)
         found = page.get_by_role("link", name=re.compile("transactions", re.IGNORECASE)).locator("visible=true")
         found.first.wait_for(timeout=20_000)
+        page.set_viewport_size({"width": 390, "height": 844})
+        page.goto((site / "index.html").as_uri())
+        letters = page.locator(".diagram text").evaluate_all(
+            "all => all.map(each => each.getBoundingClientRect().height)"
+        )
+        assert min(letters) >= 11, "a phone shows the diagram too small"
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for name, colours in itertools.product(("first-agent", "api/prompt"), ("light", "dark")):
+            page.emulate_media(color_scheme=colours)
+            page.goto((site / f"{name}.html").as_uri())
+            assert (name, colours, faults(page, npm_modules)) == (name, colours, [])
         browser.close()

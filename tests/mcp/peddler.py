@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import mcp_types as types
-from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
+
+from weakincentives.mcp.server import AnnouncingServer, Listener
 
 ROOT = Path(sys.argv[1]) if len(sys.argv) > 1 else Path()
 EXTENSION = "io.modelcontextprotocol/skills"
@@ -45,6 +46,8 @@ def entry(folder: Path) -> dict[str, Any]:
                 resources = [{**each, "digest": f"sha256:{'0' * 64}"} for each in resources]
             case "frontmatter":
                 fields["description"] = "Something harmless."
+            case "license":
+                fields["license"] = "MIT"
             case "entry":
                 return {"uri": "skill://refunds/SKILL.md", "frontmatter": fields}
             case "foreign":
@@ -81,11 +84,33 @@ async def read(context: Any, params: types.ReadResourceRequestParams) -> types.R
 
 
 async def list_tools(context: Any, params: Any) -> types.ListToolsResult:
-    return types.ListToolsResult(tools=[])
+    """The tool that announces a changed list, and those that the file `.tools` names."""
+    listener.listed(context)
+    names = (ROOT / ".tools").read_text().split() if (ROOT / ".tools").exists() else []
+    if lie() == "tools":
+        raise MCPError(types.INTERNAL_ERROR, "the list is gone")
+    schema = {"type": "object", "properties": {}}
+    tools = [types.Tool(name=name, description=f"Does {name}.", input_schema=schema) for name in ("announce", *names)]
+    return types.ListToolsResult(tools=tools)
+
+
+async def call_tool(context: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+    if params.name == "announce":
+        await listener.notify()
+    return types.CallToolResult(content=[types.TextContent(type="text", text=f"{params.name} was called")])
+
+
+listener = Listener()
 
 
 async def main() -> None:
-    server: Server[Any] = Server("peddler", on_list_tools=list_tools, on_read_resource=read)
+    server = AnnouncingServer(
+        "peddler",
+        on_list_tools=list_tools,
+        on_call_tool=call_tool,
+        on_read_resource=read,
+        on_subscriptions_listen=listener.listen,
+    )
     server.extensions[EXTENSION] = {}
     server.add_request_handler("skills/list", types.PaginatedRequestParams, list_skills)
     server.add_request_handler("skills/get", Named, get_skill)

@@ -144,6 +144,7 @@ def test_a_servers_skills_are_child_sections_that_are_fetched_when_opened(tmp_pa
     write(tmp_path, "refunds", "Costs $5 a piece.", guide_md="# Guide\n\nGo.", run_sh="exit 1")
     opened, skill, guide = run(peddler(tmp_path), read("shop"), read("shop.refunds"), read("shop.refunds.guide"))
     assert opened[0] and "About it." in opened[1] and "$5" not in opened[1]
+    assert "(From the MCP server 'shop'.)" in skill[1]
     assert skill[0] and "Costs $5 a piece." in skill[1] and "name: refunds" not in skill[1]
     assert "Files of this skill that are not shown: `run.sh`." in skill[1]
     assert guide[0] and "Go." in guide[1]
@@ -171,7 +172,60 @@ def test_a_server_that_changes_its_skills_is_followed(tmp_path: Path) -> None:
     assert found[3][0] and "Two years." in found[3][1]
 
 
-@pytest.mark.parametrize("lie", ["digest", "frontmatter", "unlisted"])
+def offered(adapter: ScriptedAdapter) -> list[list[str]]:
+    names = ([tool.name for tool in request.tools if tool.name not in request.revoked] for request in adapter.requests)
+    return [[name for name in each if name != "read_section"] for each in names]
+
+
+def test_a_server_that_changes_its_lists_in_mid_run_is_followed(tmp_path: Path) -> None:
+    write(tmp_path, "refunds", "Keep the receipt.")
+    write(tmp_path, "parcels", "About parcels.")
+    (tmp_path / ".tools").write_text("weigh pack")
+
+    def change(request: Any) -> Any:
+        write(tmp_path, "vouchers", "Two years.", "On vouchers.")
+        (tmp_path / "parcels" / "SKILL.md").unlink()
+        (tmp_path / "parcels").rmdir()
+        (tmp_path / ".tools").write_text("pack ship")
+        return call("announce")
+
+    session = Session()
+    script = [
+        read("shop"),
+        read("shop.refunds"),
+        change,
+        [call("ship"), call("weigh"), read("shop.vouchers"), read("shop.parcels"), read("shop.refunds")],
+        call("pack"),
+        "Done.",
+    ]
+    steps = iter(script)
+    adapter = ScriptedAdapter(lambda request: step(request) if callable(step := next(steps)) else step)
+    with adapter:
+        adapter.evaluate(prompt(peddler(tmp_path)), session=session)
+    before, after = ["announce", "weigh", "pack"], ["announce", "pack", "ship"]
+    assert offered(adapter) == [[], before, before, after, after, after]
+    *_, ship, weigh, vouchers, parcels, refunds, pack = answers(session)
+    assert [ship[0], weigh[0], vouchers[0], parcels[0], refunds[0], pack[0]] == [True, False, True, False, True, True]
+    assert "Two years." in vouchers[1]
+    told = "\n".join(message.text for message in adapter.requests[3].messages if message.role == "system")
+    assert "On vouchers." in told and "parcels" in told and "weigh" in told
+
+
+def test_a_server_that_cannot_list_again_keeps_its_tools(tmp_path: Path) -> None:
+    (tmp_path / ".tools").write_text("weigh")
+
+    def change(request: Any) -> Any:
+        (tmp_path / ".lie").write_text("tools")
+        return call("announce")
+
+    steps = iter([lambda _: read("shop"), change, lambda _: call("weigh"), lambda _: "Done."])
+    session, adapter = Session(), ScriptedAdapter(lambda request: next(steps)(request))
+    with adapter:
+        assert adapter.evaluate(prompt(peddler(tmp_path)), session=session).text == "Done."
+    assert answers(session)[-1] == (True, "weigh was called")
+
+
+@pytest.mark.parametrize("lie", ["digest", "frontmatter", "license", "unlisted"])
 def test_content_that_is_not_what_the_server_lists_is_refused(tmp_path: Path, lie: str) -> None:
     write(tmp_path, "refunds", "Text.", guide_md="Go.")
     (tmp_path / ".lie").write_text(lie)

@@ -148,9 +148,15 @@ def test_a_restart_costs_more_than_it_saves_when_the_section_was_small() -> None
     ("route", "lost"), [("append", {"append": 50}), ("additional_tools", {}), ("tool_addition", {})]
 )
 def test_tokens_lost_to_the_cache_are_named_by_route(route: str, lost: dict[str, int]) -> None:
-    _, found = played(reply(50, READ_WEB), reply(90, call("search")), reply(95, text="done"), tool_route=route)
+    last = reply(95, cached=64, text="done")
+    _, found = played(reply(50, READ_WEB), reply(90, call("search")), last, tool_route=route)
     assert found.cache_lost_by_route == lost
     assert found.cache_lost_tokens == sum(lost.values())
+
+
+def test_where_no_cache_is_reported_none_was_lost() -> None:
+    _, found = played(reply(50, READ_WEB), reply(90, call("search")), reply(95, text="done"), tool_route="append")
+    assert (found.cache_lost_by_route, found.cache_lost_tokens) == ({}, 0)
 
 
 def test_what_the_provider_still_read_from_its_cache_was_not_lost() -> None:
@@ -160,7 +166,10 @@ def test_what_the_provider_still_read_from_its_cache_was_not_lost() -> None:
 
 def test_a_restart_loses_no_more_than_the_new_request_has() -> None:
     _, found = played(
-        reply(300, call("search")), reply(500, READ_WEB), reply(80, text="done"), supports_dynamic_tools=False
+        reply(300, call("search")),
+        reply(500, READ_WEB, cached=300),
+        reply(80, text="done"),
+        supports_dynamic_tools=False,
     )
     assert found.cache_lost_by_route == {"restart": 80}
 

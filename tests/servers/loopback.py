@@ -67,6 +67,8 @@ class Loopback:
 
     def __init__(self, script: Script = (), *, tls: ssl.SSLContext | None = None, window: int | None = None) -> None:
         self.requests: list[Received] = []
+        self.looked_up: list[Received] = []
+        self.models: dict[str, Any] = {}
         self.refused = 0
         self.window = window
         self.connections = 0
@@ -88,7 +90,18 @@ class Loopback:
         """The tokens of a request, roughly."""
         return len(received.body) // 4
 
+    def look_up(self, received: Received) -> Answer:
+        """The answer of a models endpoint: what `models` has of a model, or that there is no such model."""
+        found = self.models.get(received.target.rpartition("/")[2])
+        if isinstance(found, Answer):
+            return found
+        missing = {"type": "error", "error": {"type": "not_found_error", "message": "no such model"}}
+        return Answer(200 if found else 404, json.dumps(found or missing).encode())
+
     def answer(self, received: Received) -> Answer:
+        if received.method == "GET":
+            self.looked_up.append(received)
+            return self.look_up(received)
         self.requests.append(received)
         if callable(self._script):
             step = self._script(received)

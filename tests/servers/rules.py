@@ -44,7 +44,7 @@ def responses_problem(
 
 def _responses(body: Mapping[str, Any], issued: Mapping[str, str]) -> Iterator[tuple[str, str | None]]:
     items = [item for item in body["input"] if isinstance(item, dict)]
-    yield from ((problem, "invalid_value") for problem in _namespaces(body, items))
+    yield from ((problem, "invalid_value") for problem in (*_namespaces(body, items), *_updates(body, items)))
     loaded = [item["tools"] for item in items if item.get("type") in ("additional_tools", "tool_search_output")]
     later = [tool for tools in loaded for tool in tools if not tool.get("defer_loading")]
     later = [tool for tool in later if not any("defer_loading" in each for each in tool.get("tools", ()))]
@@ -112,6 +112,25 @@ def _namespaces(body: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> 
             item["name"], item.get("namespace")
         ):
             yield f"Function call '{item['name']}' must name its namespace '{spaces[item['name']]}'."
+
+
+def _updates(body: Mapping[str, Any], items: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    for item in items:
+        if item.get("type") != "configuration_update":
+            continue
+        if not body["model"].startswith("gpt-6"):
+            yield f"Item of type 'configuration_update' is not supported with {body['model']}."
+        if item.keys() - {"type", "id", "reasoning", "text"} or not item.keys() & {"reasoning", "text"}:
+            yield "Invalid configuration_update: supply reasoning, text, or both."
+        if "text" in item and item["text"].get("format", {}).get("type") not in ("text", "json_schema"):
+            yield "Invalid configuration_update: text.format must be a JSON schema or text."
+
+
+def output_form(body: Mapping[str, Any]) -> dict[str, Any]:
+    """The form of the answer that applies: that of the last update, else that of the request."""
+    updates = [item["text"]["format"] for item in body["input"] if item.get("type") == "configuration_update"]
+    form = updates[-1] if updates else body.get("text", {}).get("format", {"type": "text"})
+    return dict(form)
 
 
 def namespaces_of(body: Mapping[str, Any]) -> dict[str, str]:

@@ -40,7 +40,7 @@ def test_pages_have_no_serious_fault(
         f"{run}/events?event=3": ".json-key",
         f"#/compare?a={run_ids[0]}:4&b={run_ids[2]}:4": ".diff",
         "#/search?q=coupons": ".hit",
-        "#/report": ".sheet",
+        "#/report": ".advice",
     }
     page = open_page(viewer.url)
     page.emulate_media(color_scheme=scheme)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.telemetry.agents import record_conversation
+from scripts.viewer_runs import INVESTIGATION, Alert, Narrated, on_call_template
+from tests.telemetry.agents import record_conversation, run
 from weakincentives import MainLoop, MarkdownSection, Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.cli import main
+from weakincentives.clock import FakeClock
 from weakincentives.errors import PromptRenderError
+from weakincentives.runtime import ledger
 from weakincentives.telemetry import RunStore, record
 from weakincentives.viewer.documents import Documents
 
@@ -117,3 +121,51 @@ def test_a_search_covers_all_runs_and_says_when_it_was_cut(runs: Path) -> None:
         few, many = documents.search("529 three times"), documents.search("checkout")
     assert (few["matching"], few["cut"], {hit["turn"] for hit in few["hits"]}) == (1, False, {2})
     assert (many["matching"], many["cut"], len(many["runs"])) == (4, True, 4)
+
+
+def numbers(text: str, before: str) -> list[int]:
+    """The number before each occurrence of some words."""
+    return [int(found.replace(",", "")) for found in re.findall(rf"([\d,]+){before}", text)]
+
+
+def test_everything_open_means_the_same_on_every_surface(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, session, clock = tmp_path / "runs.db", Session(), FakeClock()
+    bound = Prompt(on_call_template()).bind(Alert())
+    adapter = Narrated(INVESTIGATION, clock, tool_route="append")
+    plan = adapter.explain(bound)
+    with record(path):
+        run_id = MainLoop().execute(bound, session=session, adapter=adapter).run_id
+    # One request: `explain`, the line that `wink run`, `./run` and `wink runs show` print, and the viewer's tree.
+    sent, full = plan.text_tokens + plan.tool_tokens, plan.full_tokens
+    main(["runs", "show", str(path), run_id])
+    shown = capsys.readouterr().out.replace("\n", " ")
+    assert numbers(plan.render(), " tokens per request") == numbers(shown, " tokens per request") == [sent]
+    assert numbers(plan.render(), " with everything open") == numbers(shown, " with everything open") == [full]
+    with RunStore(path) as store:
+        documents = Documents(store)
+        turn, whole = documents.turn(run_id, 1), documents.run(run_id)
+        report = documents.report()["prompts"][0]
+        stored = store.ledger(run_id)
+    sections = {section["key"]: section for section in turn["sections"]}
+    assert sum(section["shown_tokens"] for section in turn["sections"]) + turn["builtin_tokens"] == sent
+    assert sum(section["full_tokens"] for section in turn["sections"]) == full
+    leaves = [each for each in report["sections"] if not any(key.startswith(f"{each['key']}.") for key in sections)]
+    assert {each["key"]: each["full_tokens"] for each in leaves} == {
+        each["key"]: sections[each["key"]]["full_tokens"] for each in leaves
+    }
+    # The whole run: the ledger of the session, which `./run` prints, that of the file, its list, and the viewer.
+    whole_run = ledger(session).full_prompt_tokens
+    assert stored.full_prompt_tokens == whole["ledger"]["full"] == whole["run"]["full_prompt_tokens"] == whole_run
+    assert sum(value or 0 for value in whole["turns"]["full"]) == whole_run
+    assert f"with everything open in every request {whole_run:,}" in " ".join(shown.split())
+
+
+def test_a_run_without_a_cache_loses_none_on_any_surface(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path, session = tmp_path / "runs.db", Session()
+    with record(path):
+        run_id = run(session=session, tool_route="append").run_id
+    with RunStore(path) as store:
+        whole = Documents(store).run(run_id)
+        said = printed(capsys, "runs", "show", str(path), run_id)
+    assert ledger(session).cache_lost_tokens == whole["ledger"]["lost"] == 0
+    assert [turn["cache_lost"] for turn in said["turn_list"]] == whole["turns"]["lost"] == [0] * len(said["turn_list"])

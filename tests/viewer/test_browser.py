@@ -16,7 +16,7 @@ from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import JsonPromptOverridesStore, Prompt
-from weakincentives.runtime import Conversation, ModelReply, ToolStarted
+from weakincentives.runtime import Conversation, ModelReply, ToolCall, ToolStarted
 from weakincentives.session import Session
 from weakincentives.telemetry import record
 from weakincentives.viewer import Viewer, export_run
@@ -30,6 +30,7 @@ playwright = pytest.importorskip(
 expect = playwright.expect
 
 Open = Callable[..., Any]
+READ_GUIDE = ToolCall("1", "read_section", '{"section_key": "guide"}')
 
 
 @pytest.fixture
@@ -92,7 +93,7 @@ def test_runs_are_grouped_by_prompt_and_by_conversation(viewer: Viewer, open_pag
     page.get_by_role("button", name="By conversation").click()
     expect(group).to_have_count(4)
     group.first.get_by_role("link").click()
-    expect(page.locator(".run-row:not(.head)")).to_have_count(1)
+    expect(page.locator(".exchange")).to_have_count(1)
 
 
 def test_two_ticked_runs_are_compared(viewer: Viewer, open_page: Open) -> None:
@@ -102,8 +103,11 @@ def test_two_ticked_runs_are_compared(viewer: Viewer, open_page: Open) -> None:
     ticks.nth(0).check()
     ticks.nth(2).check()
     page.get_by_role("button", name="Compare these two").click()
-    expect(page.locator("h1")).to_have_text("Compare")
-    expect(page.get_by_label("Sections")).to_contain_text("logs")
+    runs = page.get_by_label("Runs", exact=True)
+    expect(runs.get_by_role("row", name="Model")).to_contain_text("gpt-5.2")
+    expect(runs.get_by_role("row", name="Turns")).to_have_text("Turns97−22%")
+    expect(runs.locator(".parting")).to_contain_text("They part in turn 1, by the reply")
+    expect(page.get_by_label("Turn after")).to_have_value("1")
 
 
 def test_scrubbing_shows_each_turn_as_it_was(newest: Page) -> None:
@@ -184,7 +188,7 @@ def test_text_is_markdown_until_raw_is_asked_for(newest: Page) -> None:
 
 def test_the_head_of_a_run_tells_it_in_a_sentence(newest: Page) -> None:
     expect(newest.locator(".story")).to_contain_text(
-        "read 4 of 14 sections, got search_logs, list_deploys, roll_back and 1 more, called them, "
+        "opened 4 of 14 sections, got search_logs, list_deploys, roll_back and 1 more, called them, "
         "1 of 6 calls failed, sent 15% less than with everything open"
     )
     expect(newest.locator(".answer")).to_contain_text("Rolled checkout back to 2026.11.14-3")
@@ -251,6 +255,10 @@ def test_everything_has_a_key(viewer: Viewer, run_ids: Sequence[str], open_page:
     expect(page.locator("dialog[open]")).to_have_count(0)
     page.keyboard.press("d")
     expect(page.locator("h1")).to_have_text("Compare")
+    page.keyboard.press("u")
+    expect(page.locator(".run-row.selected")).to_contain_text("checkout")
+    page.keyboard.press("x")
+    expect(page.locator(".ticked")).to_contain_text("Tick another run")
     page.keyboard.press("/")
     page.keyboard.type("coupons query")
     page.keyboard.press("Enter")
@@ -261,7 +269,7 @@ def test_two_turns_of_a_run_are_compared(viewer: Viewer, run_ids: Sequence[str],
     page = open_page(f"{viewer.url}#/compare?a={run_ids[0]}:3&b={run_ids[0]}:4")
     expect(page.get_by_label("Sections")).to_contain_text("deployments")
     expect(page.get_by_label("Tools", exact=True)).to_contain_text("+ roll_back")
-    expect(page.get_by_label("Prompt", exact=True)).to_contain_text("the same, to the letter")
+    expect(page.locator(".alike.in-page")).to_have_text("Prompt is the same in both turns.")
     expect(page.get_by_label("Conversation").locator(".line.new").first).to_contain_text("Pool exhausted")
 
 
@@ -286,7 +294,7 @@ def test_a_diff_contains_both_sides_whatever_they_are(viewer: Viewer, open_page:
 
 def test_turns_of_two_runs_are_compared(viewer: Viewer, run_ids: Sequence[str], open_page: Open) -> None:
     page = open_page(f"{viewer.url}#/compare")
-    expect(page.locator(".empty")).to_contain_text("Choose two turns")
+    expect(page.locator(".empty")).to_contain_text("Choose two runs")
     page.get_by_label("Run before").select_option(run_ids[0])
     page.get_by_label("Run after").select_option(run_ids[2])
     page.get_by_label("Turn after").fill("2")
@@ -311,10 +319,12 @@ def test_disclosure_ledger_and_report_have_pages(viewer: Viewer, run_ids: Sequen
     expect(page.locator(".steps-list li").first).to_contain_text("Find the first error after 09:12.")
     expect(page.locator(".steps-list li").first).to_contain_text("restart")
     page.keyboard.press("3")
-    expect(page.locator(".tiles")).to_contain_text("Full prompt would send")
+    expect(page.locator(".tiles")).to_contain_text("would have cost $0.0")
     expect(page.locator(".chart .stroke")).to_have_count(3)
     page.get_by_role("link", name="Report").click()
-    expect(page.locator(".sheet.report")).to_contain_text("always opened")
+    expect(page.locator(".advice")).to_contain_text("always opened")
+    page.get_by_role("button", name="10 sections to keep").click()
+    expect(page.locator(".sheet.report .sheet-row:not(.head)")).to_have_count(10)
 
 
 def test_dark_is_the_systems_choice_until_the_reader_chooses(viewer: Viewer, open_page: Open) -> None:
@@ -337,7 +347,7 @@ def test_no_page_is_wider_than_the_window(viewer: Viewer, run_ids: Sequence[str]
         f"{run}/events?event=3": ".json-key",
         f"#/compare?a={run_ids[0]}:4&b={run_ids[2]}:4": ".diff",
         "#/search?q=coupons": ".hit",
-        "#/report": ".sheet",
+        "#/report": ".advice",
     }
     page = open_page(viewer.url)
     for width, height in ((1440, 900), (1024, 768), (390, 844)):
@@ -411,6 +421,10 @@ def test_a_run_inside_a_call_is_reached_from_the_call(tmp_path: Path, open_page:
         page.close()
 
 
+def waits_on(page: Page) -> Any:
+    return page.locator(".waiting-calls")
+
+
 def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_command(
     tmp_path: Path, open_page: Open
 ) -> None:
@@ -424,18 +438,22 @@ def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_comm
         page = open_page(viewer.url)
         page.get_by_role("button", name="Waiting").click()
         page.locator(".run-row:not(.head) a").click()
-        waits = page.locator(".waiting-calls")
+        waits = waits_on(page)
         expect(waits.locator(".line").first).to_have_text('pay({"amount": 5})')
         expect(waits.locator(".line.new").first).to_have_text("+paid 5")
         expect(waits).to_contain_text("Decide with wink work questions payer/bill")
-        with payer.loop() as loop:
-            loop.approve("bill", "c1")
-            with record(tmp_path / "runs.db"):
-                loop.start()
-                loop.result("bill", timeout=PATIENCE)
+        page.close()
+    # With the database of the work, the page can decide.
+    with Viewer(tmp_path / "runs.db", port=0, database_url=payer.database) as viewer:
+        page = open_page(f"{viewer.url}#/run/payer%2Fbill")
+        page.get_by_role("button", name="Approve").click()
+        expect(waits_on(page)).to_contain_text("Decided; the run goes on as soon as a worker is free.")
+        with payer.loop() as loop, record(tmp_path / "runs.db"):
+            loop.start()
+            loop.result("bill", timeout=PATIENCE)
         page.reload()
         expect(page.locator(".answer")).to_contain_text("paid 5")
-        expect(waits).to_have_count(0)
+        expect(waits_on(page)).to_have_count(0)
         page.close()
 
 
@@ -533,6 +551,17 @@ def test_the_head_of_a_run_names_the_override_it_used(tmp_path: Path, open_page:
         page = open_page(viewer.url)
         page.locator(".run-row:not(.head) a").click()
         expect(page.locator(".facts")).to_contain_text("Overridekind")
+        page.close()
+
+
+def test_a_choice_by_rank_is_shown_as_such(open_page: Callable[..., Any], tmp_path: Path) -> None:
+    ranking = '{"type": "ranking", "by": "a-ranker", "of": 27, "best": [{"key": "guide", "score": 0.512}]}'
+    replies = [ModelReply(tool_calls=(READ_GUIDE,), stop_reason="tool_calls", items=(ranking,)), "Done."]
+    with record(tmp_path / "runs.db"):
+        run = ScriptedAdapter(replies).evaluate(prompt(), session=Session())
+    with Viewer(tmp_path / "runs.db", port=0) as viewer:
+        page = open_page(f"{viewer.url}#/run/{run.run_id}")
+        expect(page.locator(".ranked")).to_have_text("Picked by rank among 27 sections: guide 0.51")
         page.close()
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from weakincentives.viewer import Viewer
 
 pytest.importorskip("starlette", reason="needs the viewer: pip install 'weakincentives[viewer]'")
+from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.evaluations import comparison, evaluation, evaluations
 
 
@@ -54,6 +55,8 @@ def test_documents_list_evaluations_and_compare_them_by_case(file: Path) -> None
             ("c", "failed", 3),
         ]
         both = comparison(store, "before", "after")
+        case = Documents(store).run(one["results"][0]["run_id"])["evaluation"]
+    assert (case["id"], case["case_id"], case["verdict"]) == (one["id"], "a", "passed")
     assert [(row["case_id"], row["changed"], row["regressed"]) for row in both["rows"]] == [
         ("a", True, True),
         ("b", True, True),

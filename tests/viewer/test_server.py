@@ -66,6 +66,7 @@ def test_its_own_page_is_answered(viewer: Viewer, name: str) -> None:
 DATA = (
     "/api/runs",
     "/api/groups?by=prompt",
+    "/api/conversations/0",
     "/api/blobs/0",
     "/api/runs/{run}",
     "/api/runs/{run}/script",
@@ -75,12 +76,14 @@ DATA = (
     "/api/runs/{run}/events",
     "/api/runs/{run}/events/1",
     "/api/search?q=a",
+    "/api/parting?a=a&b=b",
     "/api/report",
     "/api/evals",
     "/api/evals/one?id=a",
     "/api/evals/compare?a=a&b=b",
     "/api/changes",
     "/api/play",
+    "/api/work",
 )
 
 

@@ -46,6 +46,9 @@ def configure_view(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--run", metavar="ID", help="the run to export or open (default: export the newest, open the list)"
     )
+    parser.add_argument(
+        "--database-url", metavar="URL", help="decide about durable runs on their pages: a file or postgresql://..."
+    )
 
 
 def run_view(arguments: argparse.Namespace) -> int:
@@ -57,14 +60,15 @@ def run_view(arguments: argparse.Namespace) -> int:
         run_id = named_run(store, arguments.run).run_id if is_named else ""
     if arguments.export is not None:
         return _export(file, run_id, Path(arguments.export))
-    return serve(file, run_id, port=arguments.port, browser=not arguments.no_open)
+    return serve(file, run_id, port=arguments.port, browser=not arguments.no_open, database_url=arguments.database_url)
 
 
-def serve(path: str, run_id: str, *, port: int | None, browser: bool) -> int:
+def serve(path: str, run_id: str, *, port: int | None, browser: bool, database_url: str | None = None) -> int:
     from weakincentives.viewer import Viewer
 
     page = f"#/run/{quote(run_id, safe='')}" if run_id else ""
-    return _show(Viewer(path, port=port), page, f"Serving {path}; stop with Ctrl+C.", browser=browser)
+    viewer = Viewer(path, port=port, database_url=database_url)
+    return _show(viewer, page, f"Serving {path}; stop with Ctrl+C.", browser=browser)
 
 
 def configure_play(parser: argparse.ArgumentParser) -> None:

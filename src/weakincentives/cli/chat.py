@@ -1,8 +1,8 @@
 """Talk to a prompt in the terminal; answers appear as they are written.
 
 Every conversation is recorded. Lines that begin with / are commands, which /help lists. Ctrl-C stops an answer, Ctrl-D
-leaves. On a wide terminal the margin has one mark for each section: closed, read, or open. If a call needs approval,
-you are asked about it; Ctrl-C leaves that for later. In a pipe each line of stdin is a message, answers go to stdout,
+leaves. Sections are named as they open, and Markdown is set for the terminal. If a call needs approval, you are asked
+about it; Ctrl-C leaves that for later. In a pipe each line of stdin is a message, answers go to stdout,
 and everything else goes to stderr; calls that need approval are named there, and wait. If calls still wait at the end,
 the exit code is 3.
 """
@@ -11,29 +11,31 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 import time
-from collections.abc import Callable
-from contextlib import ExitStack, nullcontext, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from weakincentives._display import Table, cell_width, shortened
+from weakincentives._display import Table, shortened
 from weakincentives.cli import selection
 from weakincentives.cli.approval import Asker, Continuation, resume
+from weakincentives.cli.markdown import Setter
 from weakincentives.cli.output import (
     UsageError,
+    Wait,
     did_you_mean,
     plural,
     print_error,
     print_line,
+    print_prose,
     print_table,
     printable,
     progress,
     stdin,
     terminal_width,
 )
-from weakincentives.cli.progress import EMBEDDED, STYLES, WIDTH, describe
+from weakincentives.cli.progress import EMBEDDED, LABEL, MAX_STEP, STYLES, WIDTH, describe, quoted_sources, rank_of
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import ADAPTER, add_adapter_option, make_adapter
 from weakincentives.errors import ContextOverflowError, WinkError
@@ -42,20 +44,19 @@ from weakincentives.runtime import (
     Completed,
     Conversation,
     Decisions,
-    Exposure,
+    Message,
     ModelCalled,
     Point,
     PromptRendered,
-    SectionsExposed,
     TextDelta,
     ToolInvoked,
+    ToolsInjected,
     run_history,
 )
-from weakincentives.runtime.spi import DecisionError
+from weakincentives.runtime.spi import DecisionError, TurnSection
 from weakincentives.session import Session
 
-MIN_TEXT = 60
-MAX_MARGIN = 40
+MAX_WIDTH = 100
 COMMANDS = {
     "/open KEY": "show a section in full from the next message on",
     "/why [KEY]": "what the model has of each section, and why",
@@ -118,13 +119,14 @@ class Chat:
         self._stack = stack
         self._continuation = continuation
         self._asker = Asker(sys.stdout)
+        self._opened: set[str] = set()
         self._viewer = ""
         self._failed = False
 
     def _start(self, chat: Conversation[Any]) -> None:
         self._conversations.close()
         self._chat = self._conversations.enter_context(chat)
-        self._screen = Screen(self._chat.prompt, self._chat.session)
+        self._screen = Screen()
 
     def talk(self, session: Session, *, replies: bool = False) -> int:
         self._start(self._begin(session))
@@ -155,12 +157,11 @@ class Chat:
         with suppress(ImportError):
             import readline  # noqa: F401  (gives input() line editing and history)
         prompt = self._chat.prompt
-        legend = ", ".join(f"{mark} {name}" for name, mark in self._screen.glyphs.items() if name != "hidden")
         sections = plural(len(prompt.template.outline.nodes), "section")
-        print_line(f"{prompt.name}: {sections} ({legend}). /help lists the commands.", style="2")
+        print_prose(f"{prompt.name}: {sections}, {self._screen.mark} marks those that open. /help lists the commands.")
         if self._chat.adapter.name == ADAPTER:
-            for line in textwrap.wrap(EMBEDDED, terminal_width() or WIDTH):
-                print_line(line, style="2")
+            print_prose(EMBEDDED, style="2")
+        print_line()
 
     def _read(self) -> str | None:
         """The next line; None at the end of the input."""
@@ -168,7 +169,7 @@ class Chat:
             line = stdin().readline()
             return line.removesuffix("\n") if line else None
         try:
-            return input(f"{self._screen.margin()}> ")
+            return input("> ")
         except EOFError:
             print_line()
             return None
@@ -192,6 +193,7 @@ class Chat:
             if decision is None:
                 calls = plural(len(pending), "call")
                 self._screen.line(f"waits   {calls}; /decide asks again, and a message goes on without", "33")
+                self._screen.gap()
                 return
             try:
                 self._ask(None, {pending[0].call_id: decision})
@@ -204,7 +206,7 @@ class Chat:
         typed = self._chat.prompt.template.structured_output is not None
         unsubscribe = self._chat.session.observe(screen.event)
         try:
-            with self._chat.stream(message, decisions=decisions) as events:
+            with screen.waiting(), self._chat.stream(message, decisions=decisions) as events:
                 for event in events:
                     if isinstance(event, TextDelta) and not typed:
                         screen.write(event.text)
@@ -214,10 +216,11 @@ class Chat:
                         turns, tokens = plural(event.response.turns, "turn"), event.response.usage.total_tokens
                         screen.end()
                         if not event.response.pending:
-                            screen.line(f"done    {turns}, {tokens:,} tokens, {time.monotonic() - started:.1f} s", "2")
+                            screen.done(f"{turns}, {tokens:,} tokens, {time.monotonic() - started:.1f} s")
         except KeyboardInterrupt:
             screen.end()
             screen.line("stopped; what was said so far stays in the conversation", "33")
+            screen.gap()
             if not screen.interactive:
                 raise
         finally:
@@ -245,14 +248,14 @@ class Chat:
         node = self._node(key)
         for path, visibility in with_ancestors({node.path: SectionVisibility.FULL}).items():
             self._chat.session.dispatch(SetVisibilityOverride(path, visibility))
+        self._opened.add(node.key)
         tools = ", ".join(tool.name for tool in node.all_tools)
-        self._screen.refresh()
         self._screen.line(f"open    {key}{f', with {tools}' if tools else ''}", STYLES["open"])
 
     def _why(self, key: str) -> None:
         wanted = self._node(key).key if key else ""
         rows = [
-            (section.key, section.seen, "model" if section.call_id else section.decided_by, section.reason)
+            (section.key, section.seen, self._reason(section))
             for section in run_history(self._chat.session).now.sections
             if section.key == wanted or not (wanted or (section.seen == "summary" and section.decided_by == "declared"))
         ]
@@ -260,14 +263,31 @@ class Chat:
             explanation = self._chat.adapter.explain(self._chat.prompt, session=self._chat.session)
             print_line(explanation.render(terminal_width()))
             return
-        print_table(Table(("section", "the model has it from", "decided by", "reason"), rows, flexible="reason"))
+        print_table(Table(("section", "the model has it from", "why"), rows, flexible="why"))
         if not wanted:
             print_line("all others are summaries, as declared", style="2")
+
+    def _reason(self, section: TurnSection) -> str:
+        """Who opened a section, when, and for which message; else what decided its visibility."""
+        said, asked, turn = self._chat.messages, "", 0
+        for message in said if section.call_id else ():
+            if message.asks:
+                asked, turn = message.text, 0
+            turn += message.role == "assistant"
+            if any(call.id == section.call_id for call in message.tool_calls):
+                rank = rank_of(message, section.key)
+                for_what = f", for {shortened(' '.join(asked.split()), 40)!r}" if asked else ""
+                why = f": {section.reason}" if section.reason and not rank else ""
+                return f"the model, turn {turn}{for_what}{f' ({rank})' if rank else ''}{why}"
+        if section.key in self._opened:
+            return "you, with /open"
+        return "as declared" if section.decided_by == "declared" else f"{section.decided_by} {section.reason}".strip()
 
     def _new(self, _: str) -> None:
         if self._chat.pending:
             self._continuation.report(self._chat.pending)
             self._continuation.leave()
+        self._opened.clear()
         self._start(self._begin(Session()))
         self._screen.line("new     conversation", "2")
 
@@ -289,7 +309,6 @@ class Chat:
             self._screen.line(f"outside {call.tool} ({call.call_id}): its effects are not undone", "33")
         where = "undone" if point is None else self._named(point)
         where += "; /again repeats the request" if point is not None and point.kind == "turn" else ""
-        self._screen.refresh()
         self._screen.line(f"back    {where}", "2")
         self._continuation.update(self._chat.session)
 
@@ -346,7 +365,8 @@ class Chat:
         progress(f"saved to {name}{then}")
 
     def _help(self, _: str) -> None:
-        print_table(Table(("command", "what it does"), list(COMMANDS.items())))
+        for command, purpose in COMMANDS.items():
+            print_prose(f"{command:12}{purpose}", indent=" " * 12)
 
     def _node(self, key: str) -> Any:
         by_key = self._chat.prompt.template.outline.by_key
@@ -356,100 +376,103 @@ class Chat:
 
 
 class Screen:
-    """The terminal: text as it arrives, wrapped, with a margin of marks if the terminal has room for one."""
+    """The terminal: answers as they arrive, the steps between them, and how long the wait has been."""
 
-    def __init__(self, prompt: Prompt[Any], session: Session) -> None:
+    def __init__(self) -> None:
         self.interactive = stdin().isatty() and sys.stdout.isatty()
-        self._prompt = prompt
-        self._session = session
-        self._column = 0
-        self._space = self._word = ""
-        marks = "·▒█ "
-        shown = marks if printable(marks) == marks else ".+# "
-        self.glyphs = dict(zip(("closed", "read", "open", "hidden"), shown, strict=True))
-        self.marks = ""
-        self.refresh()
+        self.mark = "▒" if printable("▒") == "▒" else "#"
+        self._setter = Setter(self._put, self._width)
+        self._within_line = self._stepped = False
+        self._wait: Wait | None = None
+        self._quoted: list[str] = []
 
-    def refresh(self) -> None:
-        """Update which sections are open."""
-        view = self._prompt.render(session=self._session).view
-        every = list(view.existing())
-        shown = every if len(every) <= MAX_MARGIN else [node for node in every if node.depth == 0]
-        exposure = self._session[Exposure].latest() or Exposure()
-        self.marks = "".join(self._mark(view.visibility_of(node), exposure[node.path].source) for node in shown)
-
-    def margin(self) -> str:
-        """The section marks, if the terminal is wide enough for them."""
-        width = terminal_width() or 0
-        return f"{self.marks}  " if self.interactive and len(self.marks) <= min(MAX_MARGIN, width - MIN_TEXT) else ""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Show how long nothing has appeared, while the model and the tools work."""
+        self._quoted, self._stepped = [], False
+        with Wait("reading…" if printable("…") == "…" else "reading...", shown=self.interactive) as self._wait:
+            try:
+                yield
+            finally:
+                self._wait.hide()
+        self._wait = None
 
     def event(self, event: Any) -> None:
-        """Show a session event and which sections are now open."""
-        if isinstance(event, SectionsExposed):
-            self.refresh()
-        line = None if isinstance(event, ModelCalled | PromptRendered) else describe(event)
-        if line is not None:
-            self.refresh()
-            self.end()
-            failed = isinstance(event, ToolInvoked) and not event.success
-            self.line(line, "31" if failed else STYLES.get(line.split()[0], ""))
+        """Show a session event."""
+        if isinstance(event, Message) and self.interactive:
+            self._quoted = quoted_sources(event) or self._quoted
+            return
+        text = (
+            None
+            if isinstance(event, ModelCalled | PromptRendered)
+            else describe(event, MAX_STEP if self.interactive else WIDTH)
+        )
+        if text is None:
+            return
+        style = "31" if isinstance(event, ToolInvoked) and not event.success else STYLES.get(text.split()[0], "")
+        if self.interactive and isinstance(event, ToolInvoked) and event.disclosure is not None and event.success:
+            reason = f": {event.disclosure.reason}" if event.disclosure.reason else ""
+            did = "" if event.disclosure.action == "open" else f"{event.disclosure.action} "
+            text = f"{self.mark} {did}{', '.join(event.disclosure.keys)}{reason}"
+        elif self.interactive and isinstance(event, ToolsInjected):
+            text = f"  with {', '.join(event.tool_names)}"
+        self.end()
+        self.line(text, style)
 
     def line(self, text: str, style: str = "") -> None:
-        """Print one line that is not part of an answer; in a pipe it goes to stderr."""
+        """Print a line that is not part of an answer; in a pipe it goes to stderr."""
         if not self.interactive:
             progress(text)
             return
-        margin = self.margin()
-        print_line(margin, end="", style="2")
-        print_line(shortened(text, max((terminal_width() or 80) - len(margin), 20)), style=style)
+        self._erase()
+        self._stepped = True
+        print_prose(text, style=style, indent=" " * LABEL)
+
+    def done(self, text: str) -> None:
+        """The one line of status that ends an exchange."""
+        if not self.interactive:
+            progress(f"done    {text}")
+            return
+        source = f"; quoted from {', '.join(self._quoted)}" if self._quoted else ""
+        self.gap()
+        self.line(f"done    {text}{source}", "2")
+        self.gap()
+
+    def gap(self) -> None:
+        """An empty line between exchanges."""
+        if self.interactive:
+            self._erase()
+            self._stepped = False
+            print_line()
 
     def write(self, text: str) -> None:
         """Print more of the answer."""
-        if not self.interactive:
+        if self.interactive:
+            if self._stepped:
+                self.gap()
+            if self._wait is not None:
+                self._wait.pause()
+            self._setter.feed(printable(text))
+        else:
             print_line(text, end="")
-            self._column = 0 if text.endswith("\n") else 1
-            return
-        room = (terminal_width() or 80) - len(self.margin())
-        for letter in printable(text):
-            if not letter.isspace():
-                self._word += letter
-                if cell_width(self._word) < room:
-                    continue
-            self._put_word(room)
-            if letter == "\n":
-                self._new_line()
-            elif letter.isspace():
-                self._space += "    " if letter == "\t" else letter
+            self._within_line = not text.endswith("\n")
 
     def end(self) -> None:
         """Finish the line that is being written."""
-        if self._word:
-            self._put_word((terminal_width() or 80) - len(self.margin()))
-        if self._column:
+        self._setter.close()
+        if self._within_line:
             print_line()
-            self._column, self._space = 0, ""
+            self._within_line = False
+        self._erase()
 
-    def _put_word(self, room: int) -> None:
-        word, self._word = self._word, ""
-        if not word:
-            return
-        if self._column + len(self._space) + cell_width(word) > room:
-            self._new_line()
-        if not self._column:
-            print_line(self.margin(), end="", style="2")
-        print_line(self._space + word, end="")
-        self._column += len(self._space) + cell_width(word)
-        self._space = ""
+    def _erase(self) -> None:
+        if self._wait is not None:
+            self._wait.hide()
 
-    def _new_line(self) -> None:
-        if not self._column:
-            print_line(self.margin().rstrip(), end="", style="2")
-        print_line()
-        self._column, self._space = 0, ""
+    @staticmethod
+    def _width() -> int:
+        return min(terminal_width() or MAX_WIDTH, MAX_WIDTH)
 
-    def _mark(self, visibility: SectionVisibility, source: str) -> str:
-        if visibility is SectionVisibility.FULL:
-            return self.glyphs["open"]
-        if visibility is SectionVisibility.HIDDEN:
-            return self.glyphs["hidden"]
-        return self.glyphs["read" if source in ("prompt", "conversation") else "closed"]
+    @staticmethod
+    def _put(text: str, style: str) -> None:
+        print_line(text, end="", style=style)

@@ -13,7 +13,8 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def run_cases(arguments: argparse.Namespace) -> int:
-    from weakincentives.evals import evaluate
+    from weakincentives.evals import CaseError, EvaluationBusyError, UnknownPriceError, evaluate
     from weakincentives.limits import Budget
 
     cases = read_cases(arguments.cases)
@@ -128,7 +129,8 @@ def run_cases(arguments: argparse.Namespace) -> int:
     tools: Any = arguments.tools or (RECORDED if replayed else "live")
     again: Any = {"all": True, "unscored": "unscored", None: False}[arguments.again]
     try:
-        evaluation = evaluate(
+        evaluation = _with_notes(
+            evaluate,
             cases,
             prompt,
             adapter,
@@ -143,14 +145,45 @@ def run_cases(arguments: argparse.Namespace) -> int:
             timeout=arguments.timeout,
             progress=show_progress,
         )
+    except (CaseError, EvaluationBusyError) as error:
+        raise UsageError(str(error)) from None
+    except KeyboardInterrupt:
+        progress("the same command goes on with the cases that are left")
+        raise
+    except UnknownPriceError as error:
+        raise UsageError(f"--max-cost: the prices of model {error.model!r} are not listed; use --max-tokens") from None
     finally:
         if not replayed:
             adapter.close()
     _print_evaluation(evaluation, arguments)
+    _note_others(evaluation, file)
     if not evaluation.finished:
         missing = len(evaluation.cases) * evaluation.repeats - len(evaluation.results)
         progress(f"{plural(missing, 'case')} not run: the limit was reached; run it again with a higher one")
     return 0 if evaluation.finished and all(each.verdict == "passed" for each in evaluation.results) else 1
+
+
+def _with_notes(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a function, and print its warnings as a person reads them, without the line of code."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        progress(f"note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        return function(*given, **named)
+
+
+def _note_others(evaluation: Evaluation, file: str) -> None:
+    """Say why an earlier evaluation of this name was not continued."""
+    from weakincentives.evals import list_evaluations
+
+    same = [each for each in list_evaluations(file) if each.name == evaluation.name and each.id != evaluation.id]
+    if same and not same[0].finished:
+        about = (
+            f"an earlier {evaluation.name!r} was not finished, and is another one: its prompt, model, scorers or cases"
+        )
+        progress(f"note: {about} differ (wink eval show {same[0].id})")
 
 
 def show_progress(done: int, total: int, result: CaseResult) -> None:
@@ -263,8 +296,11 @@ def make_cases(arguments: argparse.Namespace) -> int:
 
 
 def check_judge(arguments: argparse.Namespace) -> int:
+    from dataclasses import replace
+
     from weakincentives.evals import Judge
     from weakincentives.evals.results import ResultFile
+    from weakincentives.evals.spending import counting_judges
 
     labels = _labels(arguments.labels)
     cases = [case for case in read_cases(arguments.cases) if case.id in labels]
@@ -273,7 +309,8 @@ def check_judge(arguments: argparse.Namespace) -> int:
     with make_adapter(arguments) as adapter, ResultFile(_file_to_write(arguments)) as kept:
         judge = Judge(adapter, arguments.criterion)
         judge.use(kept)
-        found = judged(judge, cases, labels)
+        with counting_judges() as spent:
+            found = replace(judged(judge, cases, labels), cost=spent.cost)
     if arguments.json:
         from weakincentives.telemetry import plain
 
@@ -286,6 +323,8 @@ def check_judge(arguments: argparse.Namespace) -> int:
     print_line(f"flips when asked twice: {found.flips}")
     if found.length_correlation is not None:
         print_line(f"correlation of verdict and length: {found.length_correlation:+.2f}")
+    if found.cost:
+        print_line(f"cost: ${found.cost:.4f}")
     return 0
 
 
@@ -382,7 +421,8 @@ def _print_evaluation(evaluation: Evaluation, arguments: argparse.Namespace) -> 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
     from weakincentives.telemetry import plain
 
-    return {**plain(evaluation), "mean": evaluation.mean, "finished": evaluation.finished, "cost": evaluation.cost}
+    names = ("mean", "pass_rate", "finished", "cost", "judge_cost")
+    return {**plain(evaluation), **{name: getattr(evaluation, name) for name in names}}
 
 
 def _file_to_write(arguments: argparse.Namespace) -> str:

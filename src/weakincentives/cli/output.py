@@ -7,12 +7,15 @@ module: `printable` escapes control sequences. (The linter forbids `print` in th
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
 import sys
+import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from weakincentives.errors import WinkError
 
@@ -49,9 +52,15 @@ def print_line(text: str = "", *, end: str = "\n", style: str = "", stream: Text
     print(_styled(printable(text, stream=target), style, target), end=end, file=target, flush=True)
 
 
+def print_prose(text: str, *, style: str = "", indent: str = "") -> None:
+    """Print sentences to stdout: on a terminal, lines end between words, and `indent` begins all but the first."""
+    print_line(_wrapped(text, terminal_width(), indent), style=style)
+
+
 def print_error(message: str) -> None:
-    """Print one line to stderr, made printable."""
-    print(printable(message, stream=sys.stderr), file=sys.stderr, flush=True)
+    """Print a message to stderr, made printable; on a terminal, lines end between words."""
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() and "\n" not in message else None
+    print(printable(_wrapped(message, width), stream=sys.stderr), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -75,14 +84,68 @@ def may_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def progress(message: str) -> None:
-    """Print one dim line to stderr for a person who is waiting."""
-    print(_styled(printable(message, stream=sys.stderr), "2", sys.stderr), file=sys.stderr, flush=True)
+def progress(message: str, indent: str | None = None) -> None:
+    """Print a dim line to stderr for a person who is waiting; with an indent, it is wrapped on a terminal.
+
+    A line that holds a command to copy has none: where the terminal wraps it, it can still be copied.
+    """
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() and indent is not None else None
+    text = printable(_wrapped(message, width, indent or ""), stream=sys.stderr)
+    print(_styled(text, "2", sys.stderr), file=sys.stderr, flush=True)
+
+
+class Wait:
+    """A line on the terminal that says how long somebody has been waiting, until something else is printed."""
+
+    active: ClassVar[Wait | None] = None
+
+    def __init__(self, text: str, *, shown: bool) -> None:
+        self._text = text
+        self._drawn = False
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._tick, name="wink-wait", daemon=True) if shown else None
+
+    def __enter__(self) -> Wait:
+        self._since = self._quiet_since = time.monotonic()
+        if self._thread is not None:
+            Wait.active = self
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._thread is not None:
+            Wait.active = None
+            self._stop.set()
+            self._thread.join()
+            self.hide()
+
+    def hide(self) -> None:
+        """Erase the line, for something else is to be printed; it comes back after a second of silence."""
+        with self._lock:
+            self._quiet_since = time.monotonic()
+            if self._drawn:
+                print("\r\x1b[2K", end="", flush=True)
+                self._drawn = False
+
+    def pause(self) -> None:
+        """Stay hidden until the next `hide`, since a line is being written."""
+        self.hide()
+        self._quiet_since = math.inf
+
+    def _tick(self) -> None:
+        while not self._stop.wait(0.25):
+            with self._lock:
+                now = time.monotonic()
+                if now - self._quiet_since >= 1:
+                    text = f"{self._text} {now - self._since:.0f} s"
+                    print(f"\r\x1b[2K{_styled(text, '2', sys.stdout)}", end="", flush=True)
+                    self._drawn = True
 
 
 def meter(label: str, done: int, size: int) -> None:
-    """Draw progress on one line of stderr if it is a terminal; otherwise print nothing."""
-    if sys.stderr.isatty():
+    """Draw progress on one line of stderr if it is a terminal that nothing else draws on; else print nothing."""
+    if sys.stderr.isatty() and Wait.active is None:
         filled = 30 * done // max(size, 1)
         line = f"{label} [{'#' * filled}{'.' * (30 - filled)}]"
         print(f"\r{line}", end=f"\r{' ' * len(line)}\r" if done >= size else "", file=sys.stderr, flush=True)
@@ -144,8 +207,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def _wrapped(text: str, width: int | None, indent: str = "") -> str:
+    from weakincentives._display import wrapped  # Not for `wink --help`, which must be fast.
+
+    return wrapped(text, width, indent)
+
+
 def _styled(text: str, style: str, stream: TextIO) -> str:
-    return f"\x1b[{style}m{text}\x1b[0m" if style and text and may_colour(stream) else text
+    if not style or not text or not may_colour(stream):
+        return text
+    return "\n".join(f"\x1b[{style}m{line}\x1b[0m" if line else "" for line in text.split("\n"))
 
 
 def _escaped(match: re.Match[str]) -> str:

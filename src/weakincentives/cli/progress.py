@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
-import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from weakincentives._display import shortened
+from weakincentives._display import shortened, wrapped
 from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
 from weakincentives.runtime import (
     CallDecided,
@@ -25,6 +23,7 @@ from weakincentives.runtime import (
     PromptRendered,
     Rewound,
     RunEnded,
+    SectionsRanked,
     ToolInvoked,
     ToolsInjected,
     ToolsWithdrawn,
@@ -35,7 +34,8 @@ from weakincentives.telemetry import asked_text, question_in
 
 WIDTH = 100
 LABEL = 8
-MAX_RESULT = 400
+# The most of a step that is shown while it happens, and in the story of a run.
+MAX_STEP, MAX_RESULT = 240, 400
 # Printed where people meet the embedded model first.
 EMBEDDED = (
     "The embedded model: an embedding picks the sections, and answers are quoted from them or from a tool's result. "
@@ -51,8 +51,8 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
         return
 
     def observe(event: Any) -> None:
-        if line := describe(event):
-            progress(line)
+        if line := describe(event, MAX_STEP if sys.stderr.isatty() else WIDTH):
+            progress(line, " " * LABEL)
 
     unsubscribe = session.observe(observe)
     try:
@@ -61,10 +61,9 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
         unsubscribe()
 
 
-def describe(event: Any) -> str | None:
-    """The line for an event, or None if there is nothing to report."""
+def describe(event: Any, width: int = WIDTH) -> str | None:
+    """The line for an event, cut to this many columns, or None if there is nothing to report."""
     formatter = FORMATTERS.get(type(event))
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() else WIDTH
     text = "" if formatter is None else formatter(event)
     # The steps of a run inside a call.
     indent = "  " * event.run_id.count("/") if getattr(event, "parent_run_id", "") else ""
@@ -81,8 +80,6 @@ def print_story(event: Any, *, asked: str = "", indent: str = "") -> None:
         whole = isinstance(event, Message | PendingCall)
         told = text[LABEL:] if whole else shortened(text[LABEL:], MAX_RESULT)
         print_labelled(text[:LABEL], told, diff_style if isinstance(event, PendingCall) else style, indent)
-    if isinstance(event, Message) and (source := _quoted(event)):
-        print_labelled(source[:LABEL], source[LABEL:], STYLES["quoted"], indent)
 
 
 def print_labelled(label: str, text: str, style: str | Callable[[str], str] = "", indent: str = "") -> None:
@@ -91,7 +88,7 @@ def print_labelled(label: str, text: str, style: str | Callable[[str], str] = ""
     lines = printable(text).split("\n")
     if width is not None and isinstance(style, str):
         room = max(min(width, 120) - LABEL - len(indent), 20)
-        lines = [part for line in lines for part in textwrap.wrap(line, room, break_on_hyphens=False) or [""]]
+        lines = wrapped("\n".join(lines), room).split("\n")
     for index, line in enumerate(lines):
         shown = f"{indent}{label if index == 0 else '':{LABEL}}{line}".rstrip()
         print_line(shown, style=style if isinstance(style, str) else style(line))
@@ -119,11 +116,11 @@ def print_spent(
     `unloaded` says that the size of a section is not known.
     """
     more = ", not counting the unfinished request" if cut_off else ""
-    text = f"{sent:,} tokens in {plural(turns, 'turn')}{more}, {seconds:.1f} s"
+    text = f"{sent:,} tokens over {plural(turns, 'turn')}{more}, {seconds:.1f} s"
     if cost is not None:
         text += f", ${cost:.4f}"
     if answered and full:
-        text += f"; with everything open {'at least ' if unloaded else ''}{full:,}"
+        text += f"; with everything open in every request {'at least ' if unloaded else ''}{full:,}"
         if not unloaded and (share := round(100 * (full - sent) / full)):
             text += f", so {abs(share)}% {'less' if share > 0 else 'more'}"
     print_line()
@@ -131,12 +128,10 @@ def print_spent(
 
 
 def _rendered(event: PromptRendered) -> str:
-    shown = sum(section.shown_tokens for section in event.sections)
-    full = shown + sum(section.unshown_tokens for section in event.sections)
     changed = f" with override {event.overrides_tag!r}" if event.overrides_tag else ""
     name = f"{event.prompt_name}{changed} on {event.model}"
     least = "at least " if any(section.unloaded for section in event.sections) else ""
-    return f"prompt  {name}: {shown:,} tokens shown, {least}{full:,} with everything open"
+    return f"prompt  {name}: {event.size.sent:,} tokens per request, {least}{event.size.full:,} with everything open"
 
 
 def _called(event: ModelCalled) -> str:
@@ -170,6 +165,11 @@ def _compacted(event: Compacted) -> str:
     prices = prices_for(event.model)
     cost = f" (${prices.cost(event.usage):.4f})" if prices is not None and event.usage.total_tokens else ""
     return f"compact {event}{cost}"
+
+
+def _ranked(event: SectionsRanked) -> str:
+    spent = f"{event.usage.input_tokens:,} tokens, ${event.cost:.4f}, {event.latency:.1f} s"
+    return f"rank    sections by {event.model}: {spent}"
 
 
 def _ended(event: RunEnded) -> str:
@@ -210,6 +210,7 @@ FORMATTERS: Mapping[type, Callable[[Any], str]] = {
     ToolsWithdrawn: lambda event: _changed("withdrew", event),
     CallDecided: _decided,
     Compacted: lambda event: _compacted(event),
+    SectionsRanked: _ranked,
     CheckpointFailed: lambda event: f"unsaved {event.reason}",
     RunEnded: lambda event: _ended(event) if event.status == "restarted" else "",
     Message: lambda event: _quoted(event),
@@ -222,8 +223,19 @@ def _said(event: Message) -> str:
     if event.role != "assistant":
         return ""
     if event.text:
-        return f"{'says' if event.tool_calls else 'answer':7} {event.text}"
+        source = f"(quoted from {', '.join(sources)})\n" if (sources := quoted_sources(event)) else ""
+        return f"{'says' if event.tool_calls else 'answer':7} {source}{event.text}"
     return _picked(event)
+
+
+def rank_of(event: Message, key: str) -> str:
+    """The rank that the embedded model gave to a section when it opened it; empty for every other message."""
+    ranking = _item(event, "ranking")
+    try:
+        scores = {section["key"]: section["score"] for section in ranking["best"]}
+        return f"rank {scores[key]:.2f} of {ranking['of']}"
+    except (ValueError, LookupError, TypeError):
+        return ""
 
 
 def _picked(event: Message) -> str:
@@ -236,10 +248,15 @@ def _picked(event: Message) -> str:
         return ""
 
 
-def _quoted(event: Message) -> str:
-    """The source that the embedded model's answer quotes; empty for every other message."""
+def quoted_sources(event: Message) -> list[str]:
+    """The sections or tools that the embedded model's answer quotes; empty for every other message."""
     sources = _item(event, "quotation").get("from")
-    return f"quoted  word for word from {', '.join(map(str, sources))}" if sources and isinstance(sources, list) else ""
+    return [str(source) for source in sources] if isinstance(sources, list) else []
+
+
+def _quoted(event: Message) -> str:
+    sources = quoted_sources(event)
+    return f"quoted  word for word from {', '.join(sources)}" if sources else ""
 
 
 def _item(event: Message, kind: str) -> Mapping[str, Any]:

@@ -8,13 +8,15 @@ partitions are free for tenants. `attempt` counts the executions of a run, and f
 from __future__ import annotations
 
 import json
+import threading
 import time
 import zlib
 from base64 import b64decode, b64encode
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import sha256
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 from dbos import DBOSClient
@@ -30,6 +32,7 @@ from weakincentives.durable.database import (
 )
 from weakincentives.durable.journal import ResourceChange, TaggedSerializer
 from weakincentives.durable.ownership import Ownership
+from weakincentives.durable.signals import Signals
 from weakincentives.durable.work import (
     STATUS_OF,
     DeadLetterError,
@@ -42,11 +45,14 @@ from weakincentives.errors import SerdeError, SessionError
 from weakincentives.runtime import Message
 from weakincentives.runtime.spi import Decision
 from weakincentives.serde import Upgrades, dump_tagged, load_tagged, upgrade_tagged
-from weakincentives.session import Snapshot
+from weakincentives.session import Session, Snapshot
 
 # A run that was put into the queue this long ago may have ended there without a word: cancelled, or given up.
 _UNSETTLED_MS = 2_000
 _SETTLED_AT_ONCE = 200
+# How long the stream of a run stays after its end, for those who still read it; that of the newest run stays.
+_KEPT_STREAM_MS = 15_000
+_RECENT_STATES = 32
 _ENDED = ["SUCCESS", "ERROR", "CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED"]
 
 
@@ -56,6 +62,10 @@ class ConversationRun:
 
     conversation: str
     number: int
+
+
+# Events of a run: its attempt, their place in that, and the events as text.
+Batch: TypeAlias = tuple[ConversationRun, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +109,17 @@ class State:
 
     session: str
     resources: tuple[ResourceChange, ...] = ()
+    # What `session` says, if this process has it.
+    known: Snapshot | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, session: Session, resources: tuple[ResourceChange, ...] = ()) -> State:
+        snapshot = session.snapshot()
+        return cls(snapshot.to_json(), resources, snapshot)
 
     def snapshot(self, name: str, upgrades: Upgrades) -> Snapshot:
+        if self.known is not None:
+            return self.known
         try:
             return Snapshot.from_json(self.session, types=[object], upgrades=upgrades)
         except (SessionError, SerdeError) as error:
@@ -112,12 +131,13 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class BegunRun:
-    """An execution of a run: what was sent, the state before it, and the number of the execution."""
+    """An execution of a run: what was sent, the state before it, its number, and when the first execution began."""
 
     sent: Sent
     state: State | None
     attempt: int
     stopped: bool
+    began_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +151,40 @@ class RunRow:
     outcome: str | None
 
 
+class RecentStates:
+    """The states that this process stored last, each with its bytes: reading a long one takes longer than a step."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._states: OrderedDict[str, tuple[bytes, State]] = OrderedDict()
+
+    def put(self, name: str, packed: bytes, state: State) -> None:
+        with self._lock:
+            self._states[name] = packed, state
+            self._states.move_to_end(name)
+            if len(self._states) > _RECENT_STATES:
+                self._states.popitem(last=False)
+
+    def find(self, name: str, packed: bytes) -> State | None:
+        """The state with these bytes, unless another process has changed it since."""
+        with self._lock:
+            stored, state = self._states.get(name, (b"", None))
+        return state if stored == packed else None
+
+
 class Archive:
     """The conversations in one database. They are named by id, `name/conversation`."""
 
-    def __init__(self, client: DBOSClient, ownership: Ownership, serializer: TaggedSerializer) -> None:
+    def __init__(
+        self, client: DBOSClient, ownership: Ownership, serializer: TaggedSerializer, signals: Signals
+    ) -> None:
         self._engine = ownership.engine
+        self._dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
         self._client = client
         self._ownership = ownership
         self._serializer = serializer
+        self._signals = signals
+        self._recent = RecentStates()
 
     def post(
         self, name: str, sent: Sent, *, loop: str, version: str, tenant: str | None, key: str | None, join: bool
@@ -146,16 +192,16 @@ class Archive:
         """Add what was sent, once per key; returns its number. It joins the run under way, or is the next run."""
         request, media = _dump(sent)
         now = _now()
-        with self._engine.begin() as connection:
-            new = {"id": name, "last_number": 0, "created_ms": now, "updated_ms": now}
-            connection.execute(self._insert(conversations, new))
+        with self._signals.transaction(self._engine) as connection:
             # Locks the conversation, on both databases.
-            counted = sa.update(conversations).where(conversations.c.id == name)
-            number = connection.execute(
-                counted.values(last_number=conversations.c.last_number + 1, updated_ms=now).returning(
-                    conversations.c.last_number
-                )
-            ).scalar_one()
+            new = {"id": name, "last_number": 1, "created_ms": now, "updated_ms": now}
+            counted = {"last_number": conversations.c.last_number + 1, "updated_ms": now}
+            added = (
+                self._dialect.insert(conversations)
+                .values(new)
+                .on_conflict_do_update(index_elements=["id"], set_=counted)
+            )
+            number = connection.execute(added.returning(conversations.c.last_number)).scalar_one()
             if key is not None:
                 same = sa.select(runs).where(runs.c.conversation == name, runs.c.key == key)
                 known = connection.execute(same).one_or_none()
@@ -167,7 +213,7 @@ class Archive:
                         )
                     return int(known.number)
             self._save_blobs(connection, name, media)
-            under_way = self._first(connection, name) if join else None
+            first = self._first(connection, name)
             row = {
                 "conversation": name,
                 "number": number,
@@ -176,46 +222,65 @@ class Archive:
                 "loop": loop,
                 "version": version,
                 "tenant": tenant,
-                "joined": None if under_way is None else under_way.number,
+                "joined": first.number if join and first is not None else None,
                 "attempt": 0,
                 "stopped": False,
                 "created_ms": now,
+                "queued_ms": now if first is None else None,
             }
             connection.execute(sa.insert(runs).values(row))
-            self._advance(connection, name)
+            if first is None:
+                self._enqueue(connection, ConversationRun(name, number), loop, version, tenant)
+            elif row["joined"]:
+                self._signals.add(connection, joining(ConversationRun(name, first.number)))
         return int(number)
 
     def begin(self, run: ConversationRun) -> BegunRun | str | None:
         """Begin an execution; returns the outcome of a run that has ended, or None if there is no such run."""
         this = _this(run)
         with self._engine.begin() as connection:
-            counted = sa.update(runs).where(*this, runs.c.ended_ms.is_(None)).values(attempt=runs.c.attempt + 1)
-            row = connection.execute(counted.returning(runs.c.attempt, runs.c.request, runs.c.stopped)).one_or_none()
+            began = sa.func.coalesce(runs.c.began_ms, _now())
+            counted = sa.update(runs).where(*this, runs.c.ended_ms.is_(None))
+            counted = counted.values(attempt=runs.c.attempt + 1, began_ms=began)
+            found = (runs.c.attempt, runs.c.request, runs.c.stopped, runs.c.began_ms)
+            row = connection.execute(counted.returning(*found)).one_or_none()
             if row is None:
                 return connection.execute(sa.select(runs.c.outcome).where(*this)).scalar()
             stored = sa.select(conversations.c.state).where(conversations.c.id == run.conversation)
             state = self._state(connection, run.conversation, connection.execute(stored).scalar())
-            return BegunRun(self._sent(connection, run.conversation, row.request), state, row.attempt, row.stopped)
+            sent = self._sent(connection, run.conversation, row.request)
+            return BegunRun(sent, state, row.attempt, row.stopped, row.began_ms)
 
     def finish(
-        self, run: ConversationRun, attempt: int, state: State, outcome: str, joined: Iterable[int] = ()
+        self,
+        run: ConversationRun,
+        attempt: int,
+        state: State,
+        outcome: str,
+        *,
+        joined: Iterable[int] = (),
+        batches: Sequence[Batch] = (),
     ) -> bool:
         """End a run: store its outcome and the state after it, and queue the next; False if another execution has it.
 
-        Messages that joined the run, but came too late for it, are runs of their own.
+        Messages that joined the run, but came too late for it, are runs of their own. `batches` are its last events.
         """
         name, now = run.conversation, _now()
         body, media = _packed(state)
-        with self._engine.begin() as connection:
+        with self._signals.transaction(self._engine) as connection:
             changed = sa.update(conversations).where(conversations.c.id == name)
-            if not connection.execute(changed.values(updated_ms=now)).rowcount:
-                return True  # It was deleted.
+            if not connection.execute(changed.values(updated_ms=now, state=body)).rowcount:
+                # It was deleted, perhaps before the last events were written.
+                connection.execute(sa.delete(streams).where(streams.c.conversation == name))
+                return True
             ended = sa.update(runs).where(*_this(run), runs.c.attempt == attempt, runs.c.ended_ms.is_(None))
             if not connection.execute(ended.values(ended_ms=now, outcome=outcome)).rowcount:
+                connection.rollback()
                 return False
             self._save_blobs(connection, name, media)
-            connection.execute(changed.values(state=body))
+            self._write(connection, batches)
             self._close(connection, run, joined)
+        self._recent.put(name, body, state)
         return True
 
     def late(self, run: ConversationRun, known: Iterable[int]) -> tuple[tuple[int, Message], ...]:
@@ -305,19 +370,24 @@ class Archive:
         own = [row.number for row in rows if row.joined is None]
         return InFlight(own[0] if own else None, tuple(each for each in sent if each is not None), len(own), count)
 
-    def write(self, batches: Sequence[tuple[ConversationRun, int, int, str]]) -> None:
-        """Add batches of events to streams: each with its run, attempt and place in the attempt."""
+    def write(self, batches: Sequence[Batch]) -> None:
+        """Add batches of events to streams."""
+        with self._signals.transaction(self._engine) as connection:
+            self._write(connection, batches)
+
+    def _write(self, connection: sa.Connection, batches: Sequence[Batch]) -> None:
         names = ("conversation", "number", "attempt", "sequence", "events")
         rows = [dict(zip(names, (run.conversation, run.number, *rest), strict=True)) for run, *rest in batches]
-        with self._engine.begin() as connection:
+        if rows:
             connection.execute(self._insert(streams), rows)
+            self._signals.add(connection, *{run.conversation for run, *_ in batches})
 
-    def read(self, name: str, number: int, attempt: int, after: int) -> list[tuple[int, str]]:
-        """The batches of an attempt after this one, each with its place."""
+    def read(self, name: str, number: int, attempt: int, first: int) -> list[tuple[int, str]]:
+        """The batches of an attempt from this one on, each with its place."""
         c = streams.c
         query = (
             sa.select(c.sequence, c.events)
-            .where(c.conversation == name, c.number == number, c.attempt == attempt, c.sequence > after)
+            .where(c.conversation == name, c.number == number, c.attempt == attempt, c.sequence >= first)
             .order_by(c.sequence)
         )
         with self._engine.connect() as connection:
@@ -359,7 +429,7 @@ class Archive:
         return bool(found)
 
     def _settle(self, run: ConversationRun, status: str) -> None:
-        with self._engine.begin() as connection:
+        with self._signals.transaction(self._engine) as connection:
             changed = sa.update(conversations).where(conversations.c.id == run.conversation)
             connection.execute(changed.values(updated_ms=_now()))
             ended = sa.update(runs).where(*_this(run), runs.c.ended_ms.is_(None))
@@ -368,13 +438,18 @@ class Archive:
                 self._close(connection, run, ())
 
     def _close(self, connection: sa.Connection, run: ConversationRun, joined: Iterable[int]) -> None:
-        """After a run: its messages that came too late are runs, older streams go, and the next run is queued."""
+        """After a run: its messages that came too late are runs, old streams go, and the next run is queued."""
         late = (runs.c.conversation == run.conversation, runs.c.joined == run.number, runs.c.ended_ms.is_(None))
-        connection.execute(sa.update(runs).where(*late, runs.c.number.in_(list(joined))).values(ended_ms=_now()))
-        connection.execute(sa.update(runs).where(*late).values(joined=None))
+        in_time = runs.c.number.in_(list(joined))
+        answered = {"ended_ms": sa.case((in_time, _now())), "joined": sa.case((in_time, runs.c.joined))}
+        connection.execute(sa.update(runs).where(*late).values(answered))
+        recent = sa.select(runs.c.number).where(
+            runs.c.conversation == run.conversation, runs.c.ended_ms > _now() - _KEPT_STREAM_MS
+        )
         old = sa.delete(streams).where(streams.c.conversation == run.conversation, streams.c.number < run.number)
-        connection.execute(old)
+        connection.execute(old.where(streams.c.number.notin_(recent)))
         self._advance(connection, run.conversation)
+        self._signals.add(connection, run.conversation)
 
     def _advance(self, connection: sa.Connection, name: str) -> None:
         """Queue the first run that has not ended, if it is not queued yet. The conversation is locked."""
@@ -382,16 +457,22 @@ class Archive:
         if first is None or first.queued_ms is not None:
             return
         run = ConversationRun(name, first.number)
+        connection.execute(sa.update(runs).where(*_this(run)).values(queued_ms=_now()))
+        self._enqueue(connection, run, first.loop, first.version, first.tenant)
+
+    def _enqueue(
+        self, connection: sa.Connection, run: ConversationRun, loop: str, version: str, tenant: str | None
+    ) -> None:
         options: Any = {
-            "workflow_name": first.loop,
-            "queue_name": first.loop,
+            "workflow_name": loop,
+            "queue_name": loop,
             "workflow_id": work_id(run),
-            "app_version": first.version,
-            "queue_partition_key": first.tenant or NO_TENANT + work_id(run),
-            "attributes": {"queue": first.loop},
+            "app_version": version,
+            "queue_partition_key": tenant or NO_TENANT + work_id(run),
+            "attributes": {"queue": loop},
         }
         self._client.enqueue_in_transaction(connection, options, run)
-        connection.execute(sa.update(runs).where(*_this(run)).values(queued_ms=_now()))
+        self._signals.add(connection, loop)
 
     def _first(self, connection: sa.Connection, name: str) -> Any:
         query = (
@@ -404,8 +485,7 @@ class Archive:
 
     def _insert(self, table: sa.Table, values: Mapping[str, Any] | None = None) -> Any:
         """An INSERT that does nothing if the row is there."""
-        dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
-        insert = dialect.insert(table).on_conflict_do_nothing()
+        insert = self._dialect.insert(table).on_conflict_do_nothing()
         return insert if values is None else insert.values(values)
 
     def _save_blobs(self, connection: sa.Connection, name: str, media: Mapping[str, bytes]) -> None:
@@ -432,8 +512,8 @@ class Archive:
         return sent
 
     def _state(self, connection: sa.Connection, name: str, packed: bytes | None) -> State | None:
-        if packed is None:
-            return None
+        if packed is None or (recent := self._recent.find(name, packed)) is not None:
+            return None if packed is None else recent
         session, resources = json.loads(zlib.decompress(packed))
         if isinstance(session, dict):
             digests = session["blobs"]
@@ -446,6 +526,11 @@ class Archive:
 def work_id(run: ConversationRun) -> str:
     """The id of a run for the engine and `wink work`."""
     return f"{run.conversation}:{run.number}"
+
+
+def joining(run: ConversationRun) -> str:
+    """The signal that a message joins a run."""
+    return f"join {work_id(run)}"
 
 
 def _this(run: ConversationRun) -> tuple[sa.ColumnElement[bool], ...]:

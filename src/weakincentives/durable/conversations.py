@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import secrets
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
@@ -42,7 +41,6 @@ if TYPE_CHECKING:
     from weakincentives.durable.streams import AsyncDurableStream, DurableStream
 
 OutputT = TypeVar("OutputT")
-_LONGEST_POLL_SECONDS = 0.1
 
 
 class SendOptions(TypedDict, total=False):
@@ -130,9 +128,9 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         Messages are answered in order, each as a run of its own. Without content, the model answers the prompt's user
         sections, or goes on with `decisions` about calls that wait.
         """
-        wait, number = Wait(timeout, longest=_LONGEST_POLL_SECONDS), self._post(conversation, content, options)
+        wait, number = self._wait(conversation, timeout), self._post(conversation, content, options)
         while (row := self._ended(conversation, number, wait)) is None:
-            time.sleep(wait.pause())
+            wait.pause()
         return self._response(row)
 
     async def send_async(
@@ -143,12 +141,10 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         timeout: float | None = None,
         **options: Unpack[SendOptions],
     ) -> PromptResponse[OutputT]:
-        wait, number = (
-            Wait(timeout, longest=_LONGEST_POLL_SECONDS),
-            await asyncio.to_thread(self._post, conversation, content, options),
-        )
+        wait = await asyncio.to_thread(self._wait, conversation, timeout)
+        number = await asyncio.to_thread(self._post, conversation, content, options)
         while (row := await asyncio.to_thread(self._ended, conversation, number, wait)) is None:
-            await asyncio.sleep(wait.pause())
+            await wait.pause_async()
         return self._response(row)
 
     def decide(
@@ -177,9 +173,9 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
             row = store.archive.find(name)
             if row is None:
                 raise NoSuchWorkError(f"There is no conversation {conversation!r}; send it a message first.")
-            return DurableStream(StreamReader(store.archive, store.serializer, name, row.number))
+            return DurableStream(StreamReader(store.archive, store.serializer, name, row.number), store.signals)
         number = self._post(conversation, content, options)
-        return DurableStream(StreamReader(store.archive, store.serializer, name, number))
+        return DurableStream(StreamReader(store.archive, store.serializer, name, number), store.signals)
 
     def stream_async(
         self, conversation: str, content: Content | None = None, **options: Unpack[SendOptions]
@@ -289,9 +285,9 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         sent = Sent(action=Action(action, where, **arguments))
         name, whose = self._id(conversation), {"loop": self.name, "version": self.version}
         number = self._archive.post(name, sent, **whose, tenant=None, key=None, join=False)
-        wait = Wait(timeout, longest=_LONGEST_POLL_SECONDS)
+        wait = self._wait(conversation, timeout)
         while (row := self._ended(conversation, number, wait)) is None:
-            time.sleep(wait.pause())
+            wait.pause()
         return self._response(row)
 
     def in_flight(self, conversation: str) -> InFlight:
@@ -367,6 +363,9 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
             key=f"{key}@{point}" if key and point else key,
             join=options.get("join", False) and message is not None,
         )
+
+    def _wait(self, conversation: str, timeout: float | None) -> Wait:
+        return Wait(timeout, self.store.signals.waiter(self._id(conversation)))
 
     def _ended(self, conversation: str, number: int, wait: Wait) -> RunRow | None:
         """The run that answers a message, once it has ended; raises when the time is up."""

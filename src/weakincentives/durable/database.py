@@ -35,10 +35,8 @@ _LOGGING = ("weakincentives.durable.driver", "weakincentives.durable.exchange")
 # Serialization failure, lock not available, statement timeout.
 _HANDLED_BY_ENGINE = frozenset({"40001", "55P03", "57014"})
 
+# The one table of the engine that we use ourselves; ARCHITECTURE.md says for what.
 status_table = SystemSchema.workflow_status
-input_table = SystemSchema.workflow_input
-output_table = SystemSchema.workflow_output
-step_table = SystemSchema.operation_outputs
 
 own_tables = sa.MetaData(schema=SystemSchema.metadata_obj.schema)
 worker_table = sa.Table(
@@ -87,6 +85,7 @@ run_table = sa.Table(
     sa.Column("stopped", sa.Boolean, nullable=False),
     sa.Column("created_ms", sa.BigInteger, nullable=False),
     sa.Column("queued_ms", sa.BigInteger),
+    sa.Column("began_ms", sa.BigInteger),
     sa.Column("ended_ms", sa.BigInteger),
     sa.Column("outcome", sa.Text),
 )

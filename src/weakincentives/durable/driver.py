@@ -277,6 +277,7 @@ class Execution:
     def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
         session = inner.session
         self._allow_questions(session)
+        inner.follows_sections = False
         with session.claim(session.session_id), adapter.open_channel(inner) as channel:
             cursor = Cursor(inner.run())
             while (effect := cursor.step) is not None:

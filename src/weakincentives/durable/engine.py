@@ -13,13 +13,15 @@ from math import ceil
 from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
-from dbos import DBOS, SetWorkflowID
+from dbos import DBOS, Queue, SetWorkflowID
 from dbos._context import assert_current_dbos_context
 from dbos._error import DBOSException, DBOSWorkflowCancelledError, DBOSWorkflowConflictIDError
+from dbos._queue import queue_worker_thread
 from dbos._utils import GlobalParams
 
 from weakincentives.durable.database import APPLICATION, DIRECT, SCHEMA
 from weakincentives.durable.ownership import PostgresLease, SqliteLease
+from weakincentives.durable.signals import Waiter
 from weakincentives.durable.store import WorkStore
 from weakincentives.durable.work import (
     Cancelled,
@@ -37,10 +39,11 @@ Body = Callable[[Any], Any]
 
 _log = logging.getLogger(__name__)
 
-# How often a worker polls for new work. The direct queue only holds work whose process is gone, which is rare.
+# How often a worker looks for work that nobody has signalled: because a process died, a delay or a limit is over.
 _POLL_SECONDS = 0.2
 _POLL_SECONDS_DIRECT = 0.5
-_POLL_SECONDS_SQLITE = 0.05
+# How long the thread of claimed work may take to start, before it is checked again.
+_START_SECONDS = 0.005
 # How long a step waits before it retries a lost database.
 _MIN_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 2.0
@@ -65,7 +68,8 @@ class Engine:
         self._bodies: dict[str, Body] = {}
         self._workflows: dict[str, Body] = {}
         self._served: list[str] = []
-        self._polls: dict[str, float] = {}
+        self._pauses: list[_Pause] = []
+        self._pollers: list[threading.Thread] = []
         self._lease = (
             SqliteLease(store.ownership)
             if store.is_sqlite
@@ -110,17 +114,18 @@ class Engine:
         with self._guard:
             if loop in self._active:
                 raise DurableError(f"This process already runs a loop called {loop!r}; close() it first.")
-            for queue, limits in queues.items():
-                self._polls[queue] = getattr(body, "poll_seconds", _POLL_SECONDS)
-                self._register_queue(queue, limits)
+            registered = {name: self._register_queue(name, limits) for name, limits in queues.items()}
             self._active.add(loop)
             self._bodies[loop] = body
             if loop not in self._workflows:
                 decorate = DBOS.workflow(name=loop, max_recovery_attempts=max_attempts - 1)
                 self._workflows[loop] = decorate(self._function(loop))
-            self._served += [queue for queue in queues if queue not in self._served]
             if not self._keeper.is_alive():
                 self._launch()
+            for name, queue in registered.items():
+                if name not in self._served:
+                    self._served.append(name)
+                    self._poll(queue)
 
     def limit(self, queues: Iterable[str], limits: QueueLimits) -> None:
         """Set the limits of these queues, for this and every other worker."""
@@ -212,8 +217,8 @@ class Engine:
     def drain(self, timeout: float) -> bool:
         """Accept no new work and hand back running work at its next step; True if nothing is left running."""
         self._draining.set()
-        for event in _instance().background_thread_stop_events:
-            event.set()
+        for pause in self._pauses:
+            pause.stop()
         until = time.monotonic() + timeout
         while _running():
             if time.monotonic() >= until:
@@ -223,14 +228,13 @@ class Engine:
 
     def health(self) -> WorkerHealth:
         live = self._keeper.is_alive() and time.monotonic() - self._kept_at < _STUCK_SECONDS
-        pollers = {thread.name for thread in threading.enumerate()}
         # Copied first, since the threads of running work change it.
         blocked = list(self._blocked.values())
         if not live:
             reason = "the lease is not renewed"
         elif self._draining.is_set():
             reason = "draining"
-        elif not all(f"queue-worker-{queue}" in pollers for queue in self._served):
+        elif not self._pollers or not all(thread.is_alive() for thread in self._pollers):
             reason = "starting"
         else:
             reason = self._problem or next(iter(blocked), "")
@@ -331,9 +335,8 @@ class Engine:
                     "log_level": "WARNING",
                 }
             )
-            # The engine keeps a reference to this list, so queues of later loops can be appended to it.
+            # This engine starts the pollers of its queues itself, so that a signal can end their pauses.
             DBOS.listen_queues(())
-            _instance()._listening_queues = self._served
             DBOS.launch()
             # Otherwise a lost connection blocks its caller for up to 90 seconds after the server is back.
             _instance()._sys_db._retry_connection_errors = False
@@ -342,24 +345,67 @@ class Engine:
             self._stop()
             raise
 
+    def _poll(self, queue: Queue) -> None:
+        """Have the engine run the work of this queue, as its own threads would do."""
+        pause = _Pause(self.store.signals.waiter(queue.name), self._has_begun_all)
+        arguments, name = (pause, _instance(), queue), f"wink-queue-{queue.name}"
+        poller = threading.Thread(target=queue_worker_thread, args=arguments, name=name, daemon=True)
+        self._pauses.append(pause)
+        self._pollers.append(poller)
+        poller.start()
+
+    def _has_begun_all(self) -> bool:
+        """True if all work that this worker has claimed runs; what does not run yet is not counted by the engine."""
+        with suppress(*_UNAVAILABLE):
+            return {work_id for work_id, _ in self.store.ownership.running(self.identity)} <= _running()
+        return True
+
     def _stop(self) -> None:
         self._stopping.set()
+        for pause in self._pauses:
+            pause.stop()
+        for poller in self._pollers:
+            poller.join(timeout=10 * self._renew_seconds)
         if self._keeper.is_alive():
             self._keeper.join(timeout=10 * self._renew_seconds)
         DBOS.destroy(destroy_registry=True)
         self._lease.leave()
 
-    def _register_queue(self, name: str, limits: QueueLimits) -> None:
-        poll = _POLL_SECONDS_DIRECT if name.endswith(DIRECT) else self._polls[name]
-        if self.store.is_sqlite:
-            poll = _POLL_SECONDS_SQLITE
-        self.store.client.register_queue(
+    def _register_queue(self, name: str, limits: QueueLimits) -> Queue:
+        return self.store.client.register_queue(
             name,
             worker_concurrency=limits.concurrency,
             partition_concurrency=limits.tenant_concurrency,
             limiter={"limit": ceil(limits.rate), "period": ceil(limits.rate) / limits.rate} if limits.rate else None,
-            polling_interval_sec=poll,
+            polling_interval_sec=_POLL_SECONDS_DIRECT if name.endswith(DIRECT) else _POLL_SECONDS,
         )
+
+
+class _Pause:
+    """The pause of a poller of the engine: it ends when the time is up, or there is new work, or for good.
+
+    The engine takes it for the `threading.Event` that stops the poller. It counts work as running when its thread has
+    started, so a signal does not end the pause before that: otherwise the worker would exceed its concurrency.
+    """
+
+    def __init__(self, waiter: Waiter, is_ready: Callable[[], bool]) -> None:
+        self._waiter = waiter
+        self._is_ready = is_ready
+        self._stopped = False
+
+    def is_set(self) -> bool:
+        return self._stopped
+
+    def wait(self, timeout: float) -> bool:
+        until = time.monotonic() + timeout
+        self._waiter.wait(timeout)
+        while not self._stopped and time.monotonic() < until and not self._is_ready():
+            time.sleep(_START_SECONDS)
+        return self._stopped
+
+    def stop(self) -> None:
+        self._stopped = True
+        self._waiter.signal()
 
 
 def _execution() -> tuple[str, str]:

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from weakincentives.durable.archive import Action, BegunRun, ConversationRun, DeclaredTool, State, work_id
+from weakincentives.durable.archive import (
+    Action,
+    BegunRun,
+    ConversationRun,
+    DeclaredTool,
+    State,
+    joining,
+    work_id,
+)
 from weakincentives.durable.driver import Execution, ModelReplied, StopRun, ToolsRan, Workflow, logged, run_contained
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, resource_states
@@ -58,6 +68,9 @@ from weakincentives.session import Session
 
 _log = logging.getLogger(__name__)
 
+# After this time without a signal, a step looks whether messages have joined its run.
+_LOOK_SECONDS = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationWorkflow(Workflow):
@@ -65,8 +78,6 @@ class ConversationWorkflow(Workflow):
 
     name: str = ""
     total: Budget | None = None
-    # Somebody waits for the answer.
-    poll_seconds: ClassVar[float] = 0.1
 
     def __call__(self, run: ConversationRun) -> Any:
         engine = Engine.current()
@@ -100,6 +111,8 @@ class _Exchange(Execution):
         self._events = EventWriter(run, begun.attempt, engine.store.serializer)
         self._events.stopped = begun.stopped
         self._numbers: set[int] = set()
+        self._joining = engine.store.signals.waiter(joining(run))
+        self._looked_at = float("-inf")
         self._guarded = False
         self._resources = () if begun.state is None else begun.state.resources
         # Opened by a tool call; their tools are known when the model is called again.
@@ -169,6 +182,15 @@ class _Exchange(Execution):
             finally:
                 self._resources = resource_states(prompt.resources.context)
 
+    def _begin(self, seconds: float | None) -> Deadline | None:
+        """The deadline of a run with so much time since its first execution began, which is recorded with the run."""
+        began = datetime.fromtimestamp(self._begun.began_ms / 1000, UTC)
+        self._clock.stop_at(began)
+        self._live = self._begun.attempt == 1
+        # A step of a later attempt is progress.
+        self._replayed = not self._live
+        return None if seconds is None else Deadline(began + timedelta(seconds=seconds)).on(self._clock)
+
     def _act(self, action: Action, chat: Conversation[Any]) -> RewindReport | str:
         """Go back, look at what that would change, undo it, or fork; nothing of it calls a model."""
         if action.name == "undo_rewind":
@@ -184,7 +206,7 @@ class _Exchange(Execution):
             session[Run].seed(last.updated({"conversation_id": name}))
         with fork:
             resources = resource_states(fork.prompt.resources.context)
-        self._engine.store.archive.create(name, State(session.snapshot().to_json(), resources))
+        self._engine.store.archive.create(name, State.of(session, resources))
         return action.new
 
     def _meter(self, prompt: Prompt[Any], session: Session, deadline: Deadline | None) -> Meter:
@@ -194,18 +216,20 @@ class _Exchange(Execution):
 
     def _save(self, outcome: Any) -> None:
         """End the run: its last events, its outcome and the state after it are stored, and the next run may begin."""
-        store, state = self._engine.store, self._begun.state or State(Session().snapshot().to_json())
+        store, state = self._engine.store, self._begun.state or State.of(Session())
         if self._session is not None:
             try:
-                state = State(self._session.snapshot().to_json(), self._resources)
+                state = State.of(self._session, self._resources)
             except SessionError as error:
                 _log.warning("%s: its state cannot be stored: %s", work_id(self._run), error)
                 outcome = error
         text = store.serializer.serialize(outcome)
 
         def save() -> bool:
-            store.publisher.flush()
-            return store.archive.finish(self._run, self._begun.attempt, state, text, self._numbers)
+            with self._events.writing() as batches:
+                return store.archive.finish(
+                    self._run, self._begun.attempt, state, text, joined=self._numbers, batches=batches
+                )
 
         if not self._engine.when_available(save):
             raise Released("taken over")
@@ -287,9 +311,14 @@ class _Exchange(Execution):
 
     def _joined(self) -> tuple[tuple[int, Message], ...]:
         # Guards pass a message before a run; what they have not passed is the next run.
-        if not self._guarded:
-            with suppress(DatabaseUnavailableError):
-                return self._engine.store.archive.late(self._run, self._numbers)
+        now = time.monotonic()
+        signalled = self._joining.is_signalled() or now - self._looked_at > _LOOK_SECONDS
+        if self._guarded or not signalled:
+            return ()
+        with suppress(DatabaseUnavailableError):
+            found = self._engine.store.archive.late(self._run, self._numbers)
+            self._looked_at = now
+            return found
         return ()
 
     def _join(self, joined: tuple[tuple[int, Message], ...], session: Session) -> None:

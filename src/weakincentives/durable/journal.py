@@ -194,6 +194,13 @@ class TaggedSerializer:
         return load_tagged(upgrade_tagged(value, self.upgrades))
 
 
+class StoredText(TaggedSerializer):
+    """Leaves what is stored as text, for processes that have not loaded the program's types."""
+
+    def deserialize(self, serialized_data: str) -> Any:
+        return serialized_data
+
+
 def _dump_exception(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     return {

@@ -6,7 +6,6 @@ A process that does none of the work (a web server, a script, a cron job) submit
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from types import MappingProxyType
@@ -74,15 +73,15 @@ class DurableClient(DurableProcess, Generic[RequestT, OutputT]):
 
         It keeps waiting while the database is unavailable; if it still is at the timeout, that error is raised.
         """
-        work_id, wait = self.work_id(key), Wait(timeout)
+        work_id, wait = self.work_id(key), self._wait(timeout)
         while (work := self._finished(work_id, wait)) is None:
-            time.sleep(wait.pause())
+            wait.pause()
         return self._response(work)
 
     async def result_async(self, key: str, *, timeout: float | None = None) -> PromptResponse[OutputT]:
-        work_id, wait = self.work_id(key), Wait(timeout)
+        work_id, wait = self.work_id(key), await asyncio.to_thread(self._wait, timeout)
         while (work := await asyncio.to_thread(self._finished, work_id, wait)) is None:
-            await asyncio.sleep(wait.pause())
+            await wait.pause_async()
         return await asyncio.to_thread(self._response, work)
 
     def status(self, key: str) -> Work:
@@ -157,6 +156,12 @@ class DurableClient(DurableProcess, Generic[RequestT, OutputT]):
     def _runs_own_work(self) -> bool:
         """True if work submitted here is done only by this process."""
         return False
+
+    def _wait(self, timeout: float | None) -> Wait:
+        from weakincentives.durable.signals import Waiter
+
+        # The engine sends no signal when it records an outcome.
+        return Wait(timeout, Waiter(self.name))
 
     def _finished(self, work_id: str, wait: Wait) -> Work | None:
         """The work if it has finished; raises when the time is up."""

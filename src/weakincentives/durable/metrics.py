@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from weakincentives._imports import import_extra
 from weakincentives.durable.process import DurableWorker
 from weakincentives.durable.work import DurableError
-from weakincentives.runtime import ModelCalled, RunEnded
+from weakincentives.runtime import ModelCalled, RunEnded, SectionsRanked
 from weakincentives.runtime.spi import prices_for
 from weakincentives.session import Session, observing
 
@@ -53,12 +53,13 @@ def measured(worker: DurableWorker, meter_provider: MeterProvider | None = None)
     def see(session: Session, event: Any) -> None:
         if isinstance(event, RunEnded) and event.status not in _NOT_OVER and not event.parent_run_id:
             runs.add(1, {**labels, "wink.status": event.status})
-        elif isinstance(event, ModelCalled):
+        elif isinstance(event, ModelCalled | SectionsRanked):
             tokens.add(event.usage.input_tokens, {**labels, "gen_ai.token.type": "input"})
             tokens.add(event.usage.output_tokens, {**labels, "gen_ai.token.type": "output"})
             prices = prices_for(event.model)
-            if prices is not None:
-                cost.add(prices.cost(event.usage), {**labels, "gen_ai.request.model": event.model})
+            spent = event.cost if isinstance(event, SectionsRanked) else prices and prices.cost(event.usage)
+            if spent is not None:
+                cost.add(spent, {**labels, "gen_ai.request.model": event.model})
 
     try:
         with observing(see):

@@ -188,22 +188,12 @@ class Ownership:
             )
             connection.execute(cancelled)
 
-    def resume(self, work_id: str, queue: str) -> bool:
-        """Continue cancelled or dead work where it stopped; False if it is neither."""
-        now = int(time.time() * 1000)
+    def uncancel(self, work_id: str) -> bool:
+        """Let the execution of cancelled work continue, if it is still in its step; False if there is none."""
         stopped = (status.c.workflow_uuid == work_id, status.c.status == "CANCELLED", status.c.owner_xid.is_not(None))
-        ended = (
-            status.c.workflow_uuid == work_id,
-            status.c.status.in_(("CANCELLED", "MAX_RECOVERY_ATTEMPTS_EXCEEDED")),
-            status.c.owner_xid.is_(None),
-        )
+        pending = {"status": "PENDING", "updated_at": int(time.time() * 1000), "completed_at": None}
         with self.engine.begin() as connection:
-            uncancelled = sa.update(status).where(*stopped).values(status="PENDING", updated_at=now, completed_at=None)
-            if connection.execute(uncancelled).rowcount:
-                return True
-            fresh = _queued("ENQUEUED") | {"queue_name": queue, "recovery_attempts": 0, "completed_at": None}
-            requeued = sa.update(status).where(*ended).values(**fresh, delay_until_epoch_ms=None)
-            return bool(connection.execute(requeued).rowcount)
+            return bool(connection.execute(sa.update(status).where(*stopped).values(pending)).rowcount)
 
 
 def _owned(work_id: str, owner: str) -> tuple[sa.ColumnElement[bool], ...]:

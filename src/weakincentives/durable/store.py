@@ -24,16 +24,14 @@ from weakincentives.durable.database import (
     database_url,
     describe,
     holds_work,
-    input_table,
-    output_table,
     own_tables,
     question_table,
     sqlite_path,
     status_table,
-    step_table,
 )
-from weakincentives.durable.journal import TaggedSerializer
+from weakincentives.durable.journal import StoredText, TaggedSerializer
 from weakincentives.durable.ownership import Ownership
+from weakincentives.durable.signals import Signals
 from weakincentives.durable.streams import Publisher
 from weakincentives.durable.work import (
     ENGINE_STATUS,
@@ -72,9 +70,11 @@ class WorkStore:
         self.is_sqlite = engine.dialect.name == "sqlite"
         self.base_engine = engine
         self.client = _engine_client(engine, self.serializer)
+        self._reader = _engine_client(engine, StoredText())
         self.engine = self.client._sys_db.engine
         self.ownership = Ownership(self.engine, self.serializer)
-        self.archive = Archive(self.client, self.ownership, self.serializer)
+        self.signals = Signals(engine)
+        self.archive = Archive(self.client, self.ownership, self.serializer, self.signals)
         self.publisher = Publisher(self.archive)
 
     @classmethod
@@ -103,7 +103,9 @@ class WorkStore:
                 return
             for url in [url for url, store in _open.items() if store is self]:
                 del _open[url]
+        self.signals.close()
         self.client.destroy()
+        self._reader.destroy()
         self.base_engine.dispose()
 
     @property
@@ -125,13 +127,16 @@ class WorkStore:
         }
         with _engine_errors():
             self.client.enqueue(options, request)
-        self.check_request(work_id, request)
+        self.check_request(work_id, request, queue)
 
-    def check_request(self, work_id: str, request: Any) -> None:
+    def check_request(self, work_id: str, request: Any, queue: str | None = None) -> None:
+        """Reject a key that was used for another request, and tell the workers of a queue that it has work."""
         given = self.serializer.serialize({"args": (request,), "kwargs": {}})
-        query = sa.select(input_table.c.inputs).where(input_table.c.workflow_uuid == work_id)
-        with self.engine.connect() as connection:
-            stored = connection.execute(query).scalar()
+        found = self._stored(work_id)
+        stored = None if found is None else found.input
+        if queue is not None:
+            with self.signals.transaction(self.engine) as connection:
+                self.signals.add(connection, queue)
         # What was stored before a class changed is compared as it would be stored today.
         if stored not in (None, given) and self.serializer.serialize(self.serializer.deserialize(stored)) != given:
             raise KeyConflictError(f"Key {work_id!r} was used for another request; use a new key for a new request.")
@@ -169,11 +174,18 @@ class WorkStore:
 
     def steps(self, work_id: str) -> tuple[Step, ...]:
         """The recorded steps without their outcomes, whose types this process may not have loaded."""
-        c = step_table.c
-        columns = (c.function_id, c.function_name, c.started_at_epoch_ms, c.completed_at_epoch_ms, c.error)
-        query = sa.select(*columns).where(c.workflow_uuid == work_id).order_by(c.function_id)
-        with self.engine.connect() as connection:
-            return tuple(Step(*row[:4], self._describe_error(row[4])) for row in connection.execute(query))
+        with _engine_errors():
+            found = self._reader.list_workflow_steps(work_id)
+        return tuple(
+            Step(
+                each["function_id"],
+                each["function_name"],
+                each["started_at_epoch_ms"],
+                each["completed_at_epoch_ms"],
+                self._describe_error(cast(Any, each["error"])),
+            )
+            for each in found
+        )
 
     def outcome(self, work_id: str) -> Any:
         """Return what finished work returned, or raise what it raised."""
@@ -195,32 +207,36 @@ class WorkStore:
         self, *, work_id: str | None = None, loop: str | None = None, waiting: bool = True
     ) -> tuple[Question, ...]:
         """The questions waiting for an answer, oldest first; for one run, for one loop, or all."""
-        q, s, now = question_table.c, status_table.c, int(time.time() * 1000)
-        query = (
-            sa.select(question_table, s.name)
-            .join(status_table, s.workflow_uuid == q.workflow_uuid)
-            .order_by(q.asked_ms, q.workflow_uuid, q.call_id)
-        )
+        q, now = question_table.c, int(time.time() * 1000)
+        query = sa.select(question_table).order_by(q.asked_ms, q.workflow_uuid, q.call_id)
         if waiting:
-            query = query.where(_is_open(now), s.status == "DELAYED")
+            query = query.where(_is_open(now))
         if work_id is not None:
             query = query.where(q.workflow_uuid == work_id)
-        if loop is not None:
-            query = query.where(s.name == loop)
         with self.engine.connect() as connection:
-            return tuple(
-                Question(
-                    row.call_id,
-                    row.text,
-                    expires_ms=row.expires_ms,
-                    step=row.step,
-                    key=row.workflow_uuid.removeprefix(f"{row.name}/"),
-                    asked_ms=row.asked_ms,
-                    answer=self._answer_in(row, now),
-                    **json.loads(row.call or "{}"),
+            rows = connection.execute(query).all()
+        names: dict[str, str] = {}
+        if ids := sorted({row.workflow_uuid for row in rows}):
+            status = "DELAYED" if waiting else None
+            with _engine_errors():
+                found = self.client.list_workflows(
+                    workflow_ids=ids, status=status, name=loop, load_input=False, load_output=False
                 )
-                for row in connection.execute(query)
+            names = {each.workflow_id: each.name for each in found}
+        return tuple(
+            Question(
+                row.call_id,
+                row.text,
+                expires_ms=row.expires_ms,
+                step=row.step,
+                key=row.workflow_uuid.removeprefix(f"{names[row.workflow_uuid]}/"),
+                asked_ms=row.asked_ms,
+                answer=self._answer_in(row, now),
+                **json.loads(row.call or "{}"),
             )
+            for row in rows
+            if row.workflow_uuid in names
+        )
 
     def answer(self, work_id: str, call_id: str, reply: Reply) -> None:
         """Record a person's reply, once and in time, and put the waiting work back into its queue."""
@@ -233,13 +249,15 @@ class WorkStore:
         open_now = (q.step == asked[-1].step, _is_open(int(time.time() * 1000)))
         this = (q.workflow_uuid == work_id, q.call_id == call_id, *open_now)
         asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")
-        with self.engine.begin() as connection:
+        with self.signals.transaction(self.engine) as connection:
             # Lock the work before its question, in the same order as `Ownership.ask`.
             connection.execute(sa.select(s.status).where(s.workflow_uuid == work_id).with_for_update())
             answered = connection.execute(sa.update(question_table).where(*this).values(answer=text)).rowcount
             if answered:
                 awake = sa.update(status_table).where(*asleep).values(status="ENQUEUED", delay_until_epoch_ms=None)
                 connection.execute(awake)
+                queue = sa.select(s.queue_name).where(s.workflow_uuid == work_id)
+                self.signals.add(connection, connection.execute(queue).scalar() or "")
         if not answered:
             self._reject_answer(work_id, call_id)
 
@@ -258,17 +276,17 @@ class WorkStore:
         work = self.find(work_id)
         if self.archive.knows(work_id):
             raise DurableError(f"{work_id!r} is a run of a conversation, which has gone on; send the message again.")
-        queue = work.queue or work.loop + DIRECT
-        if work.status == "failed":
+        if work.status not in ("failed", "dead", "cancelled"):
+            raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
+        if work.status != "cancelled" or not self.ownership.uncancel(work_id):
             with _engine_errors():
+                # It does nothing if somebody else was faster: only work that has ended can be rewound.
                 self.client.rewind_workflow(
                     work_id,
                     start_step=self._first_to_run(work_id),
-                    queue_name=queue,
+                    queue_name=work.queue or work.loop + DIRECT,
                     queue_partition_key=work.tenant or NO_TENANT + work_id,
                 )
-        elif not self.ownership.resume(work_id, queue):
-            raise DurableError(f"{work_id!r} is {work.status}; only failed, dead or cancelled work can be retried.")
         return self.find(work_id)
 
     def prune(
@@ -306,33 +324,33 @@ class WorkStore:
                 return deleted
 
     def _first_to_run(self, work_id: str) -> int:
-        """The step that failed work must run first: its last one if that failed, else the next."""
-        steps = self.steps(work_id)
+        """The step that ended work must run first: its last one if that failed, else the next."""
+        steps, stored = self.steps(work_id), self._outcome(work_id)[1]
         if not steps:
             return 1
-        last, error = steps[-1], self.serializer.deserialize(self._outcome(work_id)[1])
+        last, error = steps[-1], None if stored is None else self.serializer.deserialize(stored)
         # A model call whose reply was rejected has failed as well.
         rejected = isinstance(error, OutputParseError) or getattr(error, "phase", "") == "response"
         return last.number if last.error or (rejected and last.name == "model") else last.number + 1
 
     def _works(self, found: Iterable[Any]) -> tuple[Work, ...]:
         """Running work was last updated when its last step ended."""
-        works = [_work(each) for each in found]
-        running = [work.id for work in works if work.status == "running"]
-        if not running:
-            return tuple(works)
-        c = step_table.c
-        ended = sa.select(c.workflow_uuid, sa.func.max(c.completed_at_epoch_ms)).group_by(c.workflow_uuid)
-        with self.engine.connect() as connection:
-            rows = connection.execute(ended.where(c.workflow_uuid.in_(running)))
-            last = {work_id: at or 0 for work_id, at in rows}
-        return tuple(replace(work, updated_ms=max(work.updated_ms, last.get(work.id, 0))) for work in works)
+        return tuple(self._updated(_work(each)) for each in found)
+
+    def _updated(self, work: Work) -> Work:
+        if work.status != "running":
+            return work
+        steps = self.client.list_workflow_steps(work.id, load_output=False)
+        return replace(work, updated_ms=max([work.updated_ms, *(each["completed_at_epoch_ms"] or 0 for each in steps)]))
 
     def _outcome(self, work_id: str) -> tuple[Any, Any]:
-        query = sa.select(output_table.c.output, output_table.c.error).where(output_table.c.workflow_uuid == work_id)
-        with self.engine.connect() as connection:
-            row = connection.execute(query).one_or_none()
-        return (None, None) if row is None else (row.output, row.error)
+        found = self._stored(work_id)
+        return (None, None) if found is None else (found.output, found.error)
+
+    def _stored(self, work_id: str) -> Any:
+        """The work with its request and outcome as text; None if there is none."""
+        with _engine_errors():
+            return next(iter(self._reader.list_workflows(workflow_ids=[work_id])), None)
 
     def _describe_error(self, stored: str | None) -> str | None:
         if stored is None:

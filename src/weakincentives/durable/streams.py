@@ -11,13 +11,14 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Self, TypeVar
 
-from weakincentives.durable.archive import Archive, ConversationRun, RunRow
+from weakincentives.durable.archive import Archive, Batch, ConversationRun, RunRow
 from weakincentives.durable.journal import TaggedSerializer
+from weakincentives.durable.signals import Signals
 from weakincentives.durable.wait import Wait
 from weakincentives.durable.work import DatabaseUnavailableError, NoSuchWorkError, WorkCancelledError
 from weakincentives.runtime import (
@@ -35,8 +36,8 @@ _log = logging.getLogger(__name__)
 
 # How long events wait for others, and how soon a run notices that it was asked to stop.
 _FLUSH_SECONDS = 0.1
-_LONGEST_POLL_SECONDS = 0.25
 _BEGUN_AGAIN = "The run continues in another worker."
+_READ_TOO_LATE = "The run ended a while ago; this is its answer."
 
 
 class EventWriter:
@@ -51,7 +52,10 @@ class EventWriter:
         self._serializer = serializer
         self._lock = threading.Lock()
         self._events: list[StreamEvent[Any]] = []
-        self._written = 0
+        # Held while batches are written, so that none is written before an earlier one.
+        self._writing = threading.Lock()
+        self._batches: list[Batch] = []
+        self._count = 0
 
     def put(self, event: StreamEvent[Any]) -> None:
         with self._lock:
@@ -60,15 +64,22 @@ class EventWriter:
             else:
                 self._events.append(event)
 
-    def batch(self) -> tuple[ConversationRun, int, int, str] | None:
-        """The events that are not written yet, with their place."""
-        with self._lock:
-            if not self._events:
-                return None
-            self._written += 1
-            text = self._serializer.serialize(self._events)
-            self._events = []
-            return self.run, self.attempt, self._written, text
+    @contextmanager
+    def writing(self, *, wait: bool = True) -> Iterator[Sequence[Batch]]:
+        """The events to write in the block, in batches; none if another thread writes them and this does not wait."""
+        if not self._writing.acquire(blocking=wait):
+            yield ()
+            return
+        try:
+            with self._lock:
+                events, self._events = self._events, []
+            if events:
+                self._count += 1
+                self._batches.append((self.run, self.attempt, self._count, self._serializer.serialize(events)))
+            yield self._batches
+            self._batches = []
+        finally:
+            self._writing.release()
 
     def stop(self) -> None:
         self.stopped = True
@@ -96,10 +107,7 @@ class Publisher:
     def __init__(self, archive: Archive) -> None:
         self._archive = archive
         self._lock = threading.Lock()
-        # Held while batches are taken and written, so that they are written in order.
-        self._writing = threading.Lock()
         self._writers: set[EventWriter] = set()
-        self._unwritten: list[tuple[ConversationRun, int, int, str]] = []
         self._thread: threading.Thread | None = None
 
     def add(self, writer: EventWriter) -> None:
@@ -113,16 +121,13 @@ class Publisher:
         with self._lock:
             self._writers.discard(writer)
 
-    def flush(self) -> None:
-        """Write what there is; raises if the database is not available."""
+    def _flush(self) -> None:
         with self._lock:
             writers = list(self._writers)
-        with self._writing:
-            batches = [*self._unwritten, *(batch for writer in writers if (batch := writer.batch()) is not None)]
-            self._unwritten = batches
+        with ExitStack() as stack:
+            batches = [each for writer in writers for each in stack.enter_context(writer.writing(wait=False))]
             if batches:
                 self._archive.write(batches)
-            self._unwritten = []
 
     def _publish(self) -> None:
         while True:
@@ -133,7 +138,7 @@ class Publisher:
                     self._thread = None
                     return
             try:
-                self.flush()
+                self._flush()
                 for run in self._archive.stopped(writers) if writers else ():
                     writers[run].stop()
             except DatabaseUnavailableError:
@@ -172,15 +177,19 @@ class StreamReader(Generic[OutputT]):
             if self._shown:
                 events.append(Restarted(_BEGUN_AGAIN))
             self._attempt, self._place, self._shown = row.attempt, 0, False
-        for place, text in self.archive.read(self.conversation, self._run, self._attempt, self._place):
-            self._place = place
-            events += self.serializer.deserialize(text)
-        self._shown = self._shown or bool(events)
+        # From the last batch that was read: if that is gone, so may others be that were not.
+        batches = self.archive.read(self.conversation, self._run, self._attempt, self._place)
+        gone = self._place > 0 and not batches
+        for place, text in batches:
+            if place > self._place:
+                self._place = place
+                events += self.serializer.deserialize(text)
+        self._shown = self._shown or bool(self._place)
         if row.ended:
-            events += self._end(row)
+            events += self._end(row, gone)
         return events
 
-    def _end(self, row: RunRow) -> list[StreamEvent[OutputT]]:
+    def _end(self, row: RunRow, gone: bool) -> list[StreamEvent[OutputT]]:
         own = self.archive.find(self.conversation, self.number)
         if own is not None and own.number != row.number and own.joined is None:
             self._run, self._attempt, self._place, self._shown = own.number, 0, 0, False
@@ -192,9 +201,10 @@ class StreamReader(Generic[OutputT]):
         if isinstance(outcome, BaseException):
             self.failure = outcome
             return []
-        # The stream of an earlier run is deleted when the next one has ended.
-        text = [] if self._place or not outcome.text else [TextDelta(outcome.text)]
-        return [*text, Completed(outcome)]
+        # The stream of an earlier run is deleted some time after its end.
+        restarted = [Restarted(_READ_TOO_LATE)] if gone else []
+        text = [TextDelta(outcome.text)] if outcome.text and (gone or not self._place) else []
+        return [*restarted, *text, Completed(outcome)]
 
 
 def outcome_of(row: RunRow, serializer: TaggedSerializer) -> Any:
@@ -209,10 +219,10 @@ class DurableStream(Iterator[StreamEvent[OutputT]]):
     without `Completed`.
     """
 
-    def __init__(self, reader: StreamReader[OutputT]) -> None:
+    def __init__(self, reader: StreamReader[OutputT], signals: Signals) -> None:
         self._reader = reader
         self._events: deque[StreamEvent[OutputT]] = deque()
-        self._wait = Wait(None, longest=_LONGEST_POLL_SECONDS)
+        self._wait = Wait(None, signals.waiter(reader.conversation))
         self._closed = False
 
     @property
@@ -220,21 +230,24 @@ class DurableStream(Iterator[StreamEvent[OutputT]]):
         return self._reader.number
 
     def __next__(self) -> StreamEvent[OutputT]:
-        while (pause := self.poll()) is not None:
-            time.sleep(pause)
+        while not self.poll():
+            self._wait.pause()
         return self.take()
 
-    def poll(self) -> float | None:
-        """Read more events if none is left; returns how long to wait for the next, None if `take` has something."""
+    async def pause_async(self) -> None:
+        """Wait for more events."""
+        await self._wait.pause_async()
+
+    def poll(self) -> bool:
+        """Read more events if none is left; True if `take` has something: an event, or the end."""
         if self._events or self._closed or self._reader.done:
-            return None
+            return True
         # It keeps waiting while the database is unavailable.
         with suppress(DatabaseUnavailableError):
             self._events.extend(self._reader.poll())
-        if not self._events:
-            return None if self._reader.done else self._wait.pause()
-        self._wait.reset()
-        return None
+        if self._events:
+            self._wait.reset()
+        return bool(self._events) or self._reader.done
 
     def take(self) -> StreamEvent[OutputT]:
         """The next event; raises the failure of the run after the last one, or `StopIteration`."""
@@ -269,8 +282,8 @@ class AsyncDurableStream(AsyncIterator[StreamEvent[OutputT]]):
 
     async def __anext__(self) -> StreamEvent[OutputT]:
         stream = await self._begun()
-        while (pause := await asyncio.to_thread(stream.poll)) is not None:
-            await asyncio.sleep(pause)
+        while not await asyncio.to_thread(stream.poll):
+            await stream.pause_async()
         try:
             return stream.take()
         except StopIteration:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from weakincentives.evals.atif import trajectory
     from weakincentives.evals.cases import Case, CaseError, load_cases, write_cases
     from weakincentives.evals.comparison import Comparison, assert_at_least, assert_no_regression, compare
-    from weakincentives.evals.evaluation import evaluate, prompt_hash
+    from weakincentives.evals.evaluation import UnknownPriceError, evaluate, prompt_hash
     from weakincentives.evals.judge import Agreement, Judge, Judgement, Preference, agreement
     from weakincentives.evals.proposer import ModelProposer
     from weakincentives.evals.recording import Recording, cases_from_runs
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from weakincentives.evals.results import (
         CaseResult,
         Evaluation,
+        EvaluationBusyError,
         EvaluationNotFoundError,
         list_evaluations,
         load_evaluation,
@@ -52,6 +53,7 @@ __all__ = [
     "Comparison",
     "DivergedError",
     "Evaluation",
+    "EvaluationBusyError",
     "EvaluationNotFoundError",
     "FinishedRun",
     "Judge",
@@ -63,6 +65,7 @@ __all__ = [
     "Score",
     "Scorer",
     "Tuning",
+    "UnknownPriceError",
     "Unscored",
     "agreement",
     "assert_at_least",
@@ -93,12 +96,19 @@ __getattr__ = lazy_front(
         "atif": ["trajectory"],
         "cases": ["Case", "CaseError", "load_cases", "write_cases"],
         "comparison": ["Comparison", "assert_at_least", "assert_no_regression", "compare"],
-        "evaluation": ["evaluate", "prompt_hash"],
+        "evaluation": ["UnknownPriceError", "evaluate", "prompt_hash"],
         "judge": ["Agreement", "Judge", "Judgement", "Preference", "agreement"],
         "proposer": ["ModelProposer"],
         "recording": ["Recording", "cases_from_runs"],
         "replay": ["DivergedError", "ReplayAdapter"],
-        "results": ["CaseResult", "Evaluation", "EvaluationNotFoundError", "list_evaluations", "load_evaluation"],
+        "results": [
+            "CaseResult",
+            "Evaluation",
+            "EvaluationBusyError",
+            "EvaluationNotFoundError",
+            "list_evaluations",
+            "load_evaluation",
+        ],
         "scorers": [
             "FinishedRun",
             "Score",

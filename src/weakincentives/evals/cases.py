@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
+from weakincentives._display import shortened
 from weakincentives.errors import SerdeError, WinkError
 from weakincentives.prompt import Prompt
 from weakincentives.serde import columns, parse
@@ -19,6 +21,9 @@ INPUTS = ("params", "input", "inputs", "vars", "item", "question", "prompt")
 EXPECTED = ("expected", "target", "expected_output", "outputs", "ideal", "answer")
 IDS = ("id", "case_id", "name", "description")
 GROUPS = ("group", "split", "task")
+MAX_NAMED = 10
+ASSERTED = ("equals", "contains", "icontains")
+_SURROGATE = re.compile("[\\ud800-\\udfff]")
 _KNOWN = {*INPUTS, *EXPECTED, *IDS, *GROUPS, "messages", "metadata", "additional_metadata", "recording"}
 
 
@@ -47,6 +52,14 @@ class Case:
     def __post_init__(self) -> None:
         if not isinstance(self.id, str) or not self.id:
             raise CaseError(f"a case needs an id, a text that is not empty, got {self.id!r}")
+        if _SURROGATE.search(self.id):
+            raise CaseError(f"the id of a case must be text that can be written as UTF-8, got {self.id!r}")
+        if not isinstance(self.metadata, Mapping):
+            raise CaseError(f"the metadata of case {self.id!r} must be a mapping, got {self.metadata!r}")
+        if not isinstance(self.recording, Mapping | None):
+            raise CaseError(
+                f"the recording of case {self.id!r} must be a mapping, got {shortened(repr(self.recording), 80)}"
+            )
         if isinstance(self.messages, str):
             object.__setattr__(self, "messages", (self.messages,))
         object.__setattr__(self, "messages", tuple(self.messages))
@@ -76,6 +89,8 @@ class Case:
         if self.params is None:
             return (), self.messages
         if isinstance(self.params, Mapping) and self.params.__class__ not in types:
+            if not types and len(self.params) == 1 and isinstance(text := next(iter(self.params.values())), str):
+                return (), (text, *self.messages)
             return self._read(_by_type(self.params, types, self.id)), self.messages
         return (self.params if isinstance(self.params, tuple) else (self.params,)), self.messages
 
@@ -123,17 +138,30 @@ def load_cases(path: str | os.PathLike[str]) -> tuple[Case, ...]:
     pydantic-evals: `input`, `inputs`, `vars` or `item` are the params, `target`, `expected`, `expected_output` or
     `outputs` what is expected; all other fields are metadata. A missing id is a hash of the line.
     """
-    text = Path(path).read_text(encoding="utf-8-sig")
+    try:
+        text = Path(path).read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CaseError(f"{path} must be UTF-8: {error.reason} at byte {error.start}") from None
     lines = list(_documents(text, path))
     cases = [_case(line, f"{path}, case {number}") for number, line in enumerate(lines, start=1)]
-    seen: set[str] = set()
-    for case in cases:
-        if case.id in seen:
-            raise CaseError(f"{path} has two cases with the id {case.id!r}; ids must be unique")
-        seen.add(case.id)
+    check_ids(cases, f"{path}: ")
     if not cases:
         raise CaseError(f"{path} has no cases; write one JSON object per line")
     return tuple(cases)
+
+
+def check_ids(cases: Sequence[Case], where: str = "") -> None:
+    """Raise if two cases have one id."""
+    places: dict[str, list[int]] = {}
+    for number, case in enumerate(cases, start=1):
+        places.setdefault(case.id, []).append(number)
+    twice = [f"{case!r} (cases {', '.join(map(str, found))})" for case, found in places.items() if len(found) > 1]
+    if twice:
+        more = f" and {len(twice) - MAX_NAMED} more" if len(twice) > MAX_NAMED else ""
+        raise CaseError(
+            f"{where}ids must be unique, and these are not: {', '.join(twice[:MAX_NAMED])}{more}; "
+            "equal lines without an id need one each"
+        )
 
 
 def write_cases(
@@ -156,29 +184,35 @@ def _documents(text: str, path: object) -> Iterator[Any]:
     for number, line in enumerate(text.splitlines(), start=1):
         if line.strip():
             try:
-                yield json.loads(line)
-            except ValueError as error:
+                yield json.loads(line, parse_constant=_no_number)
+            except (ValueError, RecursionError) as error:
                 raise CaseError(f"{path}, line {number} must be one JSON object: {error}") from None
 
 
 def _whole(text: str) -> Any:
     try:
-        return json.loads(text)
-    except ValueError:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
         return None
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
 
 
 def _case(line: Any, where: str) -> Case:
     if not isinstance(line, Mapping):
         raise CaseError(f"{where} must be a JSON object, got {type(line).__name__}")
     params = _first(line, INPUTS)
-    messages = _messages(line.get("messages"))
+    messages = _messages(line.get("messages"), where)
     if isinstance(params, Sequence) and not isinstance(params, str):
         # A conversation of inspect-ai; the user's side of it is sent.
-        messages, params = (*messages, *_messages(params)), None
+        messages, params = (*messages, *_messages(params, where)), None
     if params is None and not messages and line.get("recording") is None:
         raise CaseError(f"{where} has no input; it needs one of {', '.join(INPUTS)}, or messages")
     named = _first(line, IDS)
+    if not isinstance(named, str | int | float | None):
+        raise CaseError(f"{where}: an id must be text or a number, got {named!r}")
     stable = hashlib.sha256(json.dumps(line, sort_keys=True).encode()).hexdigest()[:12]
     metadata = line.get("metadata") or line.get("additional_metadata") or {}
     if not isinstance(metadata, Mapping):
@@ -188,7 +222,7 @@ def _case(line: Any, where: str) -> Case:
         id=stable if named in (None, "") else str(named),
         params=params,
         messages=messages,
-        expected=_first(line, EXPECTED),
+        expected=_asserted(line) if (expected := _first(line, EXPECTED)) is None else expected,
         group=str(_first(line, GROUPS) or metadata.get("group") or ""),
         metadata={**metadata, **others},
         recording=line.get("recording"),
@@ -199,17 +233,38 @@ def _first(line: Mapping[str, Any], names: Sequence[str]) -> Any:
     return next((line[name] for name in names if line.get(name) is not None), None)
 
 
-def _messages(given: Any) -> tuple[str, ...]:
+def _asserted(line: Mapping[str, Any]) -> Any:
+    """The texts that promptfoo's assertions expect in the answer."""
+    asserted = line.get("assert")
+    texts = [
+        each["value"]
+        for each in (asserted if isinstance(asserted, list) else ())
+        if isinstance(each, Mapping) and each.get("type") in ASSERTED and isinstance(each.get("value"), str)
+    ]
+    return texts or None
+
+
+def _messages(given: Any, where: str) -> tuple[str, ...]:
     """The user's messages among chat messages, or texts as they are."""
+    if not isinstance(given, str | list | tuple | None):
+        raise CaseError(f"{where}: messages must be a list of texts or chat messages, got {given!r}")
     found: list[str] = []
     for each in [given] if isinstance(given, str) else given or ():
         if isinstance(each, str):
             found.append(each)
-        elif isinstance(each, Mapping) and each.get("role", "user") == "user":
-            content = each.get("content", "")
-            parts = content if isinstance(content, list) else [content]
-            found.append("".join(part.get("text", "") if isinstance(part, Mapping) else str(part) for part in parts))
+        elif not isinstance(each, Mapping):
+            raise CaseError(f"{where}: a message must be a text or have role and content, got {each!r}")
+        elif each.get("role", "user") == "user":
+            found.append(_content(each.get("content", ""), where))
     return tuple(found)
+
+
+def _content(content: Any, where: str) -> str:
+    parts = [part.get("text", "") for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    texts = parts if isinstance(content, list) else [content]
+    if not all(isinstance(text, str) for text in texts):
+        raise CaseError(f"{where}: the content of a message must be text, or parts with text, got {content!r}")
+    return "".join(texts)
 
 
 def _text_fields(kind: type) -> list[str]:
@@ -229,7 +284,8 @@ def _by_type(given: Mapping[str, Any], types: Sequence[type], case_id: str) -> I
         if len(owners) != 1:
             known = ", ".join(f"{kind.__name__}.{column.key}" for kind in types for column in columns(kind))
             problem = "no field of the prompt's params" if not owners else "several params types"
-            raise CaseError(f"case {case_id!r}: {name!r} belongs to {problem}; there are {known or 'no params'}")
+            there = f"there are {known}" if known else "it has none; give the case one text, or messages"
+            raise CaseError(f"case {case_id!r}: {name!r} belongs to {problem}; {there}")
         values.setdefault(owners[0], {})[name] = value
     yield from values.items()
 

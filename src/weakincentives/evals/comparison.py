@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -19,6 +20,9 @@ from weakincentives.evals.intervals import (
 )
 from weakincentives.evals.judge import Judge
 from weakincentives.evals.results import CaseResult, Evaluation
+from weakincentives.evals.spending import counting_judges
+
+MAX_NAMED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,7 @@ class Preferences:
     ties: int
     flips: int
     interval: Interval
+    cost: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,8 @@ class Comparison(Displayed):
 
     `wins` are cases that the second passes and the first does not. `difference` is that of the pass rates, between
     `low` and `high` at 95%; these are None if fewer than two cases differ. `smallest` is the smallest difference that
-    so many cases would show, None if no difference could. `left_out` counts the cases that were not scored in both.
+    so many cases would show, None if no difference could. `left_out` counts the cases that were not scored in both, and
+    `unshared` are scorers that only one of the two has: what passes there is not the same.
     """
 
     wins: int
@@ -103,6 +109,7 @@ class Comparison(Displayed):
     differing: tuple[CaseDifference, ...] = ()
     preferences: Preferences | None = None
     diverged: tuple[int, int] = field(default=(0, 0))
+    unshared: tuple[str, ...] = ()
 
     @property
     def better(self) -> bool:
@@ -129,18 +136,26 @@ class Comparison(Displayed):
 
     def _sentences(self) -> Iterator[str]:
         differ = sum(each.difference != 0 for each in self.differing)
-        counted = f"{self.cases} cases, {differ} differ: {self.wins} won, {self.losses} lost, {self.ties} tied"
-        left = f"; {self.left_out} left out, not scored in both" if self.left_out else ""
-        yield f"{counted}{left}."
-        if self.low is None or self.high is None:
+        left = f"{self.left_out} left out, not scored in both" if self.left_out else ""
+        if not self.cases:
+            yield f"No case was scored in both; {self.left_out} left out."
+            return
+        noun = "case" if self.cases == 1 else "cases"
+        counted = f"{self.cases} {noun}, {differ} differ: {self.wins} won, {self.losses} lost, {self.ties} tied"
+        yield f"{counted}{left and f'; {left}'}."
+        if differ > 1 and self.low is None:
+            yield f"{_points(self.difference)}, all in one group: cases of one source say nothing about others."
+        elif self.low is None or self.high is None:
             yield f"Too few disagreements to say more than {_points(self.difference)}."
         else:
             verdict = "better" if self.better else "worse" if self.worse else "no clear difference"
             yield f"{_points(self.difference)}, between {_points(self.low)} and {_points(self.high)} (95%): {verdict}."
         if self.smallest is not None:
             yield f"So many cases could show {100 * self.smallest:.0f} points, saw {100 * abs(self.difference):.0f}."
-        elif differ:
+        elif differ and self.low is not None:
             yield f"With {self.cases} cases that differ so rarely, a difference is missed more often than once in five."
+        if self.unshared:
+            yield f"Only one of the two is scored by {', '.join(self.unshared)}: to pass is not the same in both."
         for name, change, form in (
             ("cost per case", self.cost, "${:.4f}"),
             ("tokens per case", self.tokens, "{:,.0f}"),
@@ -151,7 +166,8 @@ class Comparison(Displayed):
         if self.preferences is not None:
             found = self.preferences
             votes = f"{found.wins} better, {found.losses} worse, {found.ties} tied"
-            yield f"judged in pairs: {votes} ({found.flips} by a flip)"
+            cost = f", ${found.cost:.4f}" if found.cost else ""
+            yield f"judged in pairs: {votes} ({found.flips} by a flip){cost}"
 
     def _display(self) -> Iterator[Shown]:
         counted = (("passed", self.wins), ("rest", self.ties), ("failed", self.losses))
@@ -159,8 +175,8 @@ class Comparison(Displayed):
         yield Drawn(self.text, f"<p>{lines}</p>{bar(counted, self.cases).html}")
         if len(self.scorers) > 1:
             yield scorers_table(self.scorers)
-        if len(self.groups) > 1:
-            yield groups_table(self.groups)
+        if len(self.groups) > 1 and (moved := [each for each in self.groups if each.before != each.after]):
+            yield groups_table(moved)
         if self.differing:
             yield cases_table(self.differing)
 
@@ -190,8 +206,8 @@ def compare(before: Evaluation, after: Evaluation, *, judge: Judge | None = None
         high=found.high,
         smallest=_smallest(grouped, found.mean),
         cases=len(cases),
-        cost=_change(before, after, shared, lambda result: result.cost),
-        tokens=_change(before, after, shared, lambda result: result.usage.total_tokens),
+        cost=_change(before, after, shared, lambda result: result.run_cost),
+        tokens=_change(before, after, shared, lambda result: result.run_tokens),
         seconds=_change(before, after, shared, lambda result: result.seconds),
         names=(before.name, after.name),
         left_out=len(every) - len(shared),
@@ -200,6 +216,7 @@ def compare(before: Evaluation, after: Evaluation, *, judge: Judge | None = None
         differing=tuple(each for each in cases if each.difference != 0),
         preferences=None if judge is None else _preferences(judge, cases),
         diverged=(before.count("diverged"), after.count("diverged")),
+        unshared=tuple(sorted({*before.scorers} ^ {*after.scorers})),
     )
 
 
@@ -207,19 +224,28 @@ def assert_no_regression(before: Evaluation, after: Evaluation) -> None:
     """Raise AssertionError if a case that passed before, in all repeats, does not pass now."""
     passed = {case for case, shares in before.passes().items() if fmean(shares) == 1}
     worse = [
-        f"{result.case_id}: {result.verdict}; {shortened(result.reason, 300)}"
+        f"{result.case_id}: {result.verdict}" + (f"; {shortened(result.reason, 300)}" if result.reason else "")
         for result in after.results
         if result.case_id in passed and result.verdict != "passed"
     ]
     missing = sorted(passed - {result.case_id for result in after.results})
     worse += [f"{case}: not in {after.name!r}" for case in missing]
     if worse:
-        raise AssertionError(f"{len(worse)} cases that passed in {before.name!r} do not any more:\n" + "\n".join(worse))
+        counted = f"{len(worse)} of {len(passed)} cases that passed in {before.name!r} do not any more"
+        raise AssertionError(f"{counted}:\n" + "\n".join(worse))
 
 
 def assert_at_least(evaluation: Evaluation, bound: float) -> None:
-    """Raise AssertionError unless the pass rate is at least `bound` with 95% confidence, by its lower bound."""
+    """Raise AssertionError unless the pass rate is at least `bound` with 95% confidence, by its lower bound.
+
+    Cases that diverged or could not be scored are not part of it; they are named in a warning.
+    """
     shares = evaluation.passes()
+    left = [result for result in evaluation.results if not result.counts]
+    if shares and left:
+        named = "; ".join(f"{each.case_id} {each.verdict}: {shortened(each.reason, 200)}" for each in left[:MAX_NAMED])
+        message = f"{len(left)} results of {evaluation.name!r} are not in the pass rate: {named}"
+        warnings.warn(message, stacklevel=2)
     if not shares:
         raise AssertionError(f"no case of {evaluation.name!r} was scored: {evaluation}")
     low, rate = lower_bound(evaluation), evaluation.pass_rate
@@ -312,7 +338,7 @@ def _smallest(groups: Sequence[Sequence[float]], mean: float) -> float | None:
     """The smallest difference that could be seen; groups whose cases move together count as fewer cases."""
     values = [value for group in groups for value in group]
     differing = sum(value != 0 for value in values)
-    if not differing:
+    if not differing or len(groups) < 2:
         return None
     # With repeats, a case may differ by a part; its square is what counts.
     share = fmean(value * value for value in values)
@@ -360,16 +386,19 @@ def _scorers(before: Evaluation, after: Evaluation, cases: Sequence[CaseDifferen
 def _preferences(judge: Judge, cases: Sequence[CaseDifference]) -> Preferences:
     votes: dict[str, float] = {}
     flips = 0
-    for case in cases:
-        one, two = case.results
-        vote, flipped = (0.0, False) if one.answer == two.answer else judge.prefer(two.question, one.answer, two.answer)
-        votes[case.case_id], flips = vote, flips + flipped
+    with counting_judges() as spent:
+        for case in cases:
+            one, two = case.results
+            same = one.answer == two.answer
+            vote, flipped = (0.0, False) if same else judge.prefer(two.question, one.answer, two.answer)
+            votes[case.case_id], flips = vote, flips + flipped
     return Preferences(
         sum(vote > 0 for vote in votes.values()),
         sum(vote < 0 for vote in votes.values()),
         sum(vote == 0 for vote in votes.values()),
         flips,
         interval(_grouped(cases, votes)),
+        spent.cost,
     )
 
 

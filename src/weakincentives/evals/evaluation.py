@@ -5,34 +5,51 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import threading
 import time
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from contextvars import copy_context
 from copy import copy
 from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any, Literal
 
-from weakincentives.errors import OutputParseError
-from weakincentives.evals.cases import Case, load_cases
+from weakincentives.errors import OutputParseError, UnboundParamsError, WinkError
+from weakincentives.evals.cases import Case, CaseError, check_ids, load_cases
 from weakincentives.evals.judge import Judge
 from weakincentives.evals.recording import Recording
 from weakincentives.evals.replay import DivergedError, RecordedTools, ReplayAdapter, ToolMode
 from weakincentives.evals.results import CaseResult, Evaluation, ResultFile
-from weakincentives.evals.scorers import FinishedRun, Scorer, Unscored, as_scorer, names_of
+from weakincentives.evals.scorers import MAX_REASON, FinishedRun, Score, Scorer, Unscored, as_scorer, names_of
+from weakincentives.evals.spending import counting_judges, spent_on
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter, Prices, TokenUsage
-from weakincentives.prompt import Prompt, PromptDescriptor, PromptTemplate
+from weakincentives.prompt import Prompt, PromptDescriptor, PromptError, PromptTemplate
 from weakincentives.runtime import Conversation, ModelCalled, PromptResponse, ProviderAdapter, run, run_history
 from weakincentives.runtime.spi import RunScope, prices_for
 from weakincentives.session import Session
-from weakincentives.telemetry import Recorder, plain, record
+from weakincentives.telemetry import plain, record
 
 RECORDED = "recorded"
 MAX_DECISIONS = 50
+MAX_NAMED = 20
+GRACE = 2.0
+"""Seconds that an interrupt leaves to the cases under way, to end and be recorded."""
 Progress = Callable[[int, int, CaseResult], None]
+
+
+class UnknownPriceError(WinkError):
+    """The cost of an evaluation is limited, and the prices of `model` are unknown."""
+
+    def __init__(self, model: str) -> None:
+        super().__init__(
+            f"a limit on cost needs the prices of model {model!r}, which are not listed; pass "
+            f"prices={{{model!r}: Prices(input=..., output=...)}}, per million tokens, or limit tokens instead"
+        )
+        self.model = model
 
 
 def evaluate(
@@ -65,16 +82,23 @@ def evaluate(
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
     chosen = [as_scorer(scorer) for scorer in scorers]
     _check(found, chosen, repeats, limit, tools, adapter)
+    _check_limits(name, again, budget, total, timeout)
+    _check_params(found, bound)
+    _check_prices(adapter, chosen, total, prices)
     about = _about(found, bound, adapter, chosen, repeats, tools, name)
     with ExitStack() as stack:
         results = None if file is None else stack.enter_context(ResultFile(file))
+        if results is not None:
+            stack.enter_context(results.claimed(about))
         recorder = None if file is None else stack.enter_context(record(file, prices=prices))
         for judge in (scorer.function for scorer in chosen if isinstance(scorer.function, Judge)):
             judge.use(results, about.model)
             stack.callback(judge.use, None)
-        work = _Work(about, bound, adapter, chosen, results, recorder, budget, total, timeout, prices, progress)
+        work = _Work(about, bound, adapter, chosen, results, budget, total, timeout, prices, progress)
         done = work.open(found, again)
         work.run(found, done, limit)
+        if recorder is not None:
+            recorder.flush()
         evaluation = work.evaluation(found)
         if results is not None and evaluation.finished:
             results.end(about.id)
@@ -107,7 +131,6 @@ class _Work:
     adapter: ProviderAdapter | str
     scorers: list[Scorer]
     file: ResultFile | None
-    recorder: Recorder | None
     budget: Budget | None
     total: Budget | None
     timeout: float | None
@@ -115,6 +138,9 @@ class _Work:
     progress: Progress | None
     results: dict[tuple[str, int], CaseResult] = field(default_factory=dict)
     scopes: list[RunScope] = field(default_factory=list)
+    waiting: deque[tuple[Case, int]] = field(default_factory=deque)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    failure: BaseException | None = None
     stopped: bool = False
 
     def open(self, cases: Sequence[Case], again: bool | str) -> set[tuple[str, int]]:
@@ -132,25 +158,51 @@ class _Work:
         return set(self.results)
 
     def run(self, cases: Sequence[Case], done: set[tuple[str, int]], limit: int) -> None:
-        """Run what is left; a result is kept before its thread takes the next case."""
+        """Run what is left; a result is kept before its thread takes the next case.
+
+        The threads are daemons, and an interrupt does not wait for them: code of the user's that hangs cannot keep the
+        process alive.
+        """
         left = [(case, repeat) for repeat in range(self.about.repeats) for case in cases]
-        waiting = [each for each in left if (each[0].id, each[1]) not in done]
-        waiting.reverse()
-        running: set[Future[None]] = set()
-        with ThreadPoolExecutor(limit, thread_name_prefix="wink-eval") as pool:
+        self.waiting.extend(each for each in left if (each[0].id, each[1]) not in done)
+        threads = [
+            threading.Thread(target=self._work, name=f"wink-eval-{number}", daemon=True)
+            for number in range(min(limit, len(self.waiting)))
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        except BaseException:
+            self._stop()
+            give_up = time.monotonic() + GRACE
+            for thread in threads:
+                thread.join(max(give_up - time.monotonic(), 0.0))
+            raise
+        if self.failure is not None:
+            raise self.failure
+
+    def _work(self) -> None:
+        """Take cases until there are no more."""
+        while not self.stopped:
             try:
-                while running or (waiting and not self._spent()):
-                    while waiting and len(running) < limit and not self._spent():
-                        running.add(pool.submit(self._case, *waiting.pop()))
-                    ended, running = wait(running, return_when=FIRST_COMPLETED)
-                    for each in ended:
-                        each.result()
-            except BaseException:
-                self.stopped = True
-                for scope in list(self.scopes):
-                    if scope.abandon is not None:
-                        scope.abandon()
-                raise
+                with self.lock:
+                    if not self.waiting or self._spent():
+                        return
+                    case, repeat = self.waiting.popleft()
+                self._case(case, repeat)
+            except BaseException as error:
+                with self.lock:
+                    self.failure = self.failure or error
+                self._stop()
+
+    def _stop(self) -> None:
+        """Begin no further case, and end those under way."""
+        self.stopped = True
+        for scope in list(self.scopes):
+            if scope.abandon is not None:
+                scope.abandon()
 
     def evaluation(self, cases: Sequence[Case]) -> Evaluation:
         order = {case.id: place for place, case in enumerate(cases)}
@@ -161,19 +213,20 @@ class _Work:
         result = self._result(case, repeat)
         if self.stopped:
             return
-        if self.file is not None and self.recorder is not None:
-            self.recorder.flush()
+        if self.file is not None:
             self.file.add(self.about.id, case.digest, result)
-        self.results[case.id, repeat] = result
-        if self.progress is not None:
-            self.progress(len(self.results), len(self.about.cases) * self.about.repeats, result)
+        with self.lock:
+            self.results[case.id, repeat] = result
+            if self.progress is not None:
+                self.progress(len(self.results), len(self.about.cases) * self.about.repeats, result)
 
     def _result(self, case: Case, repeat: int) -> CaseResult:
         began = time.monotonic()
+        deadline = None if self.timeout is None else Deadline.after(self.timeout)
         session = Session(tags={"evaluation": self.about.name[:200], "case": case.id[:200]})
         blank = CaseResult(case.id, repeat, "unscored", group=case.group, question=case.question)
         try:
-            return self._scored(case, session, blank, began)
+            return self._scored(case, session, blank, began, deadline)
         except DivergedError as error:
             verdict, reason, score = "diverged", str(error), None
         except Exception as error:
@@ -181,7 +234,7 @@ class _Work:
             wrong = isinstance(error, OutputParseError) or isinstance(error.__cause__, OutputParseError)
             verdict, score = ("failed", 0.0) if wrong else ("unscored", None)
             reason = f"{type(error).__name__}: {error}"
-        ran = _spent_by(session, self.prices)
+        ran = spent_on(session, self.prices)
         called = session[ModelCalled].latest()
         made: Any = {"verdict": verdict, "score": score}
         if score is not None:
@@ -190,22 +243,24 @@ class _Work:
             blank,
             reason=reason,
             run_id="" if called is None else called.run_id,
-            usage=ran[0],
-            cost=ran[1],
+            usage=ran.usage,
+            cost=ran.cost,
             seconds=time.monotonic() - began,
             **made,
         )
 
-    def _scored(self, case: Case, session: Session, blank: CaseResult, began: float) -> CaseResult:
+    def _scored(
+        self, case: Case, session: Session, blank: CaseResult, began: float, deadline: Deadline | None
+    ) -> CaseResult:
         prompt = copy(self.prompt)
         params, messages = case.bind(prompt)
         prompt.bind(*params)
         replay = None if self.about.tools == "live" else RecordedTools(Recording.of(case), self.about.tools)  # type: ignore[arg-type]
         adapter = ReplayAdapter(Recording.of(case)) if isinstance(self.adapter, str) else self.adapter
         with Conversation(prompt, adapter=adapter, session=session) as chat:
-            response = self._answered(chat, messages, replay)
+            response = self._answered(chat, messages, replay, deadline)
             seconds = time.monotonic() - began
-            usage, cost = _spent_by(session, self.prices)
+            ran = spent_on(session, self.prices)
             finished = FinishedRun(
                 case,
                 response.text,
@@ -214,10 +269,11 @@ class _Work:
                 session,
                 chat.prompt.resources.get_optional(Filesystem),
                 run_history(session),
-                usage,
-                cost,
+                ran.usage,
+                ran.cost,
             )
-            scores, reasons, unscored = self._scores(finished)
+            with counting_judges(self.prices, deadline) as judges:
+                scores, reasons, unscored = self._scores(finished, deadline)
         live = f"ran live: {', '.join(dict.fromkeys(replay.live))}" if replay is not None and replay.live else ""
         verdict: Any = "unscored" if unscored else "passed" if all(v == 1 for v in scores.values()) else "failed"
         return replace(
@@ -227,18 +283,22 @@ class _Work:
             scores=scores,
             reason="; ".join(filter(None, [*unscored, *reasons, live])),
             run_id=response.run_id,
-            usage=usage,
-            cost=cost,
+            usage=ran.usage + judges.usage,
+            cost=None if ran.cost is None or judges.cost is None else ran.cost + judges.cost,
+            judge_usage=judges.usage,
+            judge_cost=judges.cost,
             seconds=seconds,
             answer=response.text,
             opened=finished.opened,
         )
 
     def _answered(
-        self, chat: Conversation[Any], messages: Sequence[str], replay: RecordedTools | None
+        self,
+        chat: Conversation[Any],
+        messages: Sequence[str],
+        replay: RecordedTools | None,
+        deadline: Deadline | None,
     ) -> PromptResponse[Any]:
-        deadline = None if self.timeout is None else Deadline.after(self.timeout)
-
         def scope() -> RunScope:
             made = RunScope(Meter(self.budget, deadline), handler_of=None if replay is None else replay.handler_of)
             self.scopes.append(made)
@@ -260,17 +320,19 @@ class _Work:
             response = settled(chat.send(message, scope=scope()))
         return response
 
-    def _scores(self, finished: FinishedRun) -> tuple[dict[str, float], list[str], list[str]]:
+    def _scores(
+        self, finished: FinishedRun, deadline: Deadline | None
+    ) -> tuple[dict[str, float], list[str], list[str]]:
         """The values by scorer, the reasons of those below 1, and why some could not tell."""
         scores: dict[str, float] = {}
         reasons, unscored = list[str](), list[str]()
         for scorer in self.scorers:
             try:
-                score = scorer(finished)
+                score = _in_time(scorer, finished, deadline)
             except Unscored as error:
                 unscored.append(f"{scorer.name}: {error}")
-            except Exception as error:
-                unscored.append(f"{scorer.name}: {type(error).__name__}: {error}")
+            except (Exception, SystemExit) as error:
+                unscored.append(f"{scorer.name}: {type(error).__name__}: {error}"[:MAX_REASON])
             else:
                 scores[scorer.name] = score.value
                 if score.value < 1:
@@ -278,20 +340,50 @@ class _Work:
         return scores, reasons, unscored
 
     def _spent(self) -> bool:
-        """True once the budget of the whole evaluation is used up."""
+        """True once the budget of the whole evaluation is used up; the calls of judges count, replayed ones do not."""
         if self.total is None:
             return False
-        usage = sum((result.usage for result in self.results.values()), TokenUsage())
-        costs = [result.cost for result in self.results.values()]
-        prices = self.total.prices
-        cost = prices.cost(usage) if prices is not None else sum(cost for cost in costs if cost is not None)
+        judges = [(each.judge_usage, each.judge_cost) for each in self.results.values()]
+        paid = judges if isinstance(self.adapter, str) else [(each.usage, each.cost) for each in self.results.values()]
+        usage = sum((each for each, _ in paid), TokenUsage())
         limits = (
             (self.total.max_input_tokens, usage.input_tokens),
             (self.total.max_output_tokens, usage.output_tokens),
             (self.total.max_total_tokens, usage.total_tokens),
-            (self.total.max_cost, cost),
+            (self.total.max_cost, 0.0 if self.total.max_cost is None else self._cost(paid)),
         )
         return any(most is not None and used >= most for most, used in limits)
+
+    def _cost(self, paid: Iterable[tuple[TokenUsage, float | None]]) -> float:
+        """The cost of results; those whose price is not listed cost what the budget says."""
+        prices, found = None if self.total is None else self.total.prices, 0.0
+        for usage, cost in paid:
+            if cost is None and prices is None:
+                raise UnknownPriceError(self.about.model)
+            found += cost if cost is not None else prices.cost(usage)  # type: ignore[union-attr]
+        return found
+
+
+def _in_time(scorer: Scorer, finished: FinishedRun, deadline: Deadline | None) -> Score:
+    """The score; a scorer that takes longer than the case may is left behind in its thread, and cannot tell."""
+    if deadline is None:
+        return scorer(finished)
+    found: list[Score | BaseException] = []
+
+    def work() -> None:
+        try:
+            found.append(scorer(finished))
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=copy_context().run, args=(work,), name="wink-scorer", daemon=True)
+    thread.start()
+    thread.join(max(deadline.remaining().total_seconds(), 0.0))
+    if not found:
+        raise Unscored("it did not end within the time that the case may take")
+    if isinstance(found[0], BaseException):
+        raise found[0]
+    return found[0]
 
 
 def _check(
@@ -303,20 +395,69 @@ def _check(
         raise ValueError("evaluate needs at least one scorer, such as contains()")
     names_of(scorers)
     for given, least in (("repeats", repeats), ("limit", limit)):
-        if least < 1:
-            raise ValueError(f"{given} must be at least 1, got {least}")
+        if not isinstance(least, int) or least < 1:
+            raise ValueError(f"{given} must be a whole number, at least 1, got {least!r}")
     if tools not in ("live", "recorded", "recorded-or-read-only"):
         raise ValueError(f"tools must be 'live', 'recorded' or 'recorded-or-read-only', got {tools!r}")
     if not isinstance(adapter, ProviderAdapter) and adapter != RECORDED:
         raise TypeError(f"adapter must be a ProviderAdapter or 'recorded', got {adapter!r}")
-    twice = next((case.id for place, case in enumerate(cases) if case.id in {c.id for c in cases[:place]}), None)
-    if twice is not None:
-        raise ValueError(f"two cases have the id {twice!r}; ids must be unique")
+    check_ids(cases)
     if tools != "live" or adapter == RECORDED:
         for case in cases:
             Recording.of(case)
     if adapter == RECORDED and tools == "live":
         warnings.warn("the model is replayed and tools run live, with all their effects", stacklevel=3)
+
+
+def _check_limits(name: object, again: object, budget: object, total: object, timeout: object) -> None:
+    if not isinstance(name, str | None):
+        raise TypeError(f"name must be a text, got {name!r}")
+    if again not in (True, False, "unscored"):
+        raise ValueError(f'again must be True, False or "unscored", got {again!r}')
+    for given, limit in (("budget", budget), ("total", total)):
+        if not isinstance(limit, Budget | None):
+            raise TypeError(f"{given} must be a Budget, got {limit!r}; pass for example Budget(max_cost=1)")
+    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+        raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
+
+
+def _check_params(cases: Sequence[Case], prompt: Prompt[Any]) -> None:
+    """Name all cases that do not fit the prompt, before one of them is paid for."""
+    problems = []
+    for case in cases:
+        try:
+            params, _ = case.bind(prompt)
+            bound = copy(prompt).bind(*params)
+        except (CaseError, PromptError, TypeError) as error:
+            problems.append(str(error) if isinstance(error, CaseError) else f"case {case.id!r}: {error}")
+            continue
+        if {type(each) for each in bound.params} >= set(prompt.template.outline.params_types):
+            continue
+        try:
+            bound.render()
+        except UnboundParamsError as error:
+            problems.append(f"case {case.id!r}: {str(error).removesuffix('; pass one to bind().')}; give it params")
+        except Exception:
+            continue  # It may need the session of a run, and will say so there.
+    if problems:
+        more = [f"and {len(problems) - MAX_NAMED} more"] if len(problems) > MAX_NAMED else []
+        listed = "\n".join([*problems[:MAX_NAMED], *more])
+        raise CaseError(f"{len(problems)} of {len(cases)} cases do not fit the prompt:\n{listed}")
+
+
+def _check_prices(
+    adapter: ProviderAdapter | str,
+    scorers: Sequence[Scorer],
+    total: Budget | None,
+    prices: Mapping[str, Prices] | None,
+) -> None:
+    if total is None or total.max_cost is None or total.prices is not None:
+        return
+    asked = [scorer.function.adapter for scorer in scorers if isinstance(scorer.function, Judge)]
+    for each in (*asked, adapter):
+        # A model that its provider chooses is not known yet.
+        if isinstance(each, ProviderAdapter) and each.model and prices_for(each.model, prices) is None:
+            raise UnknownPriceError(each.model)
 
 
 def _about(
@@ -349,11 +490,3 @@ def _about(
         repeats,
         time.time(),
     )
-
-
-def _spent_by(session: Session, prices: Mapping[str, Prices] | None) -> tuple[TokenUsage, float | None]:
-    """The tokens of all model calls on a session, runs inside others included, and their cost if it is known."""
-    calls = session[ModelCalled].all()
-    usage = sum((call.usage for call in calls), TokenUsage())
-    costs = [None if (known := prices_for(call.model, prices)) is None else known.cost(call.usage) for call in calls]
-    return usage, None if None in costs or not costs else sum(cost for cost in costs if cost is not None)

@@ -40,7 +40,8 @@ def interval(groups: Sequence[Sequence[float]]) -> Interval:
     if sum(value != 0 for value in values) < 2 or len(groups) < 2:
         return Interval(mean, None, None, None)
     few = FEW_GROUPS if len(groups) == len(values) else 2 * FEW_GROUPS
-    return _by_t(groups, mean) if freedom(groups) + 1 < few else _by_bootstrap(groups, mean)
+    found = _by_t(groups, mean) if freedom(groups) + 1 < few else _by_bootstrap(groups, mean)
+    return _cautious(groups, found)
 
 
 def freedom(groups: Sequence[Sequence[float]]) -> int:
@@ -66,12 +67,49 @@ def smallest_difference(count: int, disagreeing: float, *, groups: int = 0, spre
     """
     if count < 2 or disagreeing <= 0:
         return None
+    if count < FEW_GROUPS and not groups:
+        return _smallest_of_few(count, min(disagreeing, 1.0))
     free = max(groups - 1, 1) if groups else 10_000
     reach = t_quantile(1 - (1 - LEVEL) / 2, free) + t_quantile(POWER, free)
     # Solves d = reach * sqrt(variance / count) for d, where the variance is that of differences with the mean d.
     weight = reach**2 * spread / count
     found = math.sqrt(weight * disagreeing / (1 + weight))
     return found if found <= disagreeing else None
+
+
+def _smallest_of_few(count: int, disagreeing: float) -> float | None:
+    """The same for a few cases, where the normal distribution promises too much: by trying every outcome."""
+
+    def power(difference: float) -> float:
+        win, loss = (disagreeing + difference) / 2, (disagreeing - difference) / 2
+        return math.fsum(
+            math.comb(count, wins)
+            * math.comb(count - wins, losses)
+            * win**wins
+            * loss**losses
+            * (1 - disagreeing) ** (count - wins - losses)
+            for wins, losses in _shown_by(count)
+        )
+
+    low, high = 0.0, disagreeing
+    if power(high) < POWER:
+        return None
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if power(middle) < POWER else (low, middle)
+    return high
+
+
+@cache
+def _shown_by(count: int) -> tuple[tuple[int, int], ...]:
+    """The wins and losses among so many cases that show a difference."""
+    found = []
+    for wins in range(count + 1):
+        for losses in range(count - wins + 1):
+            each = interval([[value] for value in [1.0] * wins + [-1.0] * losses + [0.0] * (count - wins - losses)])
+            if each.low is not None and each.high is not None and (each.low > 0 or each.high < 0):
+                found.append((wins, losses))
+    return tuple(found)
 
 
 def holm(values: Mapping[str, float]) -> dict[str, float]:
@@ -113,6 +151,23 @@ def _by_bootstrap(groups: Sequence[Sequence[float]], mean: float) -> Interval:
     wider = t_quantile(1 - (1 - LEVEL) / 2, freedom(groups)) / 1.959964 * math.sqrt(count / (count - 1))
     low, high = (mean + wider * (edge - mean) for edge in (found[cut], found[-cut - 1]))
     return Interval(mean, low, high, _p(groups, mean))
+
+
+def _cautious(groups: Sequence[Sequence[float]], found: Interval) -> Interval:
+    """The interval, where the spread of the differences says too little about what they may be.
+
+    If all are the same, it is as wide as the rule of three says. A few that all have one sign may be chance, as heads
+    are that come up a few times in a row: then it includes zero. And no difference of scores is larger than 1.
+    """
+    low, high, p = found.low, found.high, found.p
+    if low is None or high is None or p is None:
+        return found
+    if low == high:
+        low, high = found.mean - 3 / len(groups), found.mean + 3 / len(groups)
+    moved = [total for group in groups if (total := math.fsum(group))]
+    if len({total > 0 for total in moved}) == 1 and (chance := 2 * sign_test(len(moved), 0)) >= 1 - LEVEL:
+        low, high, p = min(low, 0.0), max(high, 0.0), max(p, min(chance, 1.0))
+    return Interval(found.mean, max(low, -1.0), min(high, 1.0), p)
 
 
 def _p(groups: Sequence[Sequence[float]], mean: float) -> float:

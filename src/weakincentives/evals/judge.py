@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
 from weakincentives.evals.scorers import FinishedRun, Score, Unscored
+from weakincentives.evals.spending import judges_spending
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.runtime import ProviderAdapter, run
+from weakincentives.session import Session
 from weakincentives.telemetry import Redactor, plain
 
 T = TypeVar("T")
@@ -166,7 +168,13 @@ class Judge:
         tag = f"text-{secrets.token_hex(6)}"
         fenced = "\n\n".join(f"<{tag} {name}>\n{_fenced(text, tag)}\n</{tag} {name}>" for name, text in shown.items())
         prompt = Prompt(template).bind(_Asked(self.criterion, tag, fenced))
-        found = run(prompt, self.adapter).require_output()
+        spending, session = judges_spending(), Session()
+        try:
+            deadline = None if spending is None else spending.deadline
+            found = run(prompt, self.adapter, session=session, deadline=deadline).require_output()
+        finally:
+            if spending is not None:
+                spending.add(session)
         verdict = plain(found)
         with self._lock:
             self._kept[key] = verdict
@@ -197,7 +205,8 @@ class Agreement:
 
     `kappa` is corrected for chance: 1 is full agreement, 0 as much as guessing. `sensitivity` is the share of good
     answers that it passes, `specificity` that of bad ones that it fails; `flips` is how often it changed its verdict
-    when it was asked twice. None where there are no such answers.
+    when it was asked twice. None where there are no such answers. `cost` is what asking has cost in US dollars, None if
+    the price is unknown.
     """
 
     labelled: int
@@ -207,6 +216,7 @@ class Agreement:
     flips: int
     unscored: int = 0
     length_correlation: float | None = None
+    cost: float | None = None
 
 
 def agreement(labels: Sequence[bool], verdicts: Sequence[bool], flips: int = 0, unscored: int = 0) -> Agreement:

@@ -70,6 +70,9 @@ class Evals:
         found = self.cases(cases) if isinstance(cases, str) else tuple(cases)
         options.setdefault("file", self.file)
         if not self.live:
+            if missing := next((case.id for case in found if case.recording is None), None):
+                where = f" of {cases}" if isinstance(cases, str) else ""
+                pytest.fail(f"case {missing!r}{where} has no recording; `pytest --evals=live` records the cases")
             return evaluate(found, prompt, "recorded", scorers, tools="recorded", name=name, **options)
         made = adapter() if callable(adapter) else adapter
         if made is None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import sqlite3
+import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 from statistics import fmean
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 from weakincentives._display import Displayed, Drawn, Shown, Table, bar, shortened, toned
 from weakincentives.errors import WinkError
@@ -34,6 +37,10 @@ _TABLES = (
     ) STRICT""",
     "CREATE TABLE IF NOT EXISTS judgements (key TEXT PRIMARY KEY, verdict TEXT NOT NULL) STRICT",
 )
+_BUSY = "Evaluation {name!r} is running already; wait for it, or give this one another name."
+_CLAIMS: set[tuple[str, str]] = set()
+_CLAIMS_LOCK = threading.Lock()
+_USAGES = ("usage", "judge_usage")
 _COLUMNS = "id, name, prompt, prompt_hash, adapter, model, tools, scorers, cases, repeats, started, ended"
 
 
@@ -41,12 +48,17 @@ class EvaluationNotFoundError(WinkError):
     """No evaluation in the run file has this name or id."""
 
 
+class EvaluationBusyError(WinkError):
+    """The evaluation is running already, so that its cases would be paid twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class CaseResult:
     """One case, run once.
 
-    `score` is the mean of `scores`, None if there is none; `reason` says why it did not pass. `cost` is in US dollars,
-    None if a price is unknown. `answer` and `question` are texts, `opened` the sections that were opened.
+    `score` is the mean of `scores`, None if there is none; `reason` says why it did not pass. `usage` and `cost` (in US
+    dollars, None if a price is unknown) are those of the run and its judges together; `judge_usage` and `judge_cost`
+    are the judges' part. `answer` and `question` are texts, `opened` the sections that were opened.
     """
 
     case_id: str
@@ -63,6 +75,18 @@ class CaseResult:
     question: str = ""
     answer: str = ""
     opened: tuple[str, ...] = ()
+    judge_usage: TokenUsage = field(default_factory=TokenUsage)
+    judge_cost: float | None = 0.0
+
+    @property
+    def run_tokens(self) -> int:
+        """The tokens of the run alone."""
+        return self.usage.total_tokens - self.judge_usage.total_tokens
+
+    @property
+    def run_cost(self) -> float | None:
+        """The cost of the run alone; None if a price is unknown."""
+        return None if self.cost is None or self.judge_cost is None else self.cost - self.judge_cost
 
     @property
     def counts(self) -> bool:
@@ -106,9 +130,13 @@ class Evaluation(Displayed):
 
     @property
     def cost(self) -> float | None:
-        """The cost of all results together; None if one is unknown."""
-        costs = [result.cost for result in self.results]
-        return None if not costs or None in costs else sum(cost for cost in costs if cost is not None)
+        """The cost of all results together, judges included; None if one is unknown."""
+        return _sum(result.cost for result in self.results)
+
+    @property
+    def judge_cost(self) -> float | None:
+        """The part of the cost that judges had; None if a price is unknown."""
+        return _sum(result.judge_cost for result in self.results)
 
     def passes(self) -> dict[str, list[float]]:
         """For each case that was scored, 1 for each repeat that passed and 0 for each that did not."""
@@ -135,7 +163,10 @@ class Evaluation(Displayed):
     def __str__(self) -> str:
         counted = [f"{self.count(verdict)} {verdict}" for verdict in VERDICTS if self.count(verdict)]
         mean = "" if self.mean is None else f", mean {self.mean:.2f}"
-        return f"{self.name}: {', '.join(counted) or 'no results'}{mean}"
+        paid = "cost" if self.adapter != "recorded" else "recorded cost"
+        cost = f", {paid} ${self.cost:.4f}" if self.cost else ""
+        judges = f" (judges ${self.judge_cost:.4f})" if cost and self.judge_cost else ""
+        return f"{self.name}: {', '.join(counted) or 'no results'}{mean}{cost}{judges}"
 
     def _display(self) -> Iterator[Shown]:
         counted = [(verdict, self.count(verdict)) for verdict in VERDICTS]
@@ -182,6 +213,29 @@ class ResultFile:
 
     def __exit__(self, *_: object) -> None:
         self._connection.close()
+
+    @contextmanager
+    def claimed(self, evaluation: Evaluation) -> Iterator[None]:
+        """Have the evaluation to oneself; the operating system gives it back if the process is killed."""
+        key = str(self.path.resolve()), evaluation.id
+        with _CLAIMS_LOCK:
+            busy = key in _CLAIMS
+            _CLAIMS.add(key)
+        try:
+            if busy:
+                raise EvaluationBusyError(_BUSY.format(name=evaluation.name))
+            # A file beside the run file, whose own locks are SQLite's. It is there only while the evaluation runs.
+            place = Path(f"{self.path}-{evaluation.id}")
+            with place.open("a+b") as file:
+                _lock(file, evaluation.name)
+                try:
+                    yield
+                finally:
+                    place.unlink(missing_ok=True)
+        finally:
+            if not busy:
+                with _CLAIMS_LOCK:
+                    _CLAIMS.discard(key)
 
     def begin(self, evaluation: Evaluation) -> None:
         """Write down what is evaluated, unless it was begun before."""
@@ -235,6 +289,24 @@ class ResultFile:
             return list(self._connection.execute(sql, values))
 
 
+def _lock(file: BinaryIO, name: str) -> None:
+    """Lock the file until it is closed."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+            raise EvaluationBusyError(_BUSY.format(name=name)) from None
+        # A file system without locks.
+
+
 def list_evaluations(path: str | os.PathLike[str] | RunStore) -> tuple[Evaluation, ...]:
     """The evaluations in a run file, newest first, with their results."""
     if not isinstance(path, RunStore):
@@ -258,6 +330,11 @@ def load_evaluation(path: str | os.PathLike[str] | RunStore, name: str = "") -> 
         where = path.path if isinstance(path, RunStore) else path
         raise EvaluationNotFoundError(f"There is no evaluation {name!r} in '{where}'; there are: {there}.")
     return named[0]
+
+
+def _sum(costs: Iterable[float | None]) -> float | None:
+    known = list(costs)
+    return None if not known or None in known else sum(cost for cost in known if cost is not None)
 
 
 def _row(evaluation: Evaluation) -> tuple[Any, ...]:
@@ -300,14 +377,23 @@ def _evaluation(row: Sequence[Any], results: Sequence[CaseResult]) -> Evaluation
 
 
 def _result_json(result: CaseResult) -> dict[str, Any]:
-    usage = result.usage
-    used = [usage.input_tokens, usage.output_tokens, usage.cached_tokens, usage.reasoning_tokens, usage.hosted_requests]
-    written = {name: getattr(result, name) for name in CaseResult.__dataclass_fields__ if name != "usage"}
-    return {**written, "scores": dict(result.scores), "usage": used}
+    written = {name: getattr(result, name) for name in CaseResult.__dataclass_fields__}
+    used = {name: _counts(written[name]) for name in _USAGES}
+    return {**written, "scores": dict(result.scores), **used}
+
+
+def _counts(usage: TokenUsage) -> list[int]:
+    return [
+        usage.input_tokens,
+        usage.output_tokens,
+        usage.cached_tokens,
+        usage.reasoning_tokens,
+        usage.hosted_requests,
+    ]
 
 
 def _result(text: str) -> CaseResult:
-    fields = json.loads(text)
-    usage = TokenUsage(*fields.pop("usage"))
-    opened = tuple(fields.pop("opened", ()))
-    return CaseResult(**fields, usage=usage, opened=opened)
+    # A field that this version does not know was written by a later one.
+    fields = {name: value for name, value in json.loads(text).items() if name in CaseResult.__dataclass_fields__}
+    fields.update({name: TokenUsage(*fields[name]) for name in _USAGES if name in fields})
+    return CaseResult(**{**fields, "opened": tuple(fields.get("opened", ()))})

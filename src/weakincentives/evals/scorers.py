@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from weakincentives.evals.cases import Case
+from weakincentives.evals.cases import Case, CaseError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import PromptResponse, RunHistory, SectionsOpened, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import plain
+
+MAX_REASON = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +94,15 @@ def as_score(found: Any, name: str) -> Score:
     """The score in what a scorer returned: a bool, a number, or one of them with a reason."""
     if inspect.isawaitable(found):
         found = asyncio.run(_awaited(found))
-    if isinstance(found, Score):
-        return found
     reason = ""
+    if isinstance(found, Score):
+        found, reason = found.value, found.reason
     if isinstance(found, tuple) and len(found) == 2:
         found, reason = found
+    if callable(item := getattr(found, "item", None)):
+        found = item()  # A number of numpy's or torch's.
     if isinstance(found, bool | int | float) and 0 <= found <= 1:
-        return Score(float(found), str(reason))
+        return Score(float(found), "" if reason is None else str(reason)[:MAX_REASON])
     raise TypeError(
         f"scorer {name!r} must return a bool, a number from 0 to 1, or one of them and a reason; got {found!r}"
     )
@@ -125,12 +129,14 @@ def equals(expected: Any = None) -> Scorer:
 def contains(text: str | None = None) -> Scorer:
     """The answer contains a text, or each of the case's expected texts; case is ignored.
 
-    If `expected` is a list, each item must occur; of an item that is a list itself, one spelling is enough.
+    If `expected` is a list, each item must occur, of a mapping each value; of an item that is a list itself, one
+    spelling is enough.
     """
 
     def score(run: FinishedRun) -> tuple[bool, str]:
         wanted = _wanted(run, text)
         answer = f"{run.text}\n{_text(plain(run.output))}".casefold() if run.output is not None else run.text.casefold()
+        wanted = list(wanted.values()) if isinstance(wanted, Mapping) else wanted
         groups = wanted if isinstance(wanted, list | tuple) else [wanted]
         missing = [
             group
@@ -221,6 +227,8 @@ def needed_sections(case: Case) -> list[list[str]]:
     if needed is None and case.recording is not None:
         needed = case.recording.get("opened")
     items = [needed] if isinstance(needed, str) else needed or []
+    if not isinstance(items, list | tuple) or not all(isinstance(item, str | list | tuple) for item in items):
+        raise CaseError(f"the sections of case {case.id!r} must be a list of keys, got {needed!r}")
     return [[item] if isinstance(item, str) else [str(each) for each in item] for item in items]
 
 

@@ -70,7 +70,8 @@ class MaxCalls(Guard):
             if not (each.run_id == caller and each.call_id in now and each.timestamp >= since)
         )
         turn = Counter(ids[: ids.index(call.id)] if call.id in now else ())
-        return ((made + turn) - refused).total()
+        running = Counter(each.id for each in context.running if each.name == call.name)
+        return (((made | running) + turn) - refused).total()
 
 
 class OutputCheck(Guard):

@@ -116,9 +116,16 @@ class Connection:
         self._starts = int(running)
         return running
 
+    @property
+    def outdated(self) -> bool:
+        """True if the server has announced another list since it was asked for it."""
+        process = self._process
+        return process is not None and not process.ended and process.outdated
+
     def listing(self) -> Listing:
         """Everything the server lists, page by page."""
         process = self._started()
+        process.outdated = False
         future = process.submit(_list(process.client))
         try:
             self.listed = future.result(process.start_timeout)
@@ -253,7 +260,7 @@ class _Process:
 
     def __init__(self, name: str, server: Server, on_elicit: OnElicit | None) -> None:
         self.start_timeout = server.start_timeout
-        self.ended = False
+        self.ended = self.outdated = False
         self.failure = ""
         self._name = name
         self._server = server
@@ -376,9 +383,28 @@ class _Process:
         else:
             command = [server.command, *server.args]
             transport = stdio_transport(command, server.env or {}, server.cwd, self._errors, self._note_failure)
-        async with Client(transport, elicitation_callback=self._elicit) as client:
+        async with Client(transport, elicitation_callback=self._elicit, message_handler=self._hear) as client:
             client.session.validate_tool_result = _accept_result  # type: ignore[method-assign]
-            yield client
+            listening = asyncio.create_task(self._listen(client))
+            try:
+                yield client
+            finally:
+                listening.cancel()
+
+    async def _hear(self, message: Any) -> None:
+        """Note that a list has changed; servers of either protocol announce it here."""
+        if type(message).__name__ in ("ToolListChangedNotification", "ResourceListChangedNotification"):
+            self.outdated = True
+
+    async def _listen(self, client: Client) -> None:
+        """Ask a server of the newer protocol to announce changes; one that does not is asked again in the next run."""
+        from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
+        from mcp.shared.exceptions import MCPError
+
+        with contextlib.suppress(ListenNotSupportedError, SubscriptionLost, MCPError):
+            async with client.listen(tools_list_changed=True, resources_list_changed=True) as changes:
+                async for _ in changes:
+                    self.outdated = True
 
     def _note_failure(self, why: str) -> None:
         self.failure = why

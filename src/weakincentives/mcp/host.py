@@ -444,7 +444,7 @@ class _Host:
             loop.session[PendingCall].clear()
             loop.scope.decisions.clear()
             if done.pending is not None:
-                turn = loop.scope.meter.turns if question is None else question.turn
+                turn = loop.scope.meter.own_turns if question is None else question.turn
                 outcome = Question(secrets.token_urlsafe(16), call, done.pending, held, turn)
                 self._questions[outcome.token] = outcome
                 done = replace(done, message="A person is asked about this call.", pending=None)
@@ -455,7 +455,7 @@ class _Host:
 
     def _idempotency_key(self, call: ToolCall) -> str:
         """The same in the turn in which a call is asked about and in the one in which it is decided."""
-        turn = self._loop.scope.meter.turns if self._deciding is None else self._deciding.turn
+        turn = self._loop.scope.meter.own_turns if self._deciding is None else self._deciding.turn
         return f"{self._loop.scope.run_id}:{turn}:{call.id}"
 
     async def _advance(self) -> list[Tool[Any, Any]]:

@@ -165,6 +165,9 @@ class MCPSection(Section[None]):
     def refresh(self, resources: ScopedResourceContext) -> bool:
         return self._connection(resources).begin_run()
 
+    def outdated(self, resources: ScopedResourceContext) -> bool:
+        return self._connection(resources).outdated
+
     def listing(self) -> Listing:
         """Start the server, ask what it offers, and stop it."""
         connection = Connection(self.key, self.server, self._on_elicit)
@@ -256,7 +259,8 @@ class MCPSection(Section[None]):
         return made
 
     def _read(self, skill: ListedSkill, uri: str, resources: ScopedResourceContext) -> str:
-        return self._connection(resources).read_skill(skill, uri)
+        """A file of a skill, marked as the server's, as the specification requires."""
+        return f"(From the MCP server '{self.key}'.)\n\n{self._connection(resources).read_skill(skill, uri).strip()}"
 
     def _tool(self, listed: ListedTool) -> Tool[Any, Any]:
         size = len(listed.description) + len(json.dumps(listed.schema))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import logging
 import re
 from collections.abc import Iterable, Mapping
@@ -159,7 +160,7 @@ async def read_skill(client: Client, skill: ListedSkill, uri: str) -> str:
     if uri != skill.uri:
         return text
     matter, body = split_front_matter(text, uri)
-    if (matter.get("name"), matter.get("description")) != (current.name, current.description):
+    if json.loads(json.dumps(matter, default=str)) != answer.skill["frontmatter"]:
         raise ValueError(f"the front matter of '{uri}' is not what the server lists")
     return body
 

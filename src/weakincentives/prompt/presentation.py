@@ -193,6 +193,13 @@ class Presentation:
             path for path in self.loaded if path in by_path and not by_path[path].section.refresh(resources)
         )
 
+    def forget_outdated(self, resources: ScopedResourceContext) -> list[SectionPath]:
+        """Count sections as not loaded whose content is out of date; until they are, they stay as they are."""
+        by_path = self.outline.by_path
+        old = [path for path in self.loaded if path in by_path and by_path[path].section.outdated(resources)]
+        self.loaded = tuple(path for path in self.loaded if path not in old)
+        return old
+
     def load(self, path: SectionPath, resources: ScopedResourceContext, deadline: Deadline | None = None) -> None:
         """Load what a section and its ancestors add when they are opened, each once per run."""
         for end in range(1, len(path) + 1):

@@ -160,8 +160,12 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
                 f"Prompt[{declared.name}] cannot be made of '{self.key}', whose output is "
                 f"{self.structured_output.name}; write Prompt(template)."
             )
+        return self.answering(output_type)
+
+    def answering(self, output_type: Any) -> PromptTemplate[Any]:
+        """The template with this output type, whatever it declares; None for plain text."""
         other = copy.copy(self)
-        other.structured_output = declared
+        other.structured_output = None if output_type is None else structured_output(output_type, self.allow_extra_keys)
         return other
 
     def without(self, paths: Collection[SectionPath]) -> PromptTemplate[OutputT]:

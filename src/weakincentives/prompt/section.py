@@ -96,18 +96,31 @@ class SectionOptions(TypedDict, Generic[ParamsT_co], total=False):
     """The keyword arguments that every section accepts besides its title and key."""
 
     children: Iterable[Section[Any]]
+    """Sections inside this one; they are hidden while it is closed."""
     tools: Iterable[Tool[Any, Any]]
+    """Offered while the section is shown in full."""
     hosted_tools: Iterable[HostedTool[Any]]
+    """Tools that the provider runs, offered likewise."""
     enabled: Selector[ParamsT_co, bool] | None
+    """Decides whether the section exists: a function of the params, of `session=`, of both or of nothing."""
     default_params: ParamsT_co | None
+    """Used if no instance of the params type is bound."""
     accepts_overrides: bool
+    """False keeps stored overrides away from it."""
     visibility: SectionVisibility | Selector[ParamsT_co, SectionVisibility]
+    """Full, or only the summary until it is opened; or a function that decides."""
     summary: str | None
+    """Shown while the section is closed."""
     summary_suffix: str | None
+    """Replaces the sentence that says how to open it."""
     role: SectionRole
+    """`user` puts a root section into the first user message."""
     open_when: Rule | None
+    """Opens the section without the model, at the start of a run or between two turns."""
     heading: bool
+    """False shows the text without title and number."""
     guards: Iterable[Guard]
+    """Hold for the whole run while the section is open."""
 
 
 class Section(Specializable, Generic[ParamsT_co]):
@@ -232,8 +245,8 @@ class Section(Specializable, Generic[ParamsT_co]):
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
         """Tools and children that are known only once the section is opened; override this to provide them.
 
-        It is called at most once per run, when the section is first shown in full. Called again in a later run, because
-        `refresh` asked for it, it may return None if nothing has changed.
+        It is called when the section is first shown in full. Called again, because `refresh` or `outdated` asked for
+        it, it may return None if nothing has changed.
         """
         return None
 
@@ -241,6 +254,13 @@ class Section(Specializable, Generic[ParamsT_co]):
         """True to load the section again, now that another run begins, such as the next exchange of a conversation.
 
         It is called for sections that an earlier run has loaded, and must not block.
+        """
+        return False
+
+    def outdated(self, resources: ScopedResourceContext) -> bool:
+        """True to load the section again in the middle of a run, because what it has loaded is out of date.
+
+        It is called for loaded sections before each model call, and must not block.
         """
         return False
 

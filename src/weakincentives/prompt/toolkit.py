@@ -172,6 +172,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         result_type = self._result_type if result_type is None else result_type
         if params_type is not None:
             _check_params(name, params_type)
+        check_flags(name, read_only=read_only, concurrent=concurrent, accepts_overrides=accepts_overrides)
         if compensate is not None and read_only:
             raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
         check_approval(name, approval, has_handler=handler is not None, read_only=read_only)
@@ -443,6 +444,12 @@ def check_description(whose: str, description: Any, most: int, *, ascii_only: bo
     kind = "ASCII characters" if ascii_only else "characters"
     got = len(text) if len(text) > most else repr(description)
     raise PromptValidationError(f"{whose}: the description must be 1 to {most} {kind} and not blank, got {got}.")
+
+
+def check_flags(tool_name: str, **flags: Any) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise PromptValidationError(f"Tool '{tool_name}': {name} must be True or False, got {value!r}.")
 
 
 def check_approval(tool_name: str, approval: Any, *, has_handler: bool = True, read_only: bool = False) -> None:

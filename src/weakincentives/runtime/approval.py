@@ -57,15 +57,24 @@ class PendingCall:
         return "\n".join(line for line in lines if line)
 
 
+class _Decision:
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name in ("reason", "text", "by"):
+            if not isinstance(value := getattr(self, name, ""), str):
+                raise TypeError(f"{type(self).__name__} takes {name} as a str, got {shortened(repr(value), 100)}")
+
+
 @dataclass(frozen=True, slots=True)
-class Approve:
+class Approve(_Decision):
     """Let the call happen as it was shown."""
 
     by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Deny:
+class Deny(_Decision):
     """Keep the call from happening; the model reads the reason."""
 
     reason: str = ""
@@ -73,7 +82,7 @@ class Deny:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(_Decision):
     """Let the call happen with these arguments; the model reads which were used."""
 
     arguments: Mapping[str, Any]
@@ -81,7 +90,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(_Decision):
     """Give this text to the model as the result, in place of the call."""
 
     text: str
@@ -140,10 +149,12 @@ def is_waiting(call_id: str, waiting: Iterable[str]) -> bool:
 
 def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_name: str) -> None:
     """Raise unless each decision is one, and is about a call that waits; nothing has acted yet."""
-    open_calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values()) or "none"
-    if not isinstance(decisions, Mapping):
+    open_calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values())
+    open_calls = open_calls or "none; pass the session= of the run that waits"
+    if not isinstance(decisions, Mapping) or not all(isinstance(call_id, str) for call_id in decisions):
         raise TypeError(
-            f"decisions must map call ids to decisions, got {decisions!r}; write decisions={{call.call_id: Approve()}}"
+            f"decisions must map call ids to decisions, got {shortened(repr(decisions), 100)}; "
+            "write decisions={call.call_id: Approve()}"
         )
     for call_id, decision in decisions.items():
         if call_id not in waiting:

@@ -35,6 +35,7 @@ from weakincentives.prompt import (
     VisibilityOverrides,
     parse_structured_output,
 )
+from weakincentives.prompt.toolkit import check_flags, check_timeout
 from weakincentives.prompt.visibility import VISIBILITY_CHANGES
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import DecisionError, PendingCall, Undecided, waiting_calls
@@ -64,6 +65,7 @@ _OWN: tuple[type, ...] = (
     *VISIBILITY_CHANGES,
 )
 """The slices that a child has for itself."""
+_FAILURES = (PromptEvaluationError, OutputParseError)
 
 
 class DelegateTool(Tool[Any, Any], Generic[OutputT]):
@@ -89,6 +91,8 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
                 f"Tool '{name}': a delegation has no effects of its own to show; use approval='call', or ask in the "
                 "tools of its template."
             )
+        check_flags(name, fork=fork)
+        check_timeout(f"Tool '{name}': timeout", seconds)
         Meter(budget)  # Rejects what is not a budget.
         params_type, self._types = _params_of(template, name)
         super().__init__(
@@ -113,7 +117,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         try:
             with child.running():
                 response = await child.adapter.evaluate_async(child.prompt, session=child.session, **child.options)
-        except PromptEvaluationError as error:
+        except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
                 await child.adapter.evaluate_async(child.prompt, session=child.session, **rest)
             return child.failed(error)
@@ -127,7 +131,7 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
         try:
             with child.running():
                 response = child.adapter.evaluate(child.prompt, session=child.session, **child.options)
-        except PromptEvaluationError as error:
+        except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
                 child.adapter.evaluate(child.prompt, session=child.session, **rest)
             return child.failed(error)
@@ -175,6 +179,7 @@ class _Child:
             max_expansions=10,
             conversation_id=parent.scope.conversation_id,
             depth=depth,
+            call_key=context.idempotency_key,
             outer=parent,
             handler_of=parent.scope.handler_of,
             parents=(*parent.scope.parents, parent.scope.run_id),
@@ -203,7 +208,7 @@ class _Child:
         children.append(self)
         try:
             yield
-        except PromptEvaluationError:
+        except _FAILURES:
             raise
         except BaseException:
             # If another thread has stopped the child, it keeps what waits.
@@ -219,7 +224,7 @@ class _Child:
             self._scope.abandon()
             self._keep_waiting()
 
-    def rest_after(self, error: PromptEvaluationError) -> RunOptions | None:
+    def rest_after(self, error: PromptEvaluationError | OutputParseError) -> RunOptions | None:
         """How to settle the calls that wait in a child that has failed, as not decided; None if there are none.
 
         Raises what ends the parent too: its limits, and whatever ends a run. The calls then go on waiting.
@@ -241,7 +246,7 @@ class _Child:
         undecided: dict[str, Any] = {call_id: Undecided() for call_id in waiting}
         return {**self.options, "scope": scope, "decisions": undecided}
 
-    def failed(self, error: PromptEvaluationError) -> ToolResult[Any]:
+    def failed(self, error: Exception) -> ToolResult[Any]:
         """The result if the child alone may not go on, or its model failed."""
         # What was decided has happened, so nobody is asked about it again.
         self._forget()
@@ -351,8 +356,7 @@ def _without_output(prompt: Prompt[Any]) -> Prompt[Any]:
     """The parent's prompt for a fork, whose answer has a type of its own."""
     forked = copy(prompt)
     if prompt.template.structured_output is not None:
-        forked.template = copy(prompt.template)
-        forked.template.structured_output = None
+        forked.template = prompt.template.answering(None)
     return forked
 
 

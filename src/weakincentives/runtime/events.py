@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from weakincentives._frozen import quick_init
 from weakincentives.filesystem import FileChange
@@ -56,10 +56,21 @@ class SectionState:
             self, visibility=rendered.visibility, decided_by=rendered.decided_by, shown_tokens=rendered.shown_tokens
         )
 
-    @property
-    def unshown_tokens(self) -> int:
-        """The tokens that opening it would add; negative where the summary is longer, 0 if it is open."""
-        return 0 if self.visibility is SectionVisibility.FULL else self.full_tokens - self.shown_tokens
+
+class RequestSize(NamedTuple):
+    """The tokens of one request's prompt, tools included: as it is, and with everything open."""
+
+    sent: int
+    full: int
+
+    @classmethod
+    def of(cls, sections: Iterable[SectionState], builtin_tool_tokens: int) -> RequestSize:
+        """The size from the sections at render and the disclosure strategy's own tools, which an open prompt lacks."""
+        sent, full = builtin_tool_tokens, 0
+        for section in sections:
+            sent += section.shown_tokens + (section.tool_tokens if section.visibility is SectionVisibility.FULL else 0)
+            full += section.full_tokens + section.tool_tokens
+        return cls(sent, full)
 
 
 @quick_init
@@ -172,6 +183,10 @@ class PromptRendered(RunEvent):
     overrides_tag: str = ""
     tags: Mapping[str, str] = field(default_factory=dict)
     module: str = ""
+
+    @property
+    def size(self) -> RequestSize:
+        return RequestSize.of(self.sections, self.builtin_tool_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,6 +327,7 @@ class ContextWindow:
     `overhead` of compactions, what they have `rewritten`, and what requests have `omitted` because of them are sums;
     `compacted` and `summarized` are the number of calls before the last compaction and the last summary. A request
     with the first `prepared` messages has been as short as it gets; one that is sent again after a rewind stays so.
+    `tried` is the size of what the last summary was to replace, if that failed.
     """
 
     limit: int | None = None
@@ -327,6 +343,7 @@ class ContextWindow:
     compacted: int = 0
     summarized: int = 0
     prepared: int = 0
+    tried: int = 0
 
     @reducer(on=PromptRendered)
     def begin(self, event: PromptRendered) -> ContextWindow:
@@ -356,6 +373,7 @@ class ContextWindow:
             rewritten=self.rewritten + event.rewritten,
             compacted=self.calls,
             summarized=self.summarized if event.by in ("sections", "results") else self.calls,
+            tried=self.tried if event.by in ("sections", "results") else 0,
         )
 
 

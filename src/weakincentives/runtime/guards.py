@@ -13,7 +13,7 @@ from weakincentives._display import shortened
 from weakincentives._frozen import quick_init
 from weakincentives.errors import DeadlineExceededError, GuardRefusedError, callers_traceback
 from weakincentives.prompt import Guard, SectionVisibility, ToolContext
-from weakincentives.prompt.guards import OUTCOMES, TOOL_HOOKS, Hook, Replace
+from weakincentives.prompt.guards import OUTCOMES, TOOL_HOOKS, GuardedCall, Hook, Replace
 from weakincentives.prompt.outline import Outline
 from weakincentives.runtime.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
 from weakincentives.runtime.context import RunContext
@@ -35,12 +35,14 @@ class GuardContext(ToolContext):
     """The context of a guard's hook: session, files, params and limits of the run, as tools have them.
 
     `output` is the typed answer in `before_answer`. `run_id` is the run that the guard holds for; if it is asked about
-    a call of a run inside that one, everything else is of the run that makes the call.
+    a call of a run inside that one, everything else is of the run that makes the call. `running` are the calls of
+    Claude Code's own tools that guards have let through, and whose results are not in the session yet.
     """
 
     _: KW_ONLY
     run_id: str = ""
     output: Any = None
+    running: tuple[GuardedCall, ...] = ()
 
     @property
     def history(self) -> RunHistory:
@@ -153,6 +155,7 @@ class Inquiry:
     accept: Callable[[Any], Any]
     arguments: Callable[[Any], tuple[tuple[Any, ...], Any]] = lambda value: ((value,), None)
     call_id: str = ""
+    running: tuple[GuardedCall, ...] = ()
     _outcomes: list[GuardOutcome] = field(default_factory=list)
     _late: bool = False
     _known: GuardContext | None = None
@@ -212,6 +215,7 @@ class Inquiry:
             presentation=context.presentation,
             run_id=run_id,
             output=output,
+            running=self.running,
         )
         return self._known
 

@@ -165,7 +165,9 @@ class HistoryTurn:
 
     `number` counts across all attempts of the run, and `first` marks the first call of an attempt; `seq` and
     `time` are those of its event. `injected` are the sections whose tools appeared before it. `cache_lost_tokens`
-    missed the cache because the request's prefix changed; `route` is how, and `lost_for` for which sections.
+    missed the cache because the request's prefix changed, if the run reported a cache at all; `route` is how, and
+    `lost_for` for which sections. `rankings` are those a model made before it, since the turn before, and of the last
+    turn those made after it.
     """
 
     number: int
@@ -180,6 +182,7 @@ class HistoryTurn:
     lost_for: tuple[str, ...] = ()
     cache_lost_tokens: int = 0
     uses: tuple[ToolUse, ...] = ()
+    rankings: tuple[events.SectionsRanked, ...] = ()
 
     @property
     def only_opened(self) -> bool:
@@ -265,7 +268,8 @@ def run_history(session: Session, run_id: str | None = None) -> RunHistory:
     if run_id == last:
         # What code has opened or closed since the last call is not an event of the run.
         builder.override(session[VisibilityOverrides].latest() or VisibilityOverrides())
-    calls = session[events.ModelCalled].view()
+    paid: tuple[type[Any], ...] = (events.ModelCalled, events.SectionsRanked)
+    calls = (each for kind in paid for each in session[kind].view())
     return builder.build(usage_of_children(run_id, ((each.run_id, each.parent_run_id, each.usage) for each in calls)))
 
 
@@ -295,6 +299,7 @@ class HistoryBuilder:
         self._steps: list[Step] = []
         self._outcome: events.RunEnded | None = None
         self._misses: list[events.PossibleMiss] = []
+        self._rankings: list[events.SectionsRanked] = []
         self._rewinds: list[int] = []
         # What a call that is rolled back returns to: the overrides, and the number of steps.
         self._before_call = (self.state.overrides, 0)
@@ -320,10 +325,14 @@ class HistoryBuilder:
 
     def build(self, children: Mapping[str, TokenUsage] = MappingProxyType({})) -> RunHistory:
         """The history so far; more events may follow."""
+        if self._rankings and self._turns:
+            *earlier, last = self._turns
+            self._turns = [*earlier, replace(last, rankings=(*last.rankings, *self._rankings))]
+            self._rankings = []
         return RunHistory(
             run_id=self._run_id,
             renders=tuple(self._renders),
-            turns=tuple(self._turns),
+            turns=self._finished_turns(),
             steps=tuple(self._steps),
             now=self.state,
             outcome=self._outcome,
@@ -331,6 +340,12 @@ class HistoryBuilder:
             children=children,
             undone_from=min(self._rewinds, default=None),
         )
+
+    def _finished_turns(self) -> tuple[HistoryTurn, ...]:
+        """The turns; if none has reported a cache, none can have lost one."""
+        if any(turn.called.usage.cached_tokens for turn in self._turns):
+            return tuple(self._turns)
+        return tuple(replace(turn, cache_lost_tokens=0) if turn.cache_lost_tokens else turn for turn in self._turns)
 
     def _rewind(self, event: events.Rewound) -> None:
         if event.back:
@@ -392,8 +407,10 @@ class HistoryBuilder:
                 route=route if last else "",
                 lost_for=lost_for,
                 cache_lost_tokens=lost,
+                rankings=tuple(self._rankings),
             )
         )
+        self._rankings = []
         self._outcome, self._prefix = None, ((), "", ())
         self._checkpoint()
 
@@ -492,6 +509,7 @@ _TAKES: dict[type, Callable[[HistoryBuilder, Any], None]] = {
     events.SectionsExposed: HistoryBuilder._expose,
     events.SectionsOpened: HistoryBuilder._open_without_model,
     events.PossibleMiss: lambda self, event: self._misses.append(event),
+    events.SectionsRanked: lambda self, event: self._rankings.append(event),
     events.ModelCalled: HistoryBuilder._call,
     events.ToolInvoked: lambda self, event: self._use(ToolUse.of(event, self._at[0])),
     events.ToolsInjected: HistoryBuilder._inject,

@@ -100,6 +100,8 @@ class InnerLoop:
         self.interrupt: Callable[[], None] = lambda: None
         self.stream = StreamState()
         self.in_conversation = beginning == "exchange"
+        # False if a replay must not depend on when a section says that it is out of date.
+        self.follows_sections = True
         scope.codecs[adapter.name] = adapter.hosted_tool_codecs
         self._decisions = scope.decisions = {} if scope.decisions is None else scope.decisions
         pending = None if message is None or message.kind in scope.given else message
@@ -145,6 +147,8 @@ class InnerLoop:
             self._save_rest(stopped=isinstance(error, GuardRefusedError) and error.hook != "before_run")
             recovered = self.scope.recovers is not None and self.scope.recovers(error)
             kind, phase = type(error).__name__, phase_of(error)
+            if isinstance(error, GuardRefusedError):
+                warn_of_unmatched(self.context, self.toolbox)
             self._end("recovered" if recovered else "failed", reason=str(error), error=kind, phase=phase)
             raise
         except BaseException:
@@ -320,6 +324,9 @@ class InnerLoop:
             removed, self._start.removed = self._start.removed, None
             self.notices.announce(removed)
         self.notices.send_read()
+        dynamic = self.context.config.supports_dynamic_tools
+        if self.follows_sections and dynamic and (yield from self._start.follow_sections()):
+            self.notices.announce(self._tools.reload())
         self._start.open_by_rule()
         yield from self._start.load_sections()
         yield from self._compactor.prepare(by_turns=not self.in_conversation)

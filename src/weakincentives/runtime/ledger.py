@@ -25,7 +25,8 @@ class LedgerTurn:
     """One call of the model.
 
     `full_prompt_tokens` is None if the full prompt would not have needed the call. `cache_lost_tokens` had been sent
-    before but could not be read from the cache, because `route` changed the beginning of the request.
+    before but could not be read from the cache, because `route` changed the beginning of the request. `ranked_tokens`
+    were sent to the model that ranks sections, for `ranking_cost` dollars.
     """
 
     turn: int
@@ -35,6 +36,8 @@ class LedgerTurn:
     full_prompt_tokens: int | None
     cache_lost_tokens: int = 0
     route: str = ""
+    ranked_tokens: int = 0
+    ranking_cost: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ class LedgerSection:
 class Ledger(Displayed):
     """Tokens that a run sent, and those the full prompt would have sent; `saved` may be negative.
 
-    `children` is what the runs used that its calls made, by run id; the other figures do not include it.
+    `children` is what the runs used that its calls made, by run id, and `ranked_tokens` what the model read that ranks
+    sections; the other figures include neither.
     """
 
     run_id: str
@@ -82,11 +86,12 @@ class Ledger(Displayed):
                 f"{row.sent_tokens:,}",
                 f"{row.cached_tokens:,}",
                 "-" if row.full_prompt_tokens is None else f"{row.full_prompt_tokens:,}",
+                f"{row.ranked_tokens:,}",
             )
             for row in self.rows
         ]
-        numbers = ("turn", "sent", "cached", "full prompt")
-        yield Table(numbers, turns, right=numbers)
+        numbers = ("turn", "sent", "cached", "full prompt", "ranked")[: 5 if self.ranked_tokens else 4]
+        yield Table(numbers, [turn[: len(numbers)] for turn in turns], right=numbers)
         sections = [
             (section.key, f"{section.opened}", f"{section.sent_tokens:,}", f"{section.full_prompt_tokens:,}")
             for section in self.sections
@@ -97,6 +102,8 @@ class Ledger(Displayed):
         share = f" ({self.saved / self.full_prompt_tokens:.0%})" if self.full_prompt_tokens else ""
         inner = sum(usage.input_tokens for usage in self.children.values())
         more = f"; {inner:,} more in {len(self.children)} runs inside it" if self.children else ""
+        if self.ranked_tokens:
+            more += f"; {self.ranked_tokens:,} more to rank sections (${self.ranking_cost:.4f})"
         return f"{self.sent_tokens:,} tokens sent in {self.turns} turns, {self.saved:,} saved{share}{more}"
 
     @property
@@ -118,6 +125,14 @@ class Ledger(Displayed):
     @property
     def saved(self) -> int:
         return self.full_prompt_tokens - self.sent_tokens
+
+    @property
+    def ranked_tokens(self) -> int:
+        return sum(row.ranked_tokens for row in self.rows)
+
+    @property
+    def ranking_cost(self) -> float:
+        return sum(row.ranking_cost for row in self.rows)
 
     @property
     def cache_lost_tokens(self) -> int:
@@ -156,6 +171,8 @@ def ledger_of(history: RunHistory, *, tokenizer: Tokenizer | None = None) -> Led
                 full_prompt_tokens=max(0, usage.input_tokens + request.undisclosed) if happens else None,
                 cache_lost_tokens=turn.cache_lost_tokens,
                 route=turn.route,
+                ranked_tokens=sum(ranking.usage.input_tokens for ranking in turn.rankings),
+                ranking_cost=sum(ranking.cost for ranking in turn.rankings),
             )
         )
     return Ledger(

@@ -20,7 +20,7 @@ from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import Decisions, PendingCall
 from weakincentives.runtime.context import Compaction
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
-from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, ToolInvoked
+from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
 from weakincentives.runtime.providers import prices_for
@@ -29,7 +29,7 @@ from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import Session
 
 T = TypeVar("T")
-EventT = TypeVar("EventT", Compacted, ModelCalled, RunEnded, ToolInvoked)
+EventT = TypeVar("EventT", Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked)
 _JOIN_SECONDS = 0.01
 
 
@@ -146,6 +146,12 @@ async def run_async(
     return replace(await loop.execute_async(prompt, session=session, adapter=adapter, **options), session=session)
 
 
+class ExchangeOptions(RunOptions, total=False):
+    """The options of an exchange; with `output`, its answer has this type instead of the prompt's."""
+
+    output: Any
+
+
 class Conversation(Displayed, Rewindable, Generic[OutputT]):
     """A conversation with a model, in several exchanges.
 
@@ -247,15 +253,15 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
     @property
     def usage(self) -> TokenUsage:
         """The tokens used in all exchanges, including those in earlier processes."""
-        summaries = sum((event.usage for event in self._of_mine(Compacted)), TokenUsage())
-        return sum((call.usage for call in self._of_mine(ModelCalled)), summaries)
+        kinds: tuple[type[Any], ...] = (ModelCalled, Compacted, SectionsRanked)
+        return sum((event.usage for kind in kinds for event in self._of_mine(kind)), TokenUsage())
 
     def bind(self, *params: Any) -> None:
         """Replace bound params; the next exchange begins with a notice of what changed."""
         self.prompt.bind(*params)
 
     def send(
-        self, content: Content | None = None, *, join: bool = False, **options: Unpack[RunOptions]
+        self, content: Content | None = None, *, join: bool = False, **options: Unpack[ExchangeOptions]
     ) -> PromptResponse[OutputT]:
         """Send a message and wait for the answer. Without content, the model answers the prompt's user sections.
 
@@ -268,10 +274,10 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             time.sleep(_JOIN_SECONDS)
         if joined and (answered := self._last_response()) is not None:
             return answered
-        return self._loop.execute(self.prompt, **self._exchange(None if joined else content, options))
+        return self._loop.execute(**self._exchange(None if joined else content, options))
 
     async def send_async(
-        self, content: Content | None = None, *, join: bool = False, **options: Unpack[RunOptions]
+        self, content: Content | None = None, *, join: bool = False, **options: Unpack[ExchangeOptions]
     ) -> PromptResponse[OutputT]:
         """`send` on an event loop."""
         joined = join and content is not None and self._join(content)
@@ -279,7 +285,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             await asyncio.sleep(_JOIN_SECONDS)
         if joined and (answered := self._last_response()) is not None:
             return answered
-        return await self._loop.execute_async(self.prompt, **self._exchange(None if joined else content, options))
+        return await self._loop.execute_async(**self._exchange(None if joined else content, options))
 
     def _join(self, content: Content) -> bool:
         """Add a message to the run under way, if there is one that may take it."""
@@ -313,27 +319,34 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
         """The calls that wait for a person's decision."""
         return self.session[PendingCall].all()
 
-    def decide(self, decisions: Decisions, /, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
+    def decide(self, decisions: Decisions, /, **options: Unpack[ExchangeOptions]) -> PromptResponse[OutputT]:
         """Decide about pending calls, and continue the exchange once all are decided."""
         options["decisions"] = decisions
         return self.send(None, **options)
 
-    async def decide_async(self, decisions: Decisions, /, **options: Unpack[RunOptions]) -> PromptResponse[OutputT]:
+    async def decide_async(
+        self, decisions: Decisions, /, **options: Unpack[ExchangeOptions]
+    ) -> PromptResponse[OutputT]:
         """`decide` on an event loop."""
         options["decisions"] = decisions
         return await self.send_async(None, **options)
 
-    def stream(self, content: Content | None = None, **options: Unpack[RunOptions]) -> EventStream[OutputT]:
+    def stream(self, content: Content | None = None, **options: Unpack[ExchangeOptions]) -> EventStream[OutputT]:
         """`send` as a stream of events; leaving it stops the run."""
-        return self._loop.stream(self.prompt, **self._exchange(content, options))
+        return self._loop.stream(**self._exchange(content, options))
 
-    def stream_async(self, content: Content | None = None, **options: Unpack[RunOptions]) -> AsyncEventStream[OutputT]:
+    def stream_async(
+        self, content: Content | None = None, **options: Unpack[ExchangeOptions]
+    ) -> AsyncEventStream[OutputT]:
         """`stream` on an event loop."""
-        return self._loop.stream_async(self.prompt, **self._exchange(content, options))
+        return self._loop.stream_async(**self._exchange(content, options))
 
-    def _exchange(self, content: Content | None, options: RunOptions) -> dict[str, Any]:
+    def _exchange(self, content: Content | None, options: ExchangeOptions) -> dict[str, Any]:
         message = options.get("message") if content is None else user_message(content)
-        whose: dict[str, Any] = {"session": self.session, "adapter": self.adapter}
+        whose: dict[str, Any] = {"session": self.session, "adapter": self.adapter, "prompt": self.prompt}
+        if "output" in options:
+            whose["prompt"] = copy(self.prompt)
+            whose["prompt"].template = self.prompt.template.answering(options.pop("output"))
         if self.total is not None:
             budget, before = options.get("budget") or self._loop.budget, self.spent(self.total)
             whose["scope"] = RunScope(Meter(budget, options.get("deadline"), total=self.total, before=before))
@@ -347,6 +360,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             known = ((prices_for(call.model) or default, call.usage) for call in calls)
             cost = sum(prices.cost(usage) for prices, usage in known if prices is not None)
             cost += sum(default.cost(each.usage) for each in self._of_mine(Compacted)) if default is not None else 0.0
+            cost += sum(each.cost for each in self._of_mine(SectionsRanked))
         # A call that was stopped is no event, but has cost something; whoever stops in time must not pass the limit.
         stopped = sum(event.status == "stopped" for event in self._of_mine(RunEnded))
         return Spent(self.usage, len(calls) + stopped, len(self._of_mine(ToolInvoked)), cost)

@@ -138,6 +138,10 @@ class Notices:
         if changes:
             self.context.emit(events.SectionsExposed, changes=changes, reason="resume")
 
+    def loads_again(self) -> None:
+        """Expect sections that were loaded before to be loaded again."""
+        self._loaded = len(self.context.presentation.loaded)
+
     def record_loaded(self) -> None:
         """Record what was loaded since the last call, by the loop or by a tool that opened a section."""
         fresh = self.context.presentation.loaded[self._loaded :]

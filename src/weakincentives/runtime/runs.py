@@ -115,14 +115,15 @@ class RunScope:
 
     `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
     its name; `recovers` says whether the next one would continue after an error, and `max_expansions` how often a main
-    loop restarts the run to open sections; without one, its caller opens them. `abandon`, set by the attempt under
-    way, stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with
-    what the user gave to this run, by name: each is added once, and every adapter must accept its content.
-    `presentation` is the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that
-    wait are there until they have acted. `tools` are offered besides those of the prompt. `parents` are the runs that
-    this one is inside of, outermost first; `depth` is how deep that counts as, and `children` are those that run inside
-    it. `passed` maps the user's words to those that the guards let pass. `outer` is the context of the run that this
-    one is inside of, whose guards hold for its tools too. `handler_of` replaces the handlers of tools, for a replay.
+    loop restarts the run to open sections; without one, its caller opens them. `abandon`, set by the attempt under way,
+    stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with what
+    the user gave to this run, by name: each is added once, and every adapter must accept its content. `presentation` is
+    the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that wait are there until
+    they have acted. `tools` are offered besides those of the prompt. `parents` are the runs that this one is inside of,
+    outermost first; `depth` is how deep that counts as, and `children` are those that run inside it; `call_key` is the
+    idempotency key of its call. `passed` maps the user's words to those that the guards let pass. `outer` is the
+    context of the run that this one is inside of, whose guards hold for its tools too. `handler_of` replaces the
+    handlers of tools, for a replay.
     """
 
     meter: Meter
@@ -144,6 +145,7 @@ class RunScope:
     outer: Any = None
     handler_of: Callable[[Tool[Any, Any]], Callable[..., Any]] | None = None
     depth: int = 0
+    call_key: str = ""
     parents: tuple[str, ...] = ()
     children: list[Any] = field(default_factory=list)
 
@@ -206,9 +208,17 @@ class Toolbox:
         """Offer these tools, or put them in the place of those with the same names."""
         self._offers.update((portable_name(offer.ref.name), offer) for offer in offers)
         if offers:
-            self.version += 1
-            for cached in ("offered", "callable_names", "_names"):
-                self.__dict__.pop(cached, None)
+            self._changed()
+
+    def clear(self) -> None:
+        """Forget every tool."""
+        self._offers = {}
+        self._changed()
+
+    def _changed(self) -> None:
+        self.version += 1
+        for cached in ("offered", "callable_names", "_names"):
+            self.__dict__.pop(cached, None)
 
     def find(self, names: Iterable[str]) -> dict[str, tuple[str, ...]]:
         """Record what the provider's search has found; return what is new, by section."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -33,6 +34,8 @@ from weakincentives.runtime.messages import (
 from weakincentives.runtime.notices import Notices
 from weakincentives.runtime.runs import Run
 from weakincentives.runtime.tools import OfferedTools
+
+logger = logging.getLogger("weakincentives.runtime")
 
 Beginning = Literal["new", "resume", "exchange"]
 Entry = Literal["fresh", "restart", "continue", "next message", "refused"]
@@ -126,6 +129,18 @@ class RunStart:
         run, presentation = self.context.session[Run].latest(), self.context.presentation
         if presentation.loaded and (run is None or run.run_id != self.context.scope.run_id):
             presentation.keep_loaded(self.context.resources)
+
+    def follow_sections(self) -> Generator[Effect, Any, bool]:
+        """Load sections again that are out of date; one that cannot be loaded stays as it is. True if there are any."""
+        presentation = self.context.presentation
+        old = presentation.forget_outdated(self.context.resources) if presentation.loaded else []
+        if not old:
+            return False
+        self.notices.loads_again()
+        for path, error in (yield LoadSections(tuple(old))).items():
+            presentation.loaded += (path,)
+            logger.warning("Section '%s' stays as it was: %s", ".".join(path), error)
+        return True
 
     def skip_loading(self) -> None:
         """Leave sections that are not loaded yet as they are, and ask no guard."""

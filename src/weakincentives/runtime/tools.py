@@ -76,6 +76,12 @@ class OfferedTools:
         self.check_hosted(view)
         return removed
 
+    def reload(self) -> list[str]:
+        """Take up the tools of sections that were loaded again; return the names of those that no longer exist."""
+        self.toolbox.clear()
+        self.offer_again()
+        return self.take_over(new_exchange=False)
+
     def register(self, *, mid_turn: bool = False) -> None:
         """Make the tools of shown sections callable and those of closed ones not; `update` announces it.
 

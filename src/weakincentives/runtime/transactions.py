@@ -520,8 +520,9 @@ class Transactions:
         deadline: Deadline | None,
         session: Session | None = None,
     ) -> ToolContext:
-        meter = self.context.scope.meter
-        own = f"{self.context.scope.run_id}:{meter.turns}:{call.id}"  # Some providers give an id again in a later turn.
+        # By turn, because some providers give an id again in a later one.
+        scope, meter = self.context.scope, self.context.scope.meter
+        own = f"{scope.call_key or scope.run_id}:{meter.own_turns}:{call.id}"
         key = own if self.idempotency_key is None else self.idempotency_key(call)
         return ToolContext(
             session=session or self.context.session,

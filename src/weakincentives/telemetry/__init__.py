@@ -17,6 +17,7 @@ from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisa
 
 if TYPE_CHECKING:
     from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
+    from weakincentives.telemetry.bill import Bill, bill_of
     from weakincentives.telemetry.forks import session_at
     from weakincentives.telemetry.otel import Instrumentation, instrument
     from weakincentives.telemetry.reader import RecordedEvent
@@ -27,6 +28,7 @@ __all__ = [
     "AS_OF",
     "MIN_RUNS",
     "Advice",
+    "Bill",
     "ChildRuns",
     "Instrumentation",
     "PromptAdvice",
@@ -44,6 +46,7 @@ __all__ = [
     "Unserialisable",
     "advise",
     "asked_text",
+    "bill_of",
     "continuation_file",
     "instrument",
     "like_pattern",
@@ -61,6 +64,7 @@ __getattr__ = lazy_front(
     __name__,
     {
         "advice": ["MIN_RUNS", "Advice", "PromptAdvice", "SectionAdvice", "advise"],
+        "bill": ["Bill", "bill_of"],
         "forks": ["session_at"],
         "otel": ["Instrumentation", "instrument"],
         "reader": ["RecordedEvent"],

@@ -26,6 +26,7 @@ from weakincentives.runtime import (
     PromptRendered,
     RunEnded,
     SectionsExposed,
+    SectionsRanked,
     ToolInvoked,
     ToolsInjected,
 )
@@ -235,6 +236,20 @@ class Instrumentation:
         span.set_attribute("gen_ai.tool.definitions", f"[{', '.join(offered)}]")
         run.chat, run.ends = span, event.timestamp
 
+    def _rank(self, session: Session, run: _Run, event: SectionsRanked) -> None:
+        """A span for a model that ranked sections; which vendor's it is, the ranker does not say."""
+        run.usage += event.usage
+        common = {"gen_ai.operation.name": "rank", "gen_ai.request.model": event.model}
+        span = self._tracer.start_span(
+            f"rank {event.model}",
+            context=self._trace.set_span_in_context(run.span),
+            kind=self._trace.SpanKind.CLIENT,
+            start_time=_nanoseconds(event.timestamp - event.latency),
+            attributes={**common, "gen_ai.usage.input_tokens": event.usage.input_tokens, "wink.cost": event.cost},
+        )
+        span.end(_nanoseconds(event.timestamp))
+        self._tokens.record(event.usage.input_tokens, {**common, "gen_ai.token.type": "input"})
+
     def _reply(self, session: Session, run: _Run, event: Message) -> None:
         """End the span of a captured call with its reply."""
         if event.tool_calls:
@@ -362,6 +377,7 @@ def instrument(
 _HANDLERS: dict[type, Any] = {
     PromptRendered: Instrumentation._render,
     ModelCalled: Instrumentation._call,
+    SectionsRanked: Instrumentation._rank,
     Message: Instrumentation._reply,
     ToolInvoked: Instrumentation._invoke,
     SectionsExposed: Instrumentation._expose,

@@ -26,6 +26,7 @@ from weakincentives.runtime import (
     PromptRendered,
     RunEnded,
     RunStatus,
+    SectionsRanked,
     ToolInvoked,
     ledger_of,
 )
@@ -116,6 +117,9 @@ class Tally:
                 self._mark_running(at, open_runs)
             case Compacted():
                 self._spend(event.usage, prices_for(event.model, prices))
+            case SectionsRanked():
+                self._spend(event.usage, None)
+                self._add(cost=event.cost)
             case CallDecided():
                 self._mark_running(at, open_runs)
             case ToolInvoked():

@@ -135,9 +135,10 @@ class RunStore(EventReader):
     ) -> tuple[RunSummary, ...]:
         """Runs, newest first; `search` looks in ids, prompts, models, errors and everything that was said.
 
-        `filters` are `status`, `prompt`, `conversation`, `tags`, a mapping that the run's tags must contain, and
-        `parent`. Runs inside another are left out unless it is the id of the other, or None for all runs; a `search`
-        finds a run by what is inside it. `order` is a key of `ORDERS`, with a minus sign for descending order.
+        `filters` are `status`, `prompt`, `conversation`, `newest`, only the last run of each conversation, `tags`, a
+        mapping that the run's tags must contain, and `parent`. Runs inside another are left out unless it is the id of
+        the other, or None for all runs; a `search` finds a run by what is inside it. `order` is a key of `ORDERS`, with
+        a minus sign for descending order.
         """
         where, values = self._filter(search, **filters)
         column = ORDERS.get(order.lstrip("-"))
@@ -338,6 +339,7 @@ class RunStore(EventReader):
         status: str = "",
         prompt: str = "",
         conversation: str = "",
+        newest: bool = False,
         tags: Mapping[str, str] | None = None,
         parent: str | None = "",
     ) -> tuple[str, list[Any]]:
@@ -352,6 +354,11 @@ class RunStore(EventReader):
         if conversation:
             where.append("conversation_id = ?")
             values.append(conversation)
+        if newest:
+            where.append(
+                "(conversation_id = '' OR NOT EXISTS (SELECT 1 FROM runs AS later WHERE later.conversation_id = "
+                "r.conversation_id AND later.started > r.started AND later.parent_run_id = ''))"
+            )
         if status:
             where.append("status = ?")
             values.append(status)

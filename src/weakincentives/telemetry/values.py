@@ -50,7 +50,7 @@ class Unreadable:
     problem: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class UnknownType:
     """A value of a class that this process has not imported; `value` is its recorded data.
 
@@ -59,6 +59,13 @@ class UnknownType:
 
     type: str
     value: Any
+
+    def __repr__(self) -> str:
+        # As that of the class would be: people read it in the question about a call.
+        if not isinstance(self.value, Mapping):
+            return f"{self.type}({self.value!r})"
+        fields = ", ".join(f"{name}={value!r}" for name, value in self.value.items())
+        return f"{self.type.rpartition(':')[2]}({fields})"
 
 
 def asked_text(call: PendingCall) -> str:

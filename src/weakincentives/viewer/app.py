@@ -10,7 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 from urllib.parse import parse_qs, unquote
 
@@ -25,10 +25,12 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from weakincentives.errors import WinkError
 from weakincentives.serde import decode
 from weakincentives.telemetry import RunFileError, RunNotFoundError, session_at
+from weakincentives.viewer.comparison import parting
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.evaluations import comparison, evaluation, evaluations
 from weakincentives.viewer.page import ICON, STATIC, served_page
 from weakincentives.viewer.playground import Decided, Playground, Wanted
+from weakincentives.viewer.work import DurableWork
 
 T = TypeVar("T")
 
@@ -57,10 +59,12 @@ def viewer_app(
     stopping: Callable[[], bool],
     token: str,
     playground: Playground | None = None,
+    work: DurableWork | None = None,
 ) -> Guard:
     """The application for a server on this port; once `stopping()` is true, open streams end so that it can stop.
 
-    Every request for data must carry the token. With a playground, some may also write and spend.
+    Every request for data must carry the token. With a playground, some may also write and spend; with durable work,
+    they may decide about its calls.
     """
     page, policy = served_page()
 
@@ -73,6 +77,7 @@ def viewer_app(
             Route("/favicon.ico", lambda request: FileResponse(STATIC / ICON, media_type="image/svg+xml")),
             Route("/api/runs", _json(lambda r: _runs(documents, r))),
             Route("/api/groups", _json(lambda r: _groups(documents, r))),
+            Route("/api/conversations/{name}", _json(lambda r: _conversation(documents, r))),
             Route("/api/blobs/{digest}", lambda r: _blob(documents, r)),
             Route("/api/runs/{run_id}/script", _json(lambda r: documents.script(**_named(r)))),
             Route("/api/runs/{run_id}", _json(lambda r: documents.run(**_named(r)))),
@@ -82,6 +87,7 @@ def viewer_app(
             Route("/api/runs/{run_id}/events", _json(lambda r: _events(documents, r))),
             Route("/api/runs/{run_id}/events/{seq:int}", _json(lambda r: documents.event(**_named(r)))),
             Route("/api/search", _json(lambda r: _search(documents, r))),
+            Route("/api/parting", _json(lambda r: parting(documents.store, *_query(r, "a", "b")))),
             Route("/api/report", _json(lambda r: documents.report())),
             Route("/api/evals", _json(lambda r: evaluations(documents.store))),
             Route("/api/evals/compare", _json(lambda r: comparison(documents.store, *_query(r, "a", "b")))),
@@ -89,10 +95,13 @@ def viewer_app(
             Route("/api/changes", changes),
             Route("/api/play", _json(lambda r: playground.about() if playground else {"error": NO_PLAYGROUND})),
             *(_play_routes(playground, documents) if playground else ()),
+            Route("/api/work", _json(lambda r: work.waiting(*_query(r, "run")) if work else {"pending": []})),
+            *([_decisions("/api/work/decide", work.decide)] if work else ()),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
     )
-    return Guard(app, port=port, policy=policy, token=token, acts=playground is not None)
+    acts = [prefix for prefix, actor in (("/api/play/", playground), ("/api/work/", work)) if actor is not None]
+    return Guard(app, port=port, policy=policy, token=token, acts=acts)
 
 
 def _query(request: Request, *names: str) -> list[str]:
@@ -125,8 +134,11 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
     }
     for name, act in acts.items():
         yield Route(f"/api/play/{name}", _posted(playground.read, act), methods=["POST"])
-    decided = _posted(lambda body: decode(Decided, body), playground.decide)
-    yield Route("/api/play/decide", decided, methods=["POST"])
+    yield _decisions("/api/play/decide", playground.decide)
+
+
+def _decisions(path: str, decide: Callable[[Decided], Any]) -> Route:
+    return Route(path, _posted(lambda body: decode(Decided, body), decide), methods=["POST"])
 
 
 def _posted(read: Callable[[bytes], T], act: Callable[[T], Any]) -> Callable[[Request], Awaitable[Response]]:
@@ -151,6 +163,7 @@ def _runs(documents: Documents, request: Request) -> Any:
     return documents.runs(
         **_filters(request),
         order=query.get("order", "-started"),
+        newest=query.get("newest", "") == "1",
         offset=_number(request, "offset"),
         limit=min(_number(request, "limit", 100), 500),
     )
@@ -161,6 +174,10 @@ def _groups(documents: Documents, request: Request) -> Any:
     if by not in ("prompt", "conversation"):
         raise ValueError(f"by must be prompt or conversation, got {by!r}")
     return documents.groups(by, **_filters(request))
+
+
+def _conversation(documents: Documents, request: Request) -> Any:
+    return documents.conversation(**_named(request), offset=_number(request, "offset"))
 
 
 def _filters(request: Request) -> dict[str, str]:
@@ -244,9 +261,9 @@ async def _changes(documents: Documents, stopping: Callable[[], bool]) -> AsyncI
 class Guard:
     """ASGI middleware that checks Host, Origin, method and token, and sets the headers of every response."""
 
-    def __init__(self, app: ASGIApp, *, port: int, policy: str, token: str, acts: bool) -> None:
+    def __init__(self, app: ASGIApp, *, port: int, policy: str, token: str, acts: Sequence[str]) -> None:
         self._app = app
-        self._acts = acts
+        self._acts = tuple(acts)
         self._token = token.encode()
         self._hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost")}
         self._origins = {b"http://" + host for host in self._hosts}
@@ -266,7 +283,7 @@ class Guard:
     def _problem(self, scope: Scope) -> tuple[int, str] | None:
         if scope["type"] != "http":
             return 400, "The viewer speaks only HTTP."
-        acts = self._acts and scope["path"].startswith("/api/play/")
+        acts = scope["path"].startswith(self._acts)
         if scope["method"] not in ("GET", "HEAD") and not (acts and scope["method"] == "POST"):
             return 405, "The viewer is read-only."
         hosts = [value for name, value in scope["headers"] if name == b"host"]

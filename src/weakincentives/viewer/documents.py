@@ -27,7 +27,7 @@ from weakincentives.runtime import (
     ToolCall,
     ledger_of,
 )
-from weakincentives.runtime.spi import SHOWS, RunState, Step
+from weakincentives.runtime.spi import SHOWS, RunState, Step, ToolUse
 from weakincentives.session import LogEntry
 from weakincentives.telemetry import (
     RecordedEvent,
@@ -38,11 +38,24 @@ from weakincentives.telemetry import (
     Turn,
     advise,
     asked_text,
+    bill_of,
     plain,
 )
+from weakincentives.viewer.conversations import (
+    PAGE,
+    exchange_counts,
+    exchange_facts,
+    forks,
+    origin,
+    place,
+    user_messages,
+)
+from weakincentives.viewer.evaluations import evaluated
+from weakincentives.viewer.hosted import hosted_story, queries_of
+from weakincentives.viewer.marks import marks, shortened_before, undone_events
 from weakincentives.viewer.search import search
 
-SUMMARY_LENGTH = 160
+SUMMARY_LENGTH = 400
 # A page of messages ends early once it has this many characters.
 PAGE_CHARACTERS = 2_000_000
 CACHED_RUNS = 8
@@ -61,17 +74,24 @@ class Documents:
         self._message_ids: dict[str, list[int]] = {}
         self._requests: dict[str, dict[int, Ranges]] = {}
 
-    def runs(self, *, search: str = "", offset: int = 0, limit: int = 100, **filters: Any) -> dict[str, Any]:
-        """One page of the list, newest first unless `order` says otherwise, with totals over the whole list."""
-        found = self.store.list_runs(limit, offset, search, **filters)
+    def runs(
+        self, *, search: str = "", offset: int = 0, limit: int = 100, newest: bool = False, **filters: Any
+    ) -> dict[str, Any]:
+        """One page of the list, newest first unless `order` says otherwise, with sums over all runs that match.
+
+        With `newest`, a conversation is one row, that of its last run.
+        """
+        found = self.store.list_runs(limit, offset, search, newest=newest, **filters)
         filters.pop("order", None)
         sums = self.store.groups("all", search, **filters)
+        known = sums[0]["runs"] if sums and not newest else self.store.count_runs(search, newest=newest, **filters)
+        sizes = exchange_counts(self.store, {run.conversation_id for run in found if run.conversation_id})
         return {
             "file": self.store.path.name,
-            "total": sums[0]["runs"] if sums else self.store.count_runs(search, **filters),
+            "total": known,
             "sums": sums[0] if sums else None,
             "offset": offset,
-            "runs": [summary(run) for run in found],
+            "runs": [{**summary(run), "exchanges": sizes.get(run.conversation_id)} for run in found],
         }
 
     def groups(self, by: Literal["prompt", "conversation"], *, search: str = "", **filters: Any) -> dict[str, Any]:
@@ -91,7 +111,31 @@ class Documents:
             kept = self._runs[run.run_id] = (version, overview(self.store, run))
             while len(self._runs) > CACHED_RUNS:
                 del self._runs[next(iter(self._runs))]
-        return kept[1]
+        # Other runs of the conversation come without a change of this one.
+        return {**kept[1], "conversation": place(self.store, run)}
+
+    def conversation(self, name: str, *, offset: int = 0, limit: int = PAGE) -> dict[str, Any]:
+        """A page of a conversation, oldest exchange first: what was said, answered, shortened, undone and forked."""
+        found = self.store.list_runs(limit, offset, conversation=name, order="started")
+        if not found:
+            raise RunNotFoundError(f"There is no conversation {name!r} in '{self.store.path}'.")
+        runs = [run.run_id for run in found]
+        said: dict[str, list[Any]] = {}
+        for recorded in self.store.identified(user_messages(self.store, runs)):
+            said.setdefault(recorded.run_id, []).append(self.message(recorded))
+        facts = exchange_facts(self.store, runs)
+        return {
+            "id": name,
+            "file": self.store.path.name,
+            "offset": offset,
+            "sums": self.store.groups("all", conversation=name)[0],
+            "forked_from": origin(self.store, name),
+            "forks": forks(self.store, name, runs),
+            "exchanges": [
+                {"at": offset + at, "run": summary(run), "said": said.get(run.run_id, []), **facts[run.run_id]}
+                for at, run in enumerate(found, start=1)
+            ],
+        }
 
     def turn(self, run_id: str, n: int) -> dict[str, Any]:
         """Turn n: the request, the reply, and the calls that followed from it.
@@ -193,6 +237,7 @@ class Documents:
         seqs = self.store.query(
             f"SELECT seq FROM events WHERE {where} ORDER BY seq LIMIT ? OFFSET ?", (*values, limit, offset)
         )
+        undone = undone_events(self.store, run_id)
         return {
             "total": self.store.query(f"SELECT count(*) FROM events WHERE {where}", values)[0][0],
             "offset": offset,
@@ -200,7 +245,7 @@ class Documents:
                 self.store.query("SELECT kind, count(*) FROM events WHERE run_id = ? GROUP BY kind", (run_id,))
             ),
             "events": [
-                line(recorded, plain(recorded.event))
+                {**line(recorded, plain(recorded.event)), "undone": undone(recorded)}
                 for recorded in self.store.numbered(run_id, [seq for (seq,) in seqs])
             ],
         }
@@ -266,6 +311,9 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
     history = store.history(run.run_id)
     ledger = ledger_of(history)
     calls = {turn.number: turn.seq for turn in history.turns}
+    uses = _own_uses(history)
+    hosted = [plain(recorded.event) for recorded in store.of_kinds(run.run_id, ["HostedToolInvoked"])]
+    said = [recorded.event for recorded in store.of_kinds(run.run_id, ["Message"])] if hosted else []
     return {
         "run": summary(run),
         "overrides_tag": history.renders[-1].overrides_tag if history.renders else "",
@@ -273,12 +321,18 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "steps": [_step(store, run.run_id, step, calls) for step in history.openings()],
         "lanes": _lanes(history),
         "ledger": _ledger(ledger),
-        "story": story(history, ledger),
+        "bill": plain(bill_of(history, ledger)),
+        "calls": {"made": len(uses), "failed": sum(not use.success for use in uses), "hosted": len(hosted)},
+        "story": story(history, ledger, hosted_story(hosted, said)),
+        "marks": marks(store, history),
+        "shortened": shortened_before(store, run),
+        "evaluation": evaluated(store, run.run_id),
         "outcome": plain(history.outcome),
         "pending": store.pending_turn(run.run_id) is not None,
         "waiting": [_question(fields) for fields in store.open_calls(run.run_id)],
         "continue": store.continuation(run.run_id),
         "undone_from": history.undone_from,
+        "earlier": len(store.message_ids(run.run_id, own=False)),
         "parent": _parent(store, run),
         "children": {
             child.run_id.removeprefix(f"{run.run_id}/"): summary(child)
@@ -309,27 +363,36 @@ def summary(run: RunSummary) -> dict[str, Any]:
     return {**plain(run), "duration": run.duration, "saved": run.saved, "total_cost": run.total_cost}
 
 
-def story(history: RunHistory, ledger: Ledger) -> str:
-    """A run in one sentence: what it read, which tools that added, whether they were called, and what it saved."""
+def story(history: RunHistory, ledger: Ledger, hosted: Sequence[str] = ()) -> str:
+    """A run in one sentence: what it opened, which tools that added, what it called, and what it saved.
+
+    It leaves out what did not happen; `hosted` tells what the provider's own tools did.
+    """
     sections = history.turns[-1].state.sections if history.turns else history.now.sections
     steps = history.openings()
-    read = {key for step in steps if step.kind == "open" and step.success for key in step.sections}
-    brought = dict.fromkeys(name for step in steps if step.kind != "withdrawn" for name in step.tools)
-    uses = [use for turn in history.turns for use in turn.uses if use.disclosure is None]
+    opened = dict.fromkeys(key for step in steps if step.kind == "open" and step.success for key in step.sections)
+    brought = dict.fromkeys(name for step in steps if step.kind != "withdrawn" and step.sections for name in step.tools)
+    uses = _own_uses(history)
     called = dict.fromkeys(use.name for use in uses)
-    parts = [f"read {len(read) or 'none'} of {len(sections)} sections"] if sections else []
+    parts = [f"opened {len(opened)} of {len(sections)} sections"] if opened else []
     if brought:
         parts.append(f"got {_names(brought)}")
     if called and called.keys() == brought.keys():
         parts.append(f"called {'it' if len(called) == 1 else 'them'}")
     elif called:
         parts.append(f"called {_names(called)}")
+    parts += hosted
     if failed := sum(not use.success for use in uses):
-        parts.append(f"{failed} of {len(uses)} calls failed")
-    if ledger.full_prompt_tokens and len(sections) > 1:
-        share = round(100 * ledger.saved / ledger.full_prompt_tokens)
-        parts.append(f"sent {abs(share)}% {'less' if share >= 0 else 'more'} than with everything open")
+        parts.append(f"{failed} of {len(uses)} calls failed" if len(uses) > 1 else "the call failed")
+    share = round(100 * ledger.saved / ledger.full_prompt_tokens) if ledger.full_prompt_tokens else 0
+    if share and len(sections) > 1:
+        parts.append(f"sent {abs(share)}% {'less' if share > 0 else 'more'} than with everything open")
     return ", ".join(parts)
+
+
+def _own_uses(history: RunHistory) -> list[ToolUse]:
+    """The calls of the program's own tools, without those that opened or closed sections."""
+    return [use for turn in history.turns for use in turn.uses if use.disclosure is None]
 
 
 def _names(names: Iterable[str]) -> str:
@@ -394,6 +457,8 @@ def _ledger(ledger: Ledger) -> dict[str, Any]:
         "saved": ledger.saved,
         "lost": ledger.cache_lost_tokens,
         "lost_by_route": ledger.cache_lost_by_route,
+        "ranked": ledger.ranked_tokens,
+        "ranking_cost": ledger.ranking_cost,
         "restarts": ledger.restarts,
         "sections": [{**plain(section), "saved": section.saved} for section in ledger.sections],
     }
@@ -484,12 +549,15 @@ def _turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
             undone = during if fields["rolled_back"] else []
             call_id = fields["call_id"]
             about = {"question": asked.get(call_id), "decided": decided.get(call_id, [])}
-            calls.append({"seq": recorded.seq, "undone": undone, **about, **fields})
+            disclosure = (fields["result"] or {}).get("disclosure")
+            calls.append({"seq": recorded.seq, "undone": undone, "disclosure": disclosure, **about, **fields})
             during = []
         elif recorded.kind == "HostedToolInvoked":
             hosted.append({"seq": recorded.seq, **fields})
         elif isinstance(recorded.event, RunEnded):
             ended.append(fields)
+    for used in hosted:
+        used["queries"] = queries_of(reply["items"] if reply else ())
     return {"reply": reply, "calls": calls, "hosted": hosted, "ended": ended, "questions": asked}
 
 
@@ -523,7 +591,8 @@ def state_parts(state: Turn | RunState, rendered: PromptRendered | None) -> dict
         }
         for name in dict.fromkeys((*state.definitions, *state.tools))
     ]
-    return {"sections": plain(state.sections), "tools": tools}
+    builtin = rendered.builtin_tool_tokens if rendered else 0
+    return {"sections": plain(state.sections), "tools": tools, "builtin_tokens": builtin}
 
 
 def _part(part: Any) -> dict[str, Any]:

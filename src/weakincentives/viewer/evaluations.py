@@ -21,6 +21,18 @@ def evaluation(store: RunStore, name: str) -> dict[str, Any]:
     return {**_about(found), "results": [_row(result, turns) for result in found.results]}
 
 
+def evaluated(store: RunStore, run_id: str) -> dict[str, Any] | None:
+    """The case of an evaluation that a run was made for; None for other runs."""
+    if not store.salvage("SELECT 1 FROM sqlite_master WHERE name = 'case_results'"):
+        return None
+    rows = store.salvage(
+        "SELECT evaluations.id, name, case_id, verdict FROM case_results JOIN evaluations "
+        "ON evaluations.id = evaluation WHERE json_valid(result) AND result ->> '$.run_id' = ? LIMIT 1",
+        (run_id,),
+    )
+    return dict(zip(("id", "name", "case_id", "verdict"), rows[0], strict=True)) if rows else None
+
+
 def comparison(store: RunStore, before: str, after: str) -> dict[str, Any]:
     """Two evaluations side by side: what the cases show, and each case in both."""
     one, two = load_evaluation(store, before), load_evaluation(store, after)
@@ -71,6 +83,7 @@ def _about(found: Evaluation) -> dict[str, Any]:
         "finished": found.finished,
         "mean": found.mean,
         "cost": found.cost,
+        "judge_cost": found.judge_cost,
         "tokens": sum(result.usage.total_tokens for result in found.results),
         "passed": found.count("passed"),
         "failed": found.count("failed"),

@@ -21,6 +21,7 @@ from typing import Any
 from weakincentives.runtime import HistoryTurn
 from weakincentives.telemetry import RecordedEvent, RunFileError, RunNotFoundError, RunStore, plain
 from weakincentives.viewer.documents import Documents, leave_to_pending, line, state_parts, turn_document
+from weakincentives.viewer.marks import undone_events
 
 STATIC = Path(__file__).parent / "static"
 STYLE = "style.css"
@@ -89,11 +90,13 @@ class _Export:
         turns: dict[int, Any] = {}
         here: list[tuple[RecordedEvent, Any]] = []
         prompt: int | None = None
+        undone = undone_events(self._store, self._run_id)
         for done, recorded in enumerate(self._store.all_events(self._run_id), start=1):
             fields = plain(recorded.event)
             kind = recorded.kind
             small = kind not in ("PromptRendered", "Message", "ToolInvoked", "ModelCalled")
-            events.append(line(recorded, fields) | ({"event": fields} if small else {}))
+            shown = {**line(recorded, fields), "undone": undone(recorded)}
+            events.append(shown | ({"event": fields} if small else {}))
             if kind in ("ModelCalled", "PromptRendered"):
                 self._end_turn(here, prompt, turns)
                 here = []

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import uvicorn
 
     from weakincentives.viewer.playground import Playground
+    from weakincentives.viewer.work import DurableWork
 
 LOOPBACK = "127.0.0.1"
 PORT = 7410
@@ -31,21 +32,32 @@ class Viewer:
     """A server for a run file. `run()` serves until interrupted; as a context manager it serves in a thread.
 
     `port=None` uses the default port, or any free one if that is taken; 0 uses any free port. The URL contains a
-    token, without which no data is served: other users of this machine can reach the port too.
+    token, without which no data is served: other users of this machine can reach the port too. With the
+    `database_url` of durable work, calls of its runs that wait can be decided on their pages.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], *, port: int | None = None, playground: Playground | None = None
+        self,
+        path: str | os.PathLike[str],
+        *,
+        port: int | None = None,
+        playground: Playground | None = None,
+        database_url: str | None = None,
     ) -> None:
         for package in ("uvicorn", "starlette"):
             require_extra(package, "viewer", "The viewer")
         self._store = RunStore(path)
         self._playground = playground
+        self._work: DurableWork | None = None
         self._token = secrets.token_urlsafe(24)
         try:
+            if database_url is not None:
+                from weakincentives.viewer.work import DurableWork
+
+                self._work = DurableWork(database_url)
             self._socket = _listen(port)
         except BaseException:
-            self._store.close()
+            self._close_stores()
             raise
         self.port: int = self._socket.getsockname()[1]
         self._server = self._make_server()
@@ -76,7 +88,12 @@ class Viewer:
         if self._thread is not None:
             self._thread.join()
         self._socket.close()
+        self._close_stores()
+
+    def _close_stores(self) -> None:
         self._store.close()
+        if self._work is not None:
+            self._work.close()
 
     def _make_server(self) -> uvicorn.Server:
         import uvicorn
@@ -89,6 +106,7 @@ class Viewer:
             stopping=lambda: self._server.should_exit,
             token=self._token,
             playground=self._playground,
+            work=self._work,
         )
         config = uvicorn.Config(
             app,

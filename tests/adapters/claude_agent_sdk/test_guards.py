@@ -22,6 +22,7 @@ from weakincentives.guards import (
     GuardDecided,
     GuardedCall,
     GuardRefusedError,
+    MaxCalls,
     Outcome,
     Refuse,
     Replace,
@@ -118,3 +119,19 @@ def test_a_guard_decides_about_the_clis_own_tools(
     decided = [(each.guard, each.outcome) for each in session[GuardDecided].all()]
     kind = "refuse" if said.startswith("Guard") else type(outcome).__name__.lower()
     assert decided == ([] if outcome is None else [("Rule", kind)])
+
+
+@pytest.mark.parametrize("turns", [["ab"], ["a", "b", "c"]], ids=["in-one-turn", "in-three-turns"])
+def test_calls_of_the_clis_own_tools_count_before_their_results_are_known(turns: list[str], tmp_path: Path) -> None:
+    sections = [WorkspaceSection(HostFilesystem(tmp_path)), MarkdownSection(key="t", title="T", template="Go.")]
+    prompt: Prompt[Any] = Prompt(ns="tests", key="own", sections=sections, guards=[MaxCalls("Bash", 1)])
+    touch = [Turn("", calls=tuple(Call("Bash", {"command": f"touch {name}"}) for name in turn)) for turn in turns]
+    script = [*touch, say("Done."), *touch, say("Done.")]
+    with CliServer(script) as api, adapter(api, allowed_cli_tools=("Bash",)) as model:
+        chat = Conversation(prompt, adapter=model)
+        for exchange in (1, 2):
+            assert chat.send("Go.").text == "Done."
+            assert [path.name for path in tmp_path.iterdir()] == ["a"]
+            (tmp_path / "a").unlink()
+            refused = [each.outcome for each in chat.session[GuardDecided].all()]
+            assert refused == ["refuse"] * exchange * (sum(map(len, turns)) - 1)

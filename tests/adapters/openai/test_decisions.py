@@ -6,21 +6,26 @@ import asyncio
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
 from tests.adapters.vendors import KEY
+from tests.servers.loopback import Answer, Received
 from tests.servers.openai_decisions import DecisionServer
 from weakincentives.adapters.openai import DecisionRanker, Decisions, choice, predicate, score
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import BudgetExceededError
+from weakincentives.evals import Case, FinishedRun, evaluate
+from weakincentives.guards import Guard, GuardContext, GuardRefusedError, Outcome, Refuse
 from weakincentives.limits import Budget, Prices, TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SearchSections, SectionVisibility
 from weakincentives.prompt.ranking import PaidRanking
-from weakincentives.runtime import Conversation, Message, PossibleMiss, SectionsOpened, SectionsRanked
+from weakincentives.runtime import Conversation, Message, PossibleMiss, SectionsOpened, SectionsRanked, ledger
 from weakincentives.session import Session
+from weakincentives.telemetry import RunStore, record
 
 LIKELY = {"Refunds": 0.9, "Shipping": 0.3, "Vouchers": 0.2}
 KINDS = {"blocking": openai.OpenAI, "async": openai.AsyncOpenAI}
@@ -111,6 +116,39 @@ def test_a_search_asks_for_every_section_and_is_recorded_and_paid(kind: str, for
     assert response.usage.input_tokens > 1_000_000 and response.turns == 2
 
 
+def test_rankings_stand_in_the_ledger_beside_the_turns_they_were_made_for() -> None:
+    session = Session()
+    script = [call("search_sections", query="my money"), "Done."]
+    with decisions() as (made, _):
+        prompt = Prompt(template(DecisionRanker(made, misses=True), preopen=1))
+        ScriptedAdapter(script).evaluate(prompt, session=session)
+    told = ledger(session)
+    # For the user's words before the first turn; for the search before the second, and for misses after it.
+    assert [(row.ranked_tokens, row.ranking_cost) for row in told.rows] == [
+        (1_000_000, pytest.approx(0.1)),
+        (2_000_000, pytest.approx(0.2)),
+    ]
+    assert "3,000,000 more to rank sections ($0.3000)" in repr(told)
+    assert "ranked" in told._repr_markdown_()
+    assert told.sent_tokens < 1_000
+
+
+def test_rankings_are_spent_by_the_conversation_and_recorded_with_the_run(tmp_path: Path) -> None:
+    with decisions() as (made, server), record(tmp_path / "runs.db"):
+        total = Budget(max_cost=0.25)
+        adapter = ScriptedAdapter(["A.", "B.", "C.", "D."], model="gpt-6-sol")
+        chat = Conversation(Prompt(template(DecisionRanker(made), preopen=1)), adapter=adapter, total=total)
+        with pytest.raises(BudgetExceededError, match=r"max_cost=0\.25"):
+            for number in range(9):
+                chat.send(f"Message {number}.")
+        assert chat.usage.input_tokens >= 3_000_000
+    with RunStore(tmp_path / "runs.db") as store:
+        runs = store.list_runs()
+        assert sum(run.cost or 0.0 for run in runs) == pytest.approx(0.3, rel=0.01)
+        assert sum(store.ledger(run.run_id).ranked_tokens for run in runs if run.turns) == 2_000_000
+    assert len(server.requests) == 3
+
+
 def test_sections_that_are_clear_of_the_next_open_before_the_first_turn() -> None:
     session = Session()
     with decisions() as (made, server):
@@ -160,6 +198,83 @@ def test_a_failed_ranking_is_a_result_for_the_model_and_opens_nothing() -> None:
     (result,) = [message for message in session[Message] if message.role == "tool"]
     assert not result.success and "does not support decisions" in result.text
     assert (len(session[SectionsOpened]), len(session[SectionsRanked])) == (0, 0)
+
+
+def answered(body: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    """A response in which every answer, or the response, has these fields."""
+    likely = {"type": "predicate", "name": None, "probability": 0.5}
+    answers = [{**likely, **fields} for _ in body["questions"]]
+    usage = {"input_tokens": 10, "output_tokens": 0, "input_tokens_details": {"cached_tokens": 0}}
+    return {"model": "gpt-6-luna", "answers": answers, "usage": usage} | fields
+
+
+NONSENSE: dict[str, Any] = {
+    "text": {"probability": "high"},
+    "infinite": {"probability": "Infinity"},
+    "nothing": {"probability": None},
+    "above one": {"probability": 1.5},
+    "negative": {"probability": -0.5},
+    "another kind": {"type": "choice", "choice": "a", "confidence": 1},
+    "a new kind": {"type": "poem"},
+    "no answers": {"answers": None},
+    "too few": {"answers": [{"type": "predicate", "probability": 0.5}]},
+    "no usage": {"usage": None},
+    "negative usage": {"usage": {"input_tokens": -5_000_000, "output_tokens": 0}},
+    "unreadable": Answer(200, b"<html>"),
+    "not a number": Answer(200, b'{"answers": [{"type": "predicate", "probability": NaN}]}'),
+    "failing": Answer(500, b"{}"),
+    "gone": Answer(reset=True),
+    "hanging": Answer(200, b"{}", delay=60),
+}
+
+
+@pytest.mark.parametrize("nonsense", NONSENSE.values(), ids=NONSENSE)
+def test_nonsense_from_the_endpoint_opens_nothing_costs_nothing_and_ends_no_run(nonsense: Any) -> None:
+    class Server(DecisionServer):
+        def answer(self, received: Received) -> Answer:
+            if isinstance(nonsense, Answer):
+                return nonsense
+            return Answer(body=json.dumps(answered(received.json, **nonsense)).encode())
+
+    with Server(likely) as server, openai.OpenAI(api_key=KEY, base_url=f"{server.url}/v1", max_retries=0) as client:
+        ranker = DecisionRanker(Decisions(client, timeout=0.2), misses=True)
+        session, adapter = Session(), ScriptedAdapter([call("search_sections", query="my money"), "Done."])
+        assert adapter.evaluate(Prompt(template(ranker, preopen=1)), session=session).text == "Done."
+    (result,) = [message for message in session[Message] if message.role == "tool"]
+    assert not result.success
+    assert (len(session[SectionsOpened]), len(session[SectionsRanked]), len(session[PossibleMiss])) == (0, 0, 0)
+    session.snapshot().to_json()
+
+
+def test_one_client_is_a_guard_too() -> None:
+    with decisions(lambda text, statement: 0.9 if "refund" in text and "money" in statement else 0.1) as (made, server):
+
+        class NoMoney(Guard):
+            def before_run(self, words: str, *, context: GuardContext) -> Outcome | None:
+                (answer,) = made.ask(words, [predicate("The user asks for money.")]).answers
+                return Refuse("No money here.") if (answer.probability or 0) > 0.5 else None
+
+        section = MarkdownSection(key="task", title="Task", template="Help.")
+        guarded = PromptTemplate[Any](ns="tests", key="guarded", sections=[section], guards=[NoMoney()])
+        chat = Conversation(Prompt(guarded), adapter=ScriptedAdapter(["Hello."]))
+        assert chat.send("Hi.").text == "Hello."
+        with pytest.raises(GuardRefusedError, match="No money here"):
+            chat.send("I want a refund.")
+    assert len(server.requests) == 2
+
+
+def test_one_client_is_a_judge_too() -> None:
+    with decisions(lambda text, statement: 0.9 if "Lyon" in text else 0.1) as (made, _):
+
+        def is_right(run: FinishedRun) -> float:
+            statement = predicate("The answer says where the parcel is.")
+            likely = made.ask(run.text, [statement]).answers[0].probability or 0.0
+            return round(likely)
+
+        section = MarkdownSection(key="task", title="Task", template="Where is it?", role="user")
+        asked = PromptTemplate[Any](ns="tests", key="judged", sections=[section])
+        result = evaluate([Case("a")], Prompt(asked), ScriptedAdapter(["In Lyon."]), [is_right])
+    assert result.mean == 1.0
 
 
 def test_any_index_may_rank_asynchronously_and_say_what_it_took() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Unpack
+from urllib.parse import quote
 
-from weakincentives.adapters.anthropic.models import facts, media_support
+from weakincentives.adapters.anthropic.models import facts, is_unknown, media_support
 from weakincentives.adapters.anthropic.reply import found_tools
 from weakincentives.adapters.anthropic.wire import CACHED, PROVIDER, SEARCH_TOOL, MessagesWire, has_thinking
 from weakincentives.adapters.network import ClientAdapter, ClientOptions, Wire
@@ -43,26 +44,33 @@ class AnthropicAdapter(ClientAdapter):
         tool_search: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:
-        if tool_route in ("append", "tool_reference") and facts(model).binds_thinking:
+        known = facts(model)
+        if tool_route in ("append", "tool_reference") and known.binds_thinking:
             raise ValueError(
                 f"tool_route must be 'auto' or 'tool_addition' for '{model}', which binds its thinking to the list of "
                 f"tools, got '{tool_route}'"
             )
         super().__init__(model, **options)
         self.max_tokens = max_tokens
-        self._tool_route = facts(model).route if tool_route == "auto" else tool_route
+        self._facts = known
+        self._model_path = f"/v1/models/{quote(model, safe='')}" if is_unknown(model) else ""
+        self._tool_route = known.route if tool_route == "auto" else tool_route
         self._tool_search = tool_search
-        if tool_search and not facts(model).tool_search:
+        if tool_search and not known.tool_search:
             raise ValueError(f"tool_search needs Claude 4.5 or later, got '{model}'")
         self.reserved_names = (SEARCH_TOOL,) if tool_search else ()
 
     @property
     def supports_operator_text(self) -> bool:
-        return facts(self.model).system_messages
+        return self._facts.system_messages
 
     @property
     def compacts(self) -> bool:
-        return facts(self.model).compaction
+        return self._facts.compaction
+
+    @property
+    def context_window(self) -> int | None:
+        return self._facts.window
 
     @property
     def cache_seconds(self) -> float:
@@ -74,7 +82,7 @@ class AnthropicAdapter(ClientAdapter):
         return media_support(self.model)
 
     def binds_reasoning(self, message: Message) -> bool:
-        return facts(self.model).binds_thinking and has_thinking(message)
+        return self._facts.binds_thinking and has_thinking(message)
 
     def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
         from weakincentives.adapters.anthropic.codecs import CODECS
@@ -85,4 +93,9 @@ class AnthropicAdapter(ClientAdapter):
         return found_tools(items)
 
     def _wire(self, **options: Any) -> Wire:
-        return super()._wire(max_tokens=self.max_tokens, **options)
+        return super()._wire(max_tokens=self.max_tokens, known=self._facts, **options)
+
+    def _learn(self, wire: Wire, described: Any) -> None:
+        assert isinstance(wire, MessagesWire)
+        self._facts = self._facts.described(described)
+        wire.learn(self._facts)

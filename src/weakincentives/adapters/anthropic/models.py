@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from typing import Literal
+from typing import Any, Literal
 
 from weakincentives.content import Image
 from weakincentives.limits import Prices
 from weakincentives.runtime import MediaSupport
 from weakincentives.runtime.spi import MEGABYTE, TEXT_TYPES
 
+Thinking = Literal["adaptive", "effort", "budget"]
 EFFORTS = ("low", "medium", "high", "max", "xhigh")
 
 
@@ -25,7 +27,8 @@ class ModelFacts:
     it accepts its earlier thinking only after the exact text it followed. With `closes_results`, it takes a system
     message after tool results for a part of them, unless a text closes these. `thinking` is how it takes an effort, and
     `none` the type that stops its thinking: empty if it only thinks on request, None if it always thinks. Images are
-    scaled down to `max_side` pixels. With `compaction`, it summarizes conversations on request.
+    scaled down to `max_side` pixels. With `compaction`, it summarizes conversations on request. `window` and
+    `max_tokens` are the most that it reads and writes, if that is known.
     """
 
     prices: Prices | None = None
@@ -34,11 +37,13 @@ class ModelFacts:
     closes_results: bool = False
     tool_search: bool = True
     efforts: tuple[str, ...] = EFFORTS
-    thinking: Literal["adaptive", "effort", "budget"] = "adaptive"
+    thinking: Thinking = "adaptive"
     thinks_by_default: bool = True
     none: str | None = "disabled"
     max_side: int = 2000
     compaction: bool = True
+    window: int | None = None
+    max_tokens: int | None = None
 
     @property
     def route(self) -> Literal["tool_addition", "tool_reference", "append"]:
@@ -51,6 +56,30 @@ class ModelFacts:
         scale = min(1.0, self.max_side / max(width, height))
         tokens = math.ceil(width * scale / 28) * math.ceil(height * scale / 28)
         return tokens if self.max_side == 2000 else min(tokens, 1568)
+
+    def described(self, info: Mapping[str, Any]) -> ModelFacts:
+        """The facts with what the vendor's models endpoint says, which is nothing about tools."""
+        can = info["capabilities"]
+        levels, kinds = can["effort"], can["thinking"]["types"]
+        thinking: Thinking = "adaptive" if _has(kinds, "adaptive") else "effort" if levels["supported"] else "budget"
+        known = tuple(level for level in EFFORTS if _has(levels, level))
+        off = next((kind for kind in ("disabled", "between_tools") if _has(kinds, kind)), None)
+        return replace(
+            self,
+            thinking=thinking,
+            efforts=EFFORTS[:3] if thinking == "budget" else known,
+            none=off,
+            window=_size(info["max_input_tokens"]),
+            max_tokens=_size(info["max_tokens"]),
+        )
+
+
+def _has(capabilities: Mapping[str, Any], name: str) -> bool:
+    return bool((capabilities.get(name) or {}).get("supported"))
+
+
+def _size(tokens: Any) -> int | None:
+    return tokens if type(tokens) is int and tokens > 0 else None
 
 
 _BINDING = partial(ModelFacts, binds_thinking=True)
@@ -82,6 +111,11 @@ SHUT_DOWN = {"claude-sonnet-4-5": "2026-11-30"}
 """When the vendor shuts down a listed model, according to its SDK; those that are gone before that are not listed."""
 _LISTED = re.compile(rf"({'|'.join(sorted(MODELS, key=len, reverse=True))})(?!\d)")
 _NEWER = re.compile(r"claude-[a-z]+-[5-9]")
+
+
+def is_unknown(model: str) -> bool:
+    """True if a name is one of Anthropic's own, but not listed."""
+    return model.startswith("claude-") and _LISTED.search(model) is None
 
 
 @cache

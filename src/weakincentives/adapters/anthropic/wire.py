@@ -158,15 +158,28 @@ class MessagesWire(Wire):
     tools = ToolCache(declare_tool)
     search_tool = f'{{"type":"tool_search_tool_bm25_20251119","name":"{SEARCH_TOOL}"}}'.encode()
 
-    def __init__(self, model: str, *, max_tokens: int, parameters: Mapping[str, Any], **options: Any) -> None:
+    def __init__(
+        self,
+        model: str,
+        *,
+        max_tokens: int,
+        parameters: Mapping[str, Any],
+        known: ModelFacts | None = None,
+        **options: Any,
+    ) -> None:
         self._listed, self._advised = b"", False
         plain = {name: value for name, value in parameters.items() if name != "cache_control"}
-        self._facts = facts(model)
+        self._facts = known or facts(model)
         super().__init__(model, parameters=plain, **options)
         self._cached: Mapping[str, Any] | None = parameters.get("cache_control", CACHED)
         self._max_tokens = max_tokens
         self._compacting: MessagesWire | None = None
         self._carried: set[str] = set()
+
+    def learn(self, known: ModelFacts) -> None:
+        """Write the next requests for what has become known of the model, except of its tools."""
+        self._facts = replace(known, system_messages=self._facts.system_messages)
+        self._start_of = ()
 
     def _restart(self) -> None:
         super()._restart()
@@ -229,7 +242,7 @@ class MessagesWire(Wire):
         return {"anthropic-beta": ",".join(dict.fromkeys(betas))} if betas else {}
 
     def _fields(self, request: ModelRequest) -> dict[str, Any]:
-        limit = request.settings.max_output_tokens or self._max_tokens
+        limit = request.settings.max_output_tokens or min(self._max_tokens, self._facts.max_tokens or self._max_tokens)
         fields = {"model": self._model, "max_tokens": limit, **self._parameters, **self._settings(request, limit)}
         if self._compacted and "context_management" in fields:
             # A request with a compaction must not ask for another one.

@@ -41,7 +41,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
 )
 from weakincentives.runtime import Compaction, InnerLoop, MediaSupport, Message, ProviderAdapter, Settings, ToolCall
-from weakincentives.runtime.spi import Workers, finish, rule_of, waiting_calls
+from weakincentives.runtime.spi import GuardedCall, Workers, finish, rule_of, waiting_calls
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         if channel is None:
             channel = self._channel(workspace, guarded, loop.context.config.compaction)
         channel.report = lambda used: loop.session.dispatch(replace(used, run_id=loop.scope.run_id))
-        channel.judge = partial(self._judge, loop)
+        channel.judge = partial(self._judge, loop, [])
         return channel
 
     def _put_back(self, loop: InnerLoop, channel: ClaudeChannel, ended: bool) -> None:
@@ -274,18 +274,27 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             cost = None if total is None or total == before else total - (before or 0.0)
             loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli.version, cost))
 
-    async def _judge(self, loop: InnerLoop, call_id: str, name: str, given: dict[str, Any]) -> Judgement:
-        """Decide about a call of the CLI's own tools: guards first, then its rule of approval."""
+    async def _judge(
+        self, loop: InnerLoop, running: list[GuardedCall], call_id: str, name: str, given: dict[str, Any]
+    ) -> Judgement:
+        """Decide about a call of the CLI's own tools: guards first, then its rule of approval.
+
+        If it may run, it is added to those of the run that do.
+        """
         from weakincentives.adapters.claude_agent_sdk.approval import WAITS, Judgement, ask_guards
 
-        judged = await ask_guards(loop, call_id, name, given)
-        if judged.reason or name not in self._approval:
+        judged = await ask_guards(loop, running, call_id, name, given)
+        if judged.reason:
             return judged
         seen = given if judged.given is None else dict(judged.given)
-        needs = rule_of(self.own_tools[name], seen, loop.session, rule=self._approval[name])
-        if needs == "effects":
-            raise ValueError("it returned 'effects', which tools of the CLI do not have; return 'call'")
-        return judged if needs is None else Judgement(WAITS)
+        if name in self._approval:
+            needs = rule_of(self.own_tools[name], seen, loop.session, rule=self._approval[name])
+            if needs == "effects":
+                raise ValueError("it returned 'effects', which tools of the CLI do not have; return 'call'")
+            if needs is not None:
+                return Judgement(WAITS)
+        running.append(GuardedCall(call_id, name, json.dumps(seen), seen))
+        return judged
 
     def _channel(
         self,

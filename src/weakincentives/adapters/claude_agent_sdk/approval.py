@@ -5,6 +5,7 @@ The CLI ends its turn when a hook says so, after it has run the other calls of t
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,7 +16,7 @@ import claude_agent_sdk as sdk
 
 from weakincentives.adapters.claude_agent_sdk.wire import PREFIX, Turn
 from weakincentives.errors import GuardRefusedError, PromptEvaluationError
-from weakincentives.runtime import InnerLoop, ToolCall
+from weakincentives.runtime import InnerLoop, ToolCall, ToolInvoked
 from weakincentives.runtime.spi import GuardedCall, Inquiry, call_async, held_guards
 
 logger = logging.getLogger("weakincentives.adapters")
@@ -39,8 +40,13 @@ class Judgement:
 Judge = Callable[[str, str, dict[str, Any]], Awaitable[Judgement]]
 
 
-async def ask_guards(loop: InnerLoop, call_id: str, name: str, given: dict[str, Any]) -> Judgement:
-    """Ask the guards of a run about a call that the CLI makes; if a person is to be asked, the loop asks them again."""
+async def ask_guards(
+    loop: InnerLoop, running: Iterable[GuardedCall], call_id: str, name: str, given: dict[str, Any]
+) -> Judgement:
+    """Ask the guards of a run about a call that the CLI makes; if a person is to be asked, the loop asks them again.
+
+    Those of the calls let through so far that have not been reported yet are `running`.
+    """
     context = loop.context
     guards = held_guards(context, "before_tool", name)
     if not guards:
@@ -52,7 +58,9 @@ async def ask_guards(loop: InnerLoop, call_id: str, name: str, given: dict[str, 
             raise TypeError(f"Replace takes the input of '{name}' as a mapping, got {type(params).__name__}")
         return replace(call, arguments=json.dumps(dict(params)), params=dict(params))
 
-    inquiry = Inquiry(context, "before_tool", call, accept=accept, call_id=call_id)
+    reported = {event.call_id for event in loop.session[ToolInvoked].view()}
+    still = tuple(each for each in running if each.id not in reported)
+    inquiry = Inquiry(context, "before_tool", call, accept=accept, call_id=call_id, running=still)
     verdict = await call_async(inquiry.steps(guards))
     if verdict.strongest == "ask":
         return Judgement(WAITS)
@@ -76,6 +84,7 @@ class Gate:
         self._ask = judge
         self._wake = wake
         self._verdicts: dict[str, Judgement] = {}
+        self._turn = asyncio.Lock()
         self.stopping = False
         self.error: GuardRefusedError | None = None
 
@@ -120,7 +129,10 @@ class Gate:
         return [block for block in blocks if self._verdicts[block.get("tool_use_id", "")].reason != WAITS]
 
     async def _judge(self, call_id: str, name: str, given: dict[str, Any], *, inside: bool = False) -> Judgement:
-        if call_id not in self._verdicts:
+        # One at a time, because what is decided about a call may depend on those before it.
+        async with self._turn:
+            if call_id in self._verdicts:
+                return self._verdicts[call_id]
             try:
                 verdict = await self._ask(call_id, name, given)
             except (Exception, SystemExit) as error:
@@ -129,9 +141,9 @@ class Gate:
             if verdict.reason == WAITS and inside:
                 problem = f"Tool '{name}' was not run: a person must approve it, which a subagent cannot ask for."
                 verdict = Judgement(problem)
-            self._verdicts.setdefault(call_id, verdict)
-            self.error = self.error or self._verdicts[call_id].error
-        return self._verdicts[call_id]
+            verdict = self._verdicts.setdefault(call_id, verdict)
+            self.error = self.error or verdict.error
+            return verdict
 
     async def _before(self, data: Any, call_id: str | None, context: Any) -> Any:
         name = data["tool_name"]

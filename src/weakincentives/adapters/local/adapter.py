@@ -144,7 +144,7 @@ class LocalAdapter(ProviderAdapter):
                 spans=() if rendered is None else rendered.spans,
                 known={node.key: section_text(node) for node in (*closed, *opened)},
                 closed={node.key for node in closed},
-                read=["".join(view.own_pieces(node.path)) for node in read],
+                read=[(node.section.title, "".join(view.own_pieces(node.path))) for node in read],
                 asked={key for each in openings if each.disclosure for key in each.disclosure.keys},
                 found={found.key for search in searches for found in search.sections},
                 openings={each.call_id for each in openings if each.run_id == loop.scope.run_id},

@@ -25,15 +25,15 @@ class Sections:
     """The sections of the prompt behind a request.
 
     `spans` are their places in the prompt; without them, the whole prompt is the question. `known` maps keys to the
-    texts of sections not open from the start, and `closed` are the keys of those still closed. `read` are texts of
-    these that the model has; `asked` are the sections it has asked for, `found` those that a search listed, and
-    `openings` the ids of its calls that opened or closed sections.
+    texts of sections not open from the start, and `closed` are the keys of those still closed. `read` are titles
+    and texts of these that the model has; `asked` are the sections it has asked for, `found` those that a search
+    listed, and `openings` the ids of its calls that opened or closed sections.
     """
 
     spans: Sequence[Span] = ()
     known: Mapping[str, SectionText] = field(default_factory=dict)
     closed: Collection[str] = ()
-    read: Sequence[str] = ()
+    read: Sequence[tuple[str, str]] = ()
     asked: Collection[str] = ()
     found: Collection[str] = ()
     openings: Collection[str] = ()
@@ -46,8 +46,8 @@ class Outlook:
     `question` is the user's last message, or else the last open section of the prompt; `said` is all of the user's
     messages, latest first; `instructions` are the sections open from the start; `earlier` is the conversation before
     the question. `choices` can be opened now: sections that the prompt lists or a search found, and those below them;
-    `unlisted` says that a search may find more. `opened` are the sections opened so far, `read` is what they said, and
-    `results` are what tools returned since the question.
+    `unlisted` says that a search may find more. `opened` are the sections opened so far, `read` are their titles and
+    texts, and `results` are what tools returned since the question.
     """
 
     question: str
@@ -57,7 +57,7 @@ class Outlook:
     choices: tuple[SectionText, ...]
     unlisted: bool
     opened: tuple[SectionText, ...]
-    read: tuple[str, ...]
+    read: tuple[tuple[str, str], ...]
     results: tuple[str, ...]
     calls: tuple[tuple[str, str], ...]
     tools: tuple[Tool[Any, Any], ...]

@@ -21,7 +21,7 @@ from weakincentives.prompt.ranking import LexicalIndex, SectionText, VectorRanke
 
 # The weight of shared words in the score of a section or a sentence; measured in bench/local.
 SECTION_WORDS = 0.15
-SENTENCE_WORDS = 0.05
+SENTENCE_WORDS = 0.03
 # Only the best sections by title, summary and shared words are compared by their text.
 CANDIDATES = 8
 # In very long texts, only the sentences with the most shared words are compared by meaning.
@@ -36,8 +36,8 @@ _CLAUSE = re.compile(r"[,;:.]\s+")
 class Relevance(Protocol):
     """Scores of about 0 to 1, comparable only within one implementation.
 
-    `enough` is a good score for a sentence; one below `least` has nothing to do with the question. No section is about
-    the question if the best one is below `related`.
+    `enough` is a good score for a sentence; one below `least` has nothing to do with the question. The question is
+    about something else if sections, sentences and words together are below `related`.
     """
 
     name: str
@@ -73,9 +73,9 @@ class VectorRelevance:
     enough = 0.45
     # Every right answer in bench/local has a higher score.
     least = 0.24
-    # In bench/local, three quarters of the questions that the handbook does not answer are below it, and one in twelve
-    # of those that it does.
-    related = 0.38
+    # In bench/local, four fifths of the questions that the handbook does not answer are below it, and one in twenty of
+    # those that it does.
+    related = 0.65
 
     def __init__(self, vectors: Vectors, name: str) -> None:
         self.name = name

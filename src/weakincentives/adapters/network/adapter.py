@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,18 +12,25 @@ from types import ModuleType
 from typing import Any, ClassVar, TypedDict
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from weakincentives._imports import import_extra, require_extra
-from weakincentives.adapters.network.channel import NetworkChannel
+from weakincentives.adapters.network.channel import MALFORMED, NetworkChannel, Preparation
 from weakincentives.adapters.network.direct import OwnTransport, RedirectError
 from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys
 from weakincentives.adapters.network.sdk import SdkTransport
-from weakincentives.adapters.network.transport import Response, Stream, Transport
+from weakincentives.adapters.network.transport import Response, Stream, Transport, TransportError
 from weakincentives.adapters.network.wire import EncodedRequest, Wire, encode
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import AnyTool, HostedTool, Prompt, Tokenizer
 from weakincentives.runtime import HostedToolCodec, InnerLoop, ProviderAdapter, Settings
 from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.adapters")
+
+ASK_SECONDS = 5.0
+"""How long a vendor has to describe a model."""
 
 
 class NetworkOptions(TypedDict, total=False):
@@ -118,7 +127,12 @@ class NetworkAdapter(ProviderAdapter):
             clock=self._clock,
             key_hint=self.key_hint,
             compaction=self._compaction_transport,
+            prepare=self._preparation(),
         )
+
+    def _preparation(self) -> Preparation | None:
+        """The step before a run's requests, if there is one."""
+        return None
 
     def _compaction_transport(self) -> Transport:
         """The connection for requests to compact a conversation."""
@@ -151,6 +165,8 @@ class ClientAdapter(NetworkAdapter):
     count_fields: ClassVar[tuple[str, ...]]
     client_types: ClassVar[tuple[str, str]]
     _tool_route: str | None = None
+    # Where the vendor describes the model, if it is not known and nobody has asked yet.
+    _model_path = ""
     _tool_search = False
 
     def __init__(self, model: str, **options: Any) -> None:
@@ -225,6 +241,29 @@ class ClientAdapter(NetworkAdapter):
         self._compacting.refresh()
         return self._compacting
 
+    def _preparation(self) -> Preparation | None:
+        return self._ask_model if self._model_path else None
+
+    async def _ask_model(self, wire: Wire, left: float | None, awaits: bool) -> None:
+        """Ask once; without an answer that makes sense, what the adapter assumes of the model holds."""
+        path, self._model_path = self._model_path, ""
+        if not path:
+            return
+        transport = self._connect(path, "GET")
+        try:
+            seconds = ASK_SECONDS if left is None else min(left, ASK_SECONDS)
+            answer = await transport.open(EncodedRequest((), {}), seconds, whole=True, awaits=awaits)
+            if isinstance(answer, Response) and answer.status == 200:
+                self._learn(wire, msgspec.json.decode(answer.body))
+        except (TransportError, *MALFORMED) as error:
+            logger.debug("%s could not be asked about '%s': %s", self.name, self.model, error)
+        finally:
+            transport.close()
+
+    def _learn(self, wire: Wire, described: Any) -> None:
+        """Take up the vendor's description of the model."""
+        return
+
     def _keys(self) -> Iterable[str | None]:
         return keys(self._client) if self._client is not None else ()
 
@@ -236,7 +275,7 @@ class ClientAdapter(NetworkAdapter):
                 self._connection.refresh()
             return self._connection
 
-    def _connect(self, path: str) -> ClientTransport:
+    def _connect(self, path: str, method: str = "POST") -> ClientTransport:
         sdk = import_extra(self.package, self.package, type(self).__name__)
         if self._client is None:
             self._client = self._from_environment(sdk)
@@ -247,16 +286,17 @@ class ClientAdapter(NetworkAdapter):
                 "http_client="
             )
         plain = tuple(getattr(sdk, name) for name in self.client_types)
-        return ClientTransport(self._client, sdk, path, plain=plain)
+        return ClientTransport(self._client, sdk, path, method, plain=plain)
 
     def _from_environment(self, sdk: ModuleType) -> Any:
-        name = self.client_types[0]
+        name, key = self.client_types[0], f"{self.package.upper()}_API_KEY"
         try:
             return getattr(sdk, name)()
         except Exception as error:
+            first = f"Set the SDK's variables, or pass client={name}(...)."
+            first = first if os.environ.get(key) else f"Set {key}, or pass client={name}(api_key=...)."
             raise PromptEvaluationError(
-                f"{name}() could not be created from the environment: {error} "
-                f"Set the SDK's variables or pass client={name}(...).",
+                f"{first} {name}() could not be created from the environment: {error}",
                 phase="request",
             ) from None
 
@@ -264,12 +304,12 @@ class ClientAdapter(NetworkAdapter):
 class ClientTransport:
     """Sends requests for a client: over our own connections if it only carries settings, else through the client."""
 
-    def __init__(self, client: Any, sdk: Any, path: str, *, plain: tuple[type, ...]) -> None:
+    def __init__(self, client: Any, sdk: Any, path: str, method: str = "POST", *, plain: tuple[type, ...]) -> None:
         self._client = client
         self._extra = sdk.__name__
-        self._path = path
+        self._where = path, method
         self._plain = plain
-        self._sdk = SdkTransport(client, sdk, path)
+        self._sdk = SdkTransport(client, sdk, path, method)
         self._known: tuple[object, ...] | None = None
         self.direct: OwnTransport | None = None
         self.refresh()
@@ -279,7 +319,7 @@ class ClientTransport:
         current = fingerprint(self._client)
         if current != self._known:
             self._known = current
-            self._use(endpoint(self._client, self._plain, self._path))
+            self._use(endpoint(self._client, self._plain, *self._where))
 
     async def open(
         self, request: EncodedRequest, timeout: float | None, *, whole: bool, awaits: bool

@@ -6,7 +6,7 @@ import math
 import random
 import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, replace
 from datetime import UTC, datetime
@@ -26,6 +26,8 @@ from weakincentives.runtime import ModelReply, ModelRequest
 from weakincentives.runtime.spi import ModelDelta
 
 ResultT = TypeVar("ResultT")
+
+Preparation = Callable[[Wire, float | None, bool], Awaitable[None]]
 
 CUT_OFF = "the stream ended before the answer was complete"
 MAX_WAIT = 60.0
@@ -59,6 +61,8 @@ class Exchange:
     async def pieces(self, *, stream: bool) -> AsyncGenerator[ModelDelta | ModelReply, None]:
         """The reply, after its deltas as they arrive if it is streamed."""
         channel, wire = self._channel, self._channel.wire
+        if channel.prepare is not None:
+            await channel.prepare(wire, self._left(), self._awaits)
         encoded = self._encode(stream=stream)
         self._dropped = wire.reasoning_dropped
         streamed = refused = False
@@ -247,7 +251,8 @@ class NetworkChannel:
     """The `Channel` of every adapter that speaks to a vendor over the network.
 
     No error shows `secrets`, which are read only when there is one. `key_hint` says where the key comes from, and
-    `compaction` gives the transport for requests to compact a conversation, if they go elsewhere.
+    `compaction` gives the transport for requests to compact a conversation, if they go elsewhere. `prepare` is awaited
+    before a request with the time that is left, and must not fail.
     """
 
     wire: Wire
@@ -258,6 +263,7 @@ class NetworkChannel:
     clock: Clock
     key_hint: str = ""
     compaction: Callable[[], Transport] | None = None
+    prepare: Preparation | None = None
     source: Stream | None = field(default=None, init=False)
     interrupted: bool = field(default=False, init=False)
 

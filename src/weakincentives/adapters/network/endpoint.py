@@ -53,10 +53,10 @@ class Endpoint:
         return b"".join((self.head, headers, length, *request.pieces))
 
 
-def endpoint(client: Any, plain: tuple[type, ...], path: str) -> Endpoint | None:
+def endpoint(client: Any, plain: tuple[type, ...], path: str, method: str = "POST") -> Endpoint | None:
     """Where a client of exactly one of these types posts this path; None if requests must go through the client."""
     try:
-        return _endpoint(client, path) if type(client) in plain and _only_settings(client) else None
+        return _endpoint(client, path, method) if type(client) in plain and _only_settings(client) else None
     except (AttributeError, TypeError, ValueError):
         return None
 
@@ -122,7 +122,7 @@ def _only_settings(client: Any) -> bool:
     )
 
 
-def _endpoint(client: Any, path: str) -> Endpoint | None:
+def _endpoint(client: Any, path: str, method: str) -> Endpoint | None:
     url, timeout = client.base_url, client.timeout
     if url.scheme not in ("http", "https") or url.userinfo or url.query or _proxied(url.scheme, url.host):
         return None
@@ -136,7 +136,7 @@ def _endpoint(client: Any, path: str) -> Endpoint | None:
     query = urlencode({key: str(value) for key, value in client.default_query.items()})
     target = url.raw_path.decode("ascii").rstrip("/") + path + (f"?{query}" if query else "")
     connect, read = getattr(timeout, "connect", timeout), getattr(timeout, "read", timeout)
-    return _at(url.scheme, url.host, url.port, target, headers, connect, read)
+    return _at(url.scheme, url.host, url.port, target, headers, connect, read, method)
 
 
 def _at(
@@ -147,6 +147,7 @@ def _at(
     headers: Mapping[str, str],
     connect: float | None,
     read: float | None,
+    method: str = "POST",
 ) -> Endpoint:
     """The endpoint with these headers and timeouts."""
     name = f"[{host}]" if ":" in host else host
@@ -156,7 +157,7 @@ def _at(
     return Endpoint(
         host=host,
         port=port or (443 if secure else 80),
-        head=f"POST {target} HTTP/1.1\r\n".encode("ascii") + _header_lines(named),
+        head=f"{method} {target} HTTP/1.1\r\n".encode("ascii") + _header_lines(named),
         tls=_tls_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")) if secure else None,
         connect_timeout=connect,
         read_timeout=read,

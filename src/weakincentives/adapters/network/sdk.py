@@ -23,13 +23,14 @@ from weakincentives.adapters.network.wire import EncodedRequest
 
 
 class SdkTransport:
-    """Posts bodies through an SDK client, bypassing its typed models, whose cost is quadratic in the conversation.
+    """Sends bodies through an SDK client, bypassing its typed models, whose cost is quadratic in the conversation.
 
     The client's own retries are off. Bodies are always streamed, so that their size and the time they take are bounded.
     """
 
-    def __init__(self, client: Any, sdk: Any, path: str) -> None:
+    def __init__(self, client: Any, sdk: Any, path: str, method: str = "POST") -> None:
         self._client = client
+        self._send = client.post if method == "POST" else client.get
         self._sdk = sdk
         self._path = path
         self._blocks = not inspect.iscoroutinefunction(client.post)
@@ -63,7 +64,7 @@ class SdkTransport:
     async def _post(self, request: EncodedRequest, timeout: float | None) -> Any:
         kind = self._sdk.Stream if self._blocks else self._sdk.AsyncStream
         try:
-            response = self._client.post(self._path, **self._arguments(request, timeout), stream_cls=kind)
+            response = self._send(self._path, **self._arguments(request, timeout), stream_cls=kind)
             return response if self._blocks else await response
         except self._sdk.APIStatusError as error:
             return error.response
@@ -82,8 +83,8 @@ class SdkTransport:
         if timeout is not None:
             own = getattr(self._client.timeout, "read", self._client.timeout)
             options["timeout"] = timeout if own is None else min(timeout, own)
-        body = msgspec.json.decode(request.body())
-        return {"cast_to": httpx2.Response, "body": body, "options": options, "stream": True}
+        body = {"body": msgspec.json.decode(request.body())} if request.pieces else {}
+        return {"cast_to": httpx2.Response, **body, "options": options, "stream": True}
 
     async def _body(self, response: Any, feed: Callable[[bytes], list[bytes]]) -> AsyncGenerator[list[bytes], None]:
         """Feed the body, decompressed and bounded; one of the user's hooks may have read it already."""

@@ -62,12 +62,14 @@ class Decisions:
 
         Decisions().ask("Where is my parcel?", [predicate("The customer is angry.")]).answers[0].probability
 
-    `client` is an `openai.OpenAI` or `AsyncOpenAI`; without one, the SDK reads `OPENAI_API_KEY`.
+    `client` is an `openai.OpenAI` or `AsyncOpenAI`; without one, the SDK reads `OPENAI_API_KEY`. `timeout` is that of
+    each request, in seconds. An answer that does not fit its question is a `ValueError`.
     """
 
-    def __init__(self, client: Any = None, *, model: str = MODEL) -> None:
+    def __init__(self, client: Any = None, *, model: str = MODEL, timeout: float = 10.0) -> None:
         self.model = model
         self._client = client
+        self._timeout = timeout
 
     def ask(self, text: str, questions: Sequence[Question]) -> Decided:
         """The answers to questions about a text; with an async client, call `ask_async`."""
@@ -88,7 +90,8 @@ class Decisions:
         return type(self._connected()).__name__.startswith("Async")
 
     def _create(self, text: str, questions: Sequence[Question]) -> Any:
-        return self._connected().decisions.create(model=self.model, input=text, questions=list(questions))
+        asked = {"model": self.model, "input": text, "questions": list(questions)}
+        return self._connected().decisions.create(**asked, timeout=self._timeout)
 
     def _connected(self) -> Any:
         if self._client is None:
@@ -146,21 +149,36 @@ def _batches(questions: Sequence[Question]) -> list[Sequence[Question]]:
 
 
 def _decided(parts: Sequence[Any], questions: Sequence[Question]) -> Decided:
-    answers = tuple(_answer(answer) for part in parts for answer in part.answers)
-    if len(answers) != len(questions):
-        raise ValueError(f"openai answered {len(answers)} of {len(questions)} questions")
-    return Decided(answers, sum((_usage(part.usage) for part in parts), TokenUsage()), parts[0].model)
+    try:
+        answers = [answer for part in parts for answer in part.answers]
+        usage = sum((_usage(part.usage) for part in parts), TokenUsage())
+        if len(answers) != len(questions):
+            raise ValueError(f"{len(answers)} of {len(questions)} questions are answered")
+        decided = tuple(map(_answer, answers, questions))
+        return Decided(decided, usage, str(parts[0].model))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ValueError(f"openai's answer makes no sense: {error}") from None
 
 
-def _answer(answer: Any) -> Answer:
-    if answer.type == "predicate":
-        return Answer(answer.probability)
+def _answer(answer: Any, question: Question) -> Answer:
     if answer.type == "refusal":
         return Answer()
-    value = answer.choice if answer.type == "choice" else answer.score
-    return Answer(value=value, confidence=answer.confidence)
+    if answer.type != question["type"]:
+        raise ValueError(f"a {question['type']} was asked for, and a {answer.type} is the answer")
+    if answer.type == "predicate":
+        return Answer(_number(answer.probability, 1.0))
+    if answer.type == "choice" and answer.choice not in [each["value"] for each in question["choices"]]:
+        raise ValueError(f"{answer.choice!r} is none of the choices")
+    value = answer.choice if answer.type == "choice" else _number(answer.score)
+    return Answer(value=value, confidence=_number(answer.confidence, 1.0))
 
 
 def _usage(usage: Any) -> TokenUsage:
     cached = usage.input_tokens_details.cached_tokens if usage.input_tokens_details else 0
-    return TokenUsage(usage.input_tokens, usage.output_tokens, cached)
+    return TokenUsage(*(int(_number(tokens)) for tokens in (usage.input_tokens, usage.output_tokens, cached)))
+
+
+def _number(value: Any, most: float = float("inf")) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= most or value == float("inf"):
+        raise ValueError(f"{value!r} is no number between 0 and {most:g}")
+    return value

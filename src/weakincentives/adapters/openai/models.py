@@ -21,7 +21,8 @@ class ModelFacts:
     """The capabilities and prices of a model; the defaults are those of the newest generation.
 
     `efforts` ascend: empty if the model does not reason, None if unknown. If `chooses_added`, `tool_choice` may name a
-    tool that an `additional_tools` item declared. An image costs so much per square of 32 pixels, up to a number of
+    tool that an `additional_tools` item declared. If `updates_output`, the type of the answer may change with a
+    `configuration_update` item. An image costs so much per square of 32 pixels, up to a number of
     `squares`, or else a base and an amount per tile of 512 pixels.
     """
 
@@ -30,6 +31,7 @@ class ModelFacts:
     efforts: tuple[str, ...] | None = EFFORTS
     tool_search: bool = True
     chooses_added: bool = True
+    updates_output: bool = True
     squares: tuple[float, float] | None = (1.2, math.inf)
     tiles: tuple[int, int] = (85, 170)
 
@@ -43,7 +45,7 @@ class ModelFacts:
         return self.tiles[0] + self.tiles[1] * tiles
 
 
-_GPT_5_6 = partial(ModelFacts, squares=(1.2, 10_000))
+_GPT_5_6 = partial(ModelFacts, squares=(1.2, 10_000), updates_output=False)
 _GPT_5_4 = partial(_GPT_5_6, efforts=EFFORTS[:5], chooses_added=False)
 _GPT_5_2 = partial(_GPT_5_4, tool_search=False, squares=None, tiles=(70, 140))
 _GPT_5_1 = partial(_GPT_5_2, efforts=EFFORTS[:4])

@@ -25,9 +25,13 @@ _RETRYABLE = frozenset(
 )
 
 
-def parse_reply(body: bytes | bytearray) -> ModelReply:
-    """The reply in a whole response."""
-    return _reply(_decode_response(body))
+OUTPUT = '{"type":"output",'
+"""The beginning of an item of ours: the types of the answer before and after this reply was asked for."""
+
+
+def parse_reply(body: bytes | bytearray, *own: str) -> ModelReply:
+    """The reply in a whole response; its first items are our `own`."""
+    return _reply(_decode_response(body), own)
 
 
 def parse_compaction(body: bytes | bytearray) -> ModelReply:
@@ -43,9 +47,10 @@ def parse_compaction(body: bytes | bytearray) -> ModelReply:
 
 
 class ResponseEventParser:
-    """Passes on deltas, and reads the reply from the event that closes the response."""
+    """Passes on deltas, and reads the reply from the event that closes the response; its first items are our `own`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *own: str) -> None:
+        self._own = own
         self._calls: dict[str, _Call] = {}
         self._summary: tuple[str | None, int] | None = None
 
@@ -65,7 +70,7 @@ class ResponseEventParser:
             # Only this event has the name and the id of the call.
             self._calls[_decode_item(seen.item).id] = _decode_call(seen.item)
         if kind in ("response.completed", "response.incomplete", "response.failed"):
-            return (_reply(_decode_response(seen.response)),)
+            return (_reply(_decode_response(seen.response), self._own),)
         if kind == "error":
             # The error is flat in the SDK's types but nested in practice.
             error = seen.error or seen
@@ -168,7 +173,7 @@ _decode_call = msgspec.json.Decoder(_Call).decode
 _decode_event = msgspec.json.Decoder(_Event).decode
 
 
-def _reply(response: _Response) -> ModelReply:
+def _reply(response: _Response, own: Sequence[str] = ()) -> ModelReply:
     if response.error or response.status not in ("completed", "incomplete", None):
         error = response.error or {}
         message = f"openai could not answer: {error.get('message') or response.status}"
@@ -179,7 +184,7 @@ def _reply(response: _Response) -> ModelReply:
     refusals: list[str] = []
     thoughts: list[str] = []
     calls: list[ToolCall] = []
-    items: list[str] = []
+    items = [*own]
     hosted = 0
     for raw in response.output:
         items.append(bytes(raw).decode())
@@ -206,7 +211,7 @@ def _reply(response: _Response) -> ModelReply:
         stop = "content_filter" if reason == "content_filter" else "length"
     elif refusals:
         stop, texts = "refusal", refusals
-    if not items and stop == "end":
+    if not response.output and stop == "end":
         found: object = {"id": response.id, "status": response.status, "output": []}
         raise TransportError.unusable("openai answered without any output", found)
     return ModelReply(

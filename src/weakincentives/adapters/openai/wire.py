@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
+
+import msgspec
 
 from weakincentives._display import shortened
 from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, as_object, data_url, encode, refused
 from weakincentives.adapters.openai.models import facts
-from weakincentives.adapters.openai.reply import ResponseEventParser, parse_compaction, parse_reply, search_calls
+from weakincentives.adapters.openai.reply import (
+    OUTPUT,
+    ResponseEventParser,
+    parse_compaction,
+    parse_reply,
+    search_calls,
+)
 from weakincentives.content import Document, Image, Media, Part
-from weakincentives.prompt import SEARCH_TOOL, HostedTool, Tool, namespace_name, portable_name
+from weakincentives.prompt import SEARCH_TOOL, HostedTool, StructuredOutputConfig, Tool, namespace_name, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest, ToolCall
 from weakincentives.runtime.spi import SUMMARY
 from weakincentives.serde import is_strict
@@ -21,6 +29,7 @@ logger = logging.getLogger("weakincentives.adapters.openai")
 
 PROVIDER = "openai"
 MAX_DESCRIPTION = 1024
+PLAIN: Mapping[str, Any] = {"type": "text"}
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:
@@ -48,6 +57,7 @@ class ResponsesWire(Wire):
         self._groups = True
         super().__init__(model, **options)
         self._facts = facts(model)
+        self._updates_output = self._facts.updates_output
         reasoning = ("reasoning.encrypted_content",) if self._facts.efforts else ()
         self._include = (*self._parameters.get("include", ()), *reasoning)
 
@@ -56,8 +66,8 @@ class ResponsesWire(Wire):
         fields = {"model": self._model, "store": False, **further, **self._settings(request)}
         if self._instructions:
             fields["instructions"] = self._instructions
-        if (output := request.output) is not None:
-            form = {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
+        form = self._first_form if self._updates_output else _form(request.output)
+        if form != PLAIN:
             fields["text"] = {**self._parameters.get("text", {}), "format": form}
         return fields
 
@@ -88,7 +98,12 @@ class ResponsesWire(Wire):
         raise refused(request, f"effort='{effort}'", self._model, why)
 
     def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
-        end = b"]"
+        end, form = b"]", _form(request.output)
+        self._changed = ""
+        if self._updates_output and (form != self._last_form or not self._replied):
+            # An item of the reply says what it follows, also the first one, so that another process sends the same.
+            self._changed = OUTPUT + encode({"before": self._last_form, "after": form}).decode()[1:]
+            end = self._output_update(form) + end
         if include := (*self._include, *self._codec_values("include", request)):
             end += b',"include":' + encode(list(dict.fromkeys(include)))
         if request.revoked and (choice := self._allowed(request)) is not None:
@@ -119,6 +134,17 @@ class ResponsesWire(Wire):
         self._searches: set[str] = set()
         # After a compaction, which would keep a system message for good, the prompt's text is sent beside the input.
         self._instructions, self._start_of = "", ()
+        # The type of the answer before the conversation, at its end, and a change that the next reply follows.
+        self._first_form = self._last_form = PLAIN
+        self._changed, self._replied = "", False
+
+    def _prepare(self, request: ModelRequest) -> None:
+        """Note the type of the answer that the conversation begins with."""
+        if not self._count:
+            items = (item for each in request.messages if each.provider == PROVIDER for item in each.items)
+            changed = next((item for item in items if item.startswith(OUTPUT)), None)
+            first = _form(request.output) if changed is None else msgspec.json.decode(changed)["before"]
+            self._first_form = self._last_form = first
 
     def _extend(self, request: ModelRequest) -> None:
         self._compacted = any(_is_compaction(message) for message in request.messages[:3])
@@ -127,6 +153,7 @@ class ResponsesWire(Wire):
     def _encode_compaction(self, request: ModelRequest) -> EncodedRequest:
         """The request for a compaction: it takes no tools, and instructions that stay have to be sent again anyway."""
         scratch, gone = self._scratch(), ("system", "tools_added", "tools_removed")
+        scratch._updates_output = False
         scratch._extend(replace(request, messages=[each for each in request.messages if each.role not in gone]))
         system = next((each.text for each in request.messages if each.role == "system"), "")
         known = ("prompt_cache_key", "prompt_cache_options", "service_tier")
@@ -163,15 +190,17 @@ class ResponsesWire(Wire):
         return [*encoded, self.search_tool] if any(tool.name in withheld for tool in tools) else encoded
 
     def adapt(self, payload: object) -> bool:
-        """Send deferred tools without namespaces, or added ones in the list, if the server rejects the other form."""
+        """Send in another form what the server rejects: added tools, groups of deferred ones, a changed output."""
         shown = str(payload)
-        if self._groups and "namespace" in shown:
+        if self._updates_output and "configuration_update" in shown:
+            self._updates_output = False
+        elif self._groups and "namespace" in shown:
             self._groups = False
         elif self._route == "additional_tools" and "additional_tools" in shown:
             self._route = "append"
         else:
             return False
-        logger.warning("%s rejects a form of tools; they are sent in another from now on.", self._model)
+        logger.warning("%s rejects a form of the request; it is sent in another from now on.", self._model)
         self._known, self._start_of = (), ()
         self._restart()
         return True
@@ -224,10 +253,15 @@ class ResponsesWire(Wire):
         self._append(encode({"role": "user", "content": f"The search has answered:\n{message.text}"}))
 
     def _add_assistant(self, message: Message, request: ModelRequest) -> None:
-        self._searches = set()
+        self._searches, self._replied = set(), True
         if message.items and message.provider == PROVIDER:
             for item in message.items:
-                self._append(item.encode())
+                if not item.startswith(OUTPUT):
+                    self._append(item.encode())
+                elif self._updates_output:
+                    form = msgspec.json.decode(item)["after"]
+                    self._buffer += self._output_update(form)
+                    self._last_form = form
             self._searches.update(call.id for call in search_calls(message.items))
             return
         if message.text:
@@ -254,11 +288,22 @@ class ResponsesWire(Wire):
             listed = b",".join(encoded)
             self._append(b'{"type":"additional_tools","role":"developer","tools":[' + listed + b"]}")
 
+    def _output_update(self, form: Mapping[str, Any]) -> bytes:
+        """The item at the end of the input by which answers have this form, if they have not."""
+        update = {"type": "configuration_update", "text": {"format": form}}
+        return b"" if form == self._last_form else b"," * bool(self._buffer) + encode(update)
+
     def parse_reply(self, body: bytes | bytearray) -> ModelReply:
-        return parse_reply(body)
+        return parse_reply(body, *filter(None, [self._changed]))
 
     def event_parser(self) -> ResponseEventParser:
-        return ResponseEventParser()
+        return ResponseEventParser(*filter(None, [self._changed]))
+
+
+def _form(output: StructuredOutputConfig | None) -> Mapping[str, Any]:
+    if output is None:
+        return PLAIN
+    return {"type": "json_schema", "name": "output", "strict": output.is_strict, "schema": output.wire_schema}
 
 
 def _is_compaction(message: Message) -> bool:

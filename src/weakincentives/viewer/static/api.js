@@ -76,6 +76,7 @@ const at = (run) => `runs/${encodeURIComponent(run)}`;
 
 const remote = {
   runs: (params) => fetched("runs", params),
+  conversation: (id, offset) => fetched(`conversations/${encodeURIComponent(id)}`, { offset }),
   groups: (params) => fetched("groups", params),
   script: (run) => fetched(`${at(run)}/script`),
   run: (run) => fetched(at(run)),
@@ -89,15 +90,17 @@ const remote = {
   events: (run, params) => fetched(`${at(run)}/events`, params),
   event: (run, seq) => kept(`event ${run} ${seq}`, () => fetched(`${at(run)}/events/${seq}`)),
   search: (words, run = "") => fetched("search", { q: words, run }),
+  parting: (a, b) => kept(`parting ${a} ${b}`, () => fetched("parting", { a, b })),
   report: () => fetched("report"),
   evals: () => fetched("evals"),
   evaluation: (id) => fetched("evals/one", { id }),
   comparison: (a, b) => fetched("evals/compare", { a, b }),
   play: () => fetched("play"),
   live: (run) => fetched("play/live", { run }),
+  work: (run) => fetched("work", { run }),
   // What a playground may do besides looking: render, save, run.
-  act: async (what, body) =>
-    answered(await fetch(`/api/play/${what}`, { method: "POST", headers: { "content-type": "application/json", "x-wink-token": token }, body: JSON.stringify(body) })),
+  act: async (what, body, where = "play") =>
+    answered(await fetch(`/api/${where}/${what}`, { method: "POST", headers: { "content-type": "application/json", "x-wink-token": token }, body: JSON.stringify(body) })),
 };
 
 const local = {

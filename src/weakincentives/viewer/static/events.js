@@ -48,9 +48,9 @@ export function Events({ run }) {
 }
 
 function Line({ line, open, marked, onOpen }) {
-  return html`<button class=${classes("event-row", open && "selected", marked && "marked")} onClick=${onOpen}>
+  return html`<button class=${classes("event-row", open && "selected", marked && "marked", line.undone && "undone-event")} title=${line.undone ? `Undone: ${line.undone}` : undefined} onClick=${onOpen}>
     <span class="n quiet">${line.seq}</span><span class="quiet">${clock(line.time)}</span><span class="n quiet">${line.turn || ""}</span>
-    <span class="kind">${visible(line.kind)}</span><span class="ellipsis">${visible(line.summary.replaceAll("\n", " "))}</span>
+    <span class="kind">${visible(line.kind)}</span><span class="ellipsis">${line.undone && html`<span class="pill warn">undone</span> `}<span class="what">${visible(line.summary.replaceAll("\n", " "))}</span></span>
   </button>`;
 }
 

@@ -17,7 +17,8 @@ const trimmed = (n, digits) => String(Number(n.toFixed(digits)));
 export function money(n) {
   if (n == null) return "–";
   if (n === 0) return "$0";
-  if (n < 0.01) return `$${n.toFixed(4)}`;
+  if (Math.abs(n) < 0.00005) return "<$0.0001";
+  if (n < 1) return `$${n.toFixed(4)}`;
   return `$${n.toFixed(n < 10 ? 3 : 2)}`;
 }
 
@@ -51,8 +52,23 @@ export function moment(seconds) {
 
 // A text in a line of a list: without the marks of Markdown, and of JSON the words.
 export function oneLine(text) {
-  const words = /^\s*[{[]/.test(text) ? text.replace(/[{}[\]]/g, " ").replace(/"\s*:\s*/g, ": ").replace(/"\s*,\s*"/g, ", ").replaceAll('"', "") : text;
+  const media = [...text.matchAll(MEDIA)].map(([, name]) => name);
+  const rest = media.length ? `${text.replace(MEDIA, " ")} (${media.join(", ")})` : text;
+  const words = /^\s*[{[]/.test(rest) ? told(rest) : rest;
   return words.replace(/\*\*|`|^#+\s+/gm, "").replace(/\s+/g, " ").trim();
+}
+
+// Media in a question, as words.
+const MEDIA = /\[?(?:image|document|audio) ([^\s(]+) \([^)\n]*bytes\)\]?/g;
+
+// The fields of a JSON text as words; what is cut off at its end is left as it is.
+function told(text) {
+  try {
+    const flat = (value) => (Array.isArray(value) ? value.map(flat).join(", ") : value && typeof value === "object" ? Object.entries(value).map(([key, item]) => `${key}: ${String(flat(item)).replace(/[.;]$/, "")}`).join("; ") : value);
+    return String(flat(JSON.parse(text)));
+  } catch {
+    return text.replace(/[{}[\]]/g, " ").replace(/\.?"\s*,\s*"(\w+)"\s*:\s*/g, "; $1: ").replace(/"\s*:\s*/g, ": ").replace(/"\s*,\s*"/g, ", ").replaceAll('"', "");
+  }
 }
 
 export const plural = (n, word, many = `${word}s`) => `${count(n)} ${n === 1 ? word : many}`;

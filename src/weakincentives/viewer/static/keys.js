@@ -12,6 +12,7 @@ const SHORTCUTS = [
   ["Enter", "open the selected run"],
   ["e  o", "next turn with a failure, with an opening"],
   ["1 … 4", "turns, disclosure, ledger, events"],
+  ["[  ]", "previous and next exchange of a conversation"],
   ["m", "Markdown or raw text"],
   ["x", "tick the selected run, to compare it"],
   ["d", "compare this turn with the one before, or the two ticked runs"],

@@ -3,6 +3,7 @@
 import { render } from "preact";
 import { useEffect, useRef } from "preact/hooks";
 import { api, cutOff, exported, listen, play } from "wink/api.js";
+import { Chat } from "wink/chat.js";
 import { Compare } from "wink/compare.js";
 import { Evals } from "wink/evals.js";
 import { Help, useKeys } from "wink/keys.js";
@@ -12,6 +13,7 @@ import { Run } from "wink/run.js";
 import { Runs } from "wink/runs.js";
 import { Search } from "wink/search.js";
 import { cycleTheme, go, helping, link, route, theme } from "wink/state.js";
+import { TermCard } from "wink/terms.js";
 import { Icon, Loading, html, useDocument } from "wink/view.js";
 
 function App() {
@@ -27,6 +29,7 @@ function App() {
   }, [theme.value]);
   useKeys();
   return html`
+    <button class="skip" onClick=${() => document.querySelector("main [tabindex='0']")?.focus()}>Skip to the content</button>
     <header class="bar">
       <a class="brand" href="#/" aria-label="wink, all runs"><${Mark} /><span>wink</span></a>
       <nav>
@@ -48,6 +51,7 @@ function App() {
     </header>
     <main><${Page} /></main>
     <${Help} />
+    <${TermCard} />
   `;
 }
 
@@ -57,6 +61,7 @@ function Page() {
     return html`<div class="playing"><${Play} key="play" />${page === "run" && html`<${Run} key=${run} />`}</div>`;
   }
   if (page === "run") return html`<${Run} key=${run} />`;
+  if (page === "conversation") return html`<${Chat} />`;
   if (page === "compare") return html`<${Compare} />`;
   if (page === "search") return html`<${Search} />`;
   if (page === "evals") return html`<${Evals} />`;

@@ -12,10 +12,16 @@ const DEEPEST = 8;
 const INLINE = /(`[^`\n]{1,400}`)|\*\*([^*\n]{1,600})\*\*|(?<![\w*])\*([^*\s][^*\n]{0,300})\*(?!\w)|\[([^\]\n]{1,300})\]\((https?:\/\/[^\s)]{1,800})\)|(https?:\/\/[^\s<>"'`)\]]{1,800})/g;
 
 // Text as its author meant it; the switch, a search and JSON show it to the letter.
-export function Prose({ value, first }) {
+// In a prompt a single line break is a space; with `breaks`, as people type them in a chat, it stays one.
+export function Prose({ value, first, breaks = false }) {
   if (isJson(value)) return html`<${Json} text=${value} />`;
   if (raw.value || value.length > LONGEST || route.value.params.find) return html`<${Text} value=${value} first=${first} />`;
-  return html`<div class="prose">${blocks(visible(value).split("\n"))}</div>`;
+  return html`<div class="prose">${blocks(visible(value).split("\n"), 0, breaks)}</div>`;
+}
+
+// What a tool gave, to the letter: its columns and line breaks mean something. JSON is indented.
+export function Result({ value, first }) {
+  return isJson(value) ? html`<${Json} text=${value} />` : html`<${Text} value=${value} first=${first} />`;
 }
 
 export function RawSwitch() {
@@ -49,7 +55,7 @@ const ITEM = /^(\s*)(?:[-*+]|(\d{1,9})[.)])\s+(.*)$/;
 const RULE = /^\s*([-*_])(?:\s*\1){2,}\s*$/;
 const CELLS = /^\s*\|.*\|\s*$/;
 
-function blocks(lines, depth = 0) {
+function blocks(lines, depth = 0, breaks = false) {
   if (depth > DEEPEST) return html`<${Text} value=${lines.join("\n")} />`;
   const found = [];
   let at = 0;
@@ -76,17 +82,18 @@ function blocks(lines, depth = 0) {
       at += 1;
       found.push(html`<hr />`);
     } else if (CELLS.test(line)) found.push(table(take((one) => CELLS.test(one))));
-    else if (line.startsWith(">")) found.push(html`<blockquote>${blocks(take((one) => one.startsWith(">")).map((one) => one.replace(/^> ?/, "")), depth + 1)}</blockquote>`);
-    else if (ITEM.test(line)) found.push(list(take((one) => ITEM.test(one) || /^\s+\S/.test(one)), depth + 1));
+    else if (line.startsWith(">")) found.push(html`<blockquote>${blocks(take((one) => one.startsWith(">")).map((one) => one.replace(/^> ?/, "")), depth + 1, breaks)}</blockquote>`);
+    else if (ITEM.test(line)) found.push(list(take((one) => ITEM.test(one) || /^\s+\S/.test(one)), depth + 1, breaks));
     else {
       const words = take((one) => one.trim() && !FENCE.test(one) && !HEADING.test(one) && !ITEM.test(one) && !CELLS.test(one) && !one.startsWith(">"));
-      found.push(html`<p>${words.flatMap((one, index) => (index ? [html`<br />`, ...inline(one)] : inline(one)))}</p>`);
+      const apart = (index) => (index ? (breaks || /( {2}|\\)$/.test(words[index - 1]) ? [html`<br />`] : [" "]) : []);
+      found.push(html`<p>${words.flatMap((one, index) => [...apart(index), ...inline(one.trim().replace(/\\$/, ""))])}</p>`);
     }
   }
   return found;
 }
 
-function list(lines, depth) {
+function list(lines, depth, breaks) {
   const indent = lines[0].match(ITEM)[1].length;
   const items = [];
   for (const line of lines) {
@@ -94,7 +101,7 @@ function list(lines, depth) {
     if (item && item[1].length <= indent) items.push({ number: item[2], words: item[3], inside: [] });
     else items.at(-1).inside.push(line.slice(Math.min(indent + 2, line.length - line.trimStart().length)));
   }
-  const inside = items.map((item) => html`<li>${inline(item.words)}${item.inside.length > 0 && blocks(item.inside, depth)}</li>`);
+  const inside = items.map((item) => html`<li>${inline(item.words)}${item.inside.length > 0 && blocks(item.inside, depth, breaks)}</li>`);
   return items[0].number ? html`<ol start=${items[0].number}>${inside}</ol>` : html`<ul>${inside}</ul>`;
 }
 

@@ -3,9 +3,10 @@
 import { exported, live } from "wink/api.js";
 import { classes, count, duration, plural } from "wink/format.js";
 import { link } from "wink/state.js";
-import { Link, Prose } from "wink/markdown.js";
+import { Link, Prose, Result } from "wink/markdown.js";
 import { Json, Text, visible } from "wink/text.js";
-import { Icon, Loading, Some, Status, html } from "wink/view.js";
+import { Term } from "wink/terms.js";
+import { Icon, Loading, Some, Status, html, reachable } from "wink/view.js";
 import { Decided, Question } from "wink/waiting.js";
 
 export function Outcome({ whole, turn, selected, onSelect }) {
@@ -19,9 +20,10 @@ export function Outcome({ whole, turn, selected, onSelect }) {
     </div>
     <div class="panel-body">
       ${turn.n > 1 && html`<a class="compare-link" href=${link("compare", [], { a: `${turn.run_id}:${turn.n - 1}`, b: `${turn.run_id}:${turn.n}` })}>Compare with turn ${turn.n - 1} <kbd>d</kbd></a>`}
-      ${reply?.text && html`<div class="reply"><${Prose} value=${reply.text} /></div>`}
+      ${reply?.text && html`<div class="reply"><${Prose} value=${reply.text} breaks /></div>`}
       ${sources(reply).length > 0 && html`<p class="quiet pad quoted">Quoted word for word from ${sources(reply).join(", ")}</p>`}
-      ${turn.pending && whole.run.status === "running" && (said ? html`<div class="reply"><${Prose} value=${said} /></div>` : html`<${Loading} label="The model has this request" />`)}
+      <${Ranking} reply=${reply} />
+      ${turn.pending && whole.run.status === "running" && (said ? html`<div class="reply"><${Prose} value=${said} breaks /></div>` : html`<${Loading} label="The model has this request" />`)}
       ${turn.pending && !reply && whole.run.status !== "running" && html`<p class="quiet pad">This request got no reply.</p>`}
       ${!reply && !turn.pending && html`<p class="quiet pad">The reply was not recorded.</p>`}
       ${reply && !reply.text && !reply.tool_calls.length && html`<p class="quiet pad">The model said nothing.</p>`}
@@ -41,14 +43,24 @@ function Inner({ run }) {
 }
 
 // What the embedded model's answer is a quotation of: tools or sections.
-function sources(reply) {
+const sources = (reply) => (noted(reply, "quotation")?.from ?? []).map((one) => visible(String(one)));
+
+// What the embedded model's adapter noted beside its reply.
+function noted(reply, wanted) {
   for (const item of reply?.items ?? []) {
     try {
-      const { type, from } = JSON.parse(item);
-      if (type === "quotation") return from.map((one) => visible(String(one)));
+      const note = JSON.parse(item);
+      if (note?.type === wanted) return note;
     } catch {}
   }
-  return [];
+  return null;
+}
+
+// How the embedded model's adapter chose a section: by rank, not by the model.
+function Ranking({ reply }) {
+  const note = noted(reply, "ranking");
+  if (!Array.isArray(note?.best) || !note.best.length) return null;
+  return html`<p class="quiet pad ranked">Picked by rank${note.of ? ` among ${count(note.of)} sections` : ""}: ${note.best.map((one) => `${visible(String(one.key))} ${Number(one.score).toFixed(2)}`).join(", ")}</p>`;
 }
 
 const STOPS = { end: "ended", tool_calls: "calls tools", length: "cut off at its limit", refusal: "refused", content_filter: "filtered", pause: "paused" };
@@ -65,7 +77,7 @@ function Call({ call, inner, selected, onSelect }) {
       ${call.section_key && html`<button class="section-link" onClick=${() => onSelect(call.section_key)}>${visible(call.section_key)}</button>`}
       <span class="quiet">${duration(call.duration)}</span>
       <span class="spacer"></span>
-      ${call.rolled_back && html`<span class="pill warn"><${Icon} name="undo" />rolled back</span>`}
+      ${call.rolled_back && html`<span class="pill warn"><${Icon} name="undo" /><${Term} name="rolled back" /></span>`}
       <span class=${classes("pill", failed ? "bad" : "good")}>${failed ? "failed" : "ok"}</span>
     </header>
     ${inner && html`<${Inner} run=${inner} />`}
@@ -74,9 +86,9 @@ function Call({ call, inner, selected, onSelect }) {
     <${Decided} call=${call} />
     ${call.disclosure && html`<${Disclosed} disclosure=${call.disclosure} onSelect=${onSelect} />`}
     <h4>${failed ? "What the model was told" : "Result, as the model read it"}</h4>
-    <div class="code">${read ? html`<${Prose} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
-    ${value != null && !call.disclosure && html`<details><summary>Value</summary><${Json} value=${value} /></details>`}
-    ${call.rolled_back && html`<h4>Undone</h4><p class="undone">${call.undone.length ? html`${call.undone.map((one) => html`<code>${visible(one)}</code>`)} and what it did to resources that can be restored.` : "What it did to resources that can be restored; it changed nothing in the session."}</p>`}
+    <div class="code" ...${reachable(read ?? "", "Result")}>${read ? html`<${call.disclosure ? Prose : Result} value=${read} first=${2000} />` : html`<span class="quiet">nothing</span>`}</div>
+    ${value != null && !call.disclosure && html`<details><summary><${Term} name="value">Value, for the program<//></summary><${Json} value=${value} /></details>`}
+    ${call.rolled_back && html`<h4>Undone</h4><p class="undone">${call.undone.length ? plural(call.undone.length, "event") : "No event"}${call.undone.map((one) => html` <s><code>${visible(one)}</code></s>`)}</p>`}
     ${call.compensation && html`<h4>Compensation</h4><div class="code"><${Text} value=${call.compensation} /></div>`}
   </article>`;
 }
@@ -90,11 +102,11 @@ function Hosted({ used, section, selected, onSelect }) {
       ${section && html`<button class="section-link" onClick=${() => onSelect(section)}>${visible(section)}</button>`}
       ${used.kind !== used.name && html`<span class="quiet">${visible(used.kind)}</span>`}
       <span class="spacer"></span>
-      <span class="pill" title="The provider ran this tool, not the agent">hosted</span>
+      <span class="pill"><${Term} name="hosted tool">hosted<//></span>
     </header>
+    ${used.queries?.length > 0 && html`<h4>Asked for</h4><ul class="sources">${used.queries.map((query) => html`<li>${visible(query)}</li>`)}</ul>`}
     ${cited(used.output).length > 0 && html`<h4>Sources</h4><ul class="sources">${cited(used.output).map(([url, title]) => html`<li><${Link} href=${url}>${visible(title || url)}<//></li>`)}</ul>`}
-    <h4>What it gave in this run</h4>
-    <${Json} value=${used.output} />
+    <details open=${!cited(used.output).length}><summary>What it gave in this run</summary><${Json} value=${used.output} /></details>
   </article>`;
 }
 
@@ -134,7 +146,7 @@ function Ended({ event, said, run }) {
       <div class="code"><${Text} value=${event.reason} /></div></article>`;
   }
   return html`<article class="ended good"><header><${Icon} name="check" /><strong>${event.status === "halted" ? "Halted for its caller" : "Answer"}</strong><span class="quiet">after ${plural(event.turns, "turn")}, ${duration(run.duration)}</span></header>
-    ${isSaid(event, said) ? html`<p class="quiet">${event.output == null ? "The reply above." : "The reply above, parsed."}</p>` : event.output != null ? html`<${Json} value=${event.output} />` : event.text && html`<${Prose} value=${event.text} />`}</article>`;
+    ${isSaid(event, said) ? "" : event.output != null ? html`<${Json} value=${event.output} />` : event.text && html`<${Prose} value=${event.text} breaks />`}</article>`;
 }
 
 // An answer that only repeats the reply is not shown twice.

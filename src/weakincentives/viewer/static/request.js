@@ -3,11 +3,11 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 import { api, mediaUrl, messagesOf } from "wink/api.js";
 import { classes, count, plural } from "wink/format.js";
-import { Link, Prose, RawSwitch } from "wink/markdown.js";
+import { Link, Prose, RawSwitch, Result } from "wink/markdown.js";
 import { route, setParams } from "wink/state.js";
 import { Json, Text, visible } from "wink/text.js";
 import { stateOf } from "wink/tree.js";
-import { Disc, Empty, Icon, Loading, Problem, html, useDocument } from "wink/view.js";
+import { Disc, Empty, Icon, Loading, Problem, html, reachable, useDocument } from "wink/view.js";
 
 const NEWEST = 12;
 const EARLIER = 50;
@@ -24,12 +24,12 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
   useEffect(() => {
     if (body.current) body.current.scrollTop = 0;
   }, [part, turn.n]);
-  const shared = { id, turn, states, selected, reveal, onSelect, prompt, body, before: before.document?.n === turn.n - 1 ? before.document : null };
+  const shared = { id, turn, earlier: whole.earlier ?? 0, place: whole.conversation, states, selected, reveal, onSelect, prompt, body, before: before.document?.n === turn.n - 1 ? before.document : null };
   return html`<section class="request panel" aria-label="Request">
     <div class="panel-head">
       <div class="parts" role="tablist" aria-label="Parts of the request">
         ${Object.entries(PARTS).map(([name, label]) => html`<button role="tab" id=${`part-${name}`} aria-selected=${part === name} aria-controls="part" tabindex=${part === name ? 0 : -1}
-          class=${part === name ? "on" : ""} onKeyDown=${along} onClick=${() => setParams({ part: name === "new" ? "" : name })}>${label}</button>`)}
+          class=${part === name ? "on" : ""} onKeyDown=${along} onClick=${() => setParams({ part: name === "new" ? "" : name })}>${name === "new" && turn.n === 1 ? (whole.earlier ? "New in this exchange" : "New") : label}</button>`)}
       </div>
       <span class="spacer"></span>
       <${RawSwitch} />
@@ -37,6 +37,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
     </div>
     <div class="panel-body" role="tabpanel" id="part" aria-labelledby=${`part-${part}`} tabindex="0" ref=${body}>
       ${!turn.complete && html`<div class="banner warn"><${Icon} name="alert" /><span>The beginning of this conversation was not recorded.</span></div>`}
+      ${shortened(whole, turn) && html`<p class="chat-note"><${Icon} name="fold" />Sent shortened: ${visible(shortened(whole, turn))}. The messages are shown here as they were said.</p>`}
       ${part === "new" && html`<${New} ...${shared} loading=${turn.n > 1 && before.loading && !shared.before} />`}
       ${part === "conversation" && html`<${Conversation} ...${shared} />`}
       ${part === "prompt" && html`<${Prompt} ...${shared} />`}
@@ -44,6 +45,9 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
     </div>
   </section>`;
 }
+
+// The last compaction before this request, of this run or of an exchange before it.
+const shortened = (whole, turn) => whole.marks.filter((mark) => mark.kind === "compacted" && mark.turn < turn.n).at(-1)?.text ?? whole.shortened ?? "";
 
 // Left and right move between tabs, as the pattern for tabs has it.
 function along(event) {
@@ -58,11 +62,14 @@ function along(event) {
 }
 
 // Everything that the request before did not have: sections seen for the first time, tools, messages, and changed text.
-function New({ id, turn, before, states, selected, prompt, loading, onSelect }) {
+function New({ id, turn, before, earlier: past, place, states, selected, prompt, loading, onSelect }) {
   const numbers = spoken(turn);
+  // The first request of a later exchange has the messages of the exchanges before; they come first.
+  const continues = !before && past > 0;
   const known = new Set(before ? flat(before.request) : []);
   const again = before && before.prompt === turn.prompt;
-  const fresh = again ? numbers.filter((number) => !known.has(number)) : numbers;
+  const former = continues ? numbers.filter((number) => number < past) : [];
+  const fresh = again ? numbers.filter((number) => !known.has(number)) : numbers.filter((number) => !continues || number >= past);
   const messages = useDocument(() => load(id, fresh.slice(-FARTHEST)), [id, turn.n, before?.n, fresh.length]);
   const earlier = useDocument(async () => (before && !again ? load(id, spoken(before).slice(-FARTHEST)) : []), [id, turn.n, before?.n]);
   const old = useDocument(async () => (before && !again && before.prompt != null ? api.prompt(id, before.prompt) : null), [id, turn.n, before?.n]);
@@ -82,14 +89,28 @@ function New({ id, turn, before, states, selected, prompt, loading, onSelect }) 
       ${tools.map((tool) => html`<span class="chip"><${Icon} name="tool" /><code>${visible(tool.name)}</code><small>can be called now</small></span>`)}
       ${gone.map((tool) => html`<span class="chip off"><${Icon} name="tool" /><code>${visible(tool.name)}</code><small>withdrawn</small></span>`)}
     </div>`}
-    ${!before && html`<h3 class="divider"><span>The prompt</span><small>this is the first turn: everything is new</small></h3>`}
+    ${!before && !continues && html`<h3 class="divider"><span>The prompt</span><small>this is the first turn: everything is new</small></h3>`}
     ${before && !again && html`<h3 class="divider"><span>The prompt</span><small>rendered again: ${plural(changed.length, "piece")} changed</small></h3>`}
     ${prompt.error && html`<${Problem} text=${prompt.error} />`}
-    ${changed.map((piece, index) => html`<${Piece} key=${index} piece=${piece} section=${states[piece.section]} selected=${piece.section === selected} onSelect=${onSelect} />`)}
-    ${said.length > 0 && html`<h3 class="divider"><span>${before ? "Since the last turn" : "Conversation"}</span><small>${plural(said.length, "message")}</small></h3>`}
+    ${!continues && changed.map((piece, index) => html`<${Piece} key=${index} piece=${piece} section=${states[piece.section]} selected=${piece.section === selected} onSelect=${onSelect} />`)}
+    ${said.length > 0 && html`<h3 class="divider"><span>${before ? "Since the last turn" : continues ? "New in this exchange" : "Conversation"}</span><small>${plural(said.length, "message")}</small></h3>`}
     ${messages.error && html`<${Problem} text=${messages.error} />`}
     ${said.map((message) => html`<${Message} key=${`${message.run_id} ${message.seq}`} message=${message} turn=${turn} selected=${selected} fresh=${Boolean(before)} onSelect=${onSelect} />`)}
+    ${continues && html`<${Earlier} id=${id} numbers=${former} place=${place} turn=${turn} selected=${selected} onSelect=${onSelect} />
+      <details class="earlier"><summary>The prompt, which the conversation had before</summary>${(prompt.document?.pieces ?? []).map((piece, index) => html`<${Piece} key=${index} piece=${piece} section=${states[piece.section]} selected=${piece.section === selected} onSelect=${onSelect} />`)}</details>`}
     ${before && !said.length && !changed.length && !messages.loading && html`<${Empty} title="Nothing new"><p>This request is the one before, sent again.</p><//>`}`;
+}
+
+// What was said in the exchanges before, folded; the newest of it is asked for first.
+function Earlier({ id, numbers, place, turn, selected, onSelect }) {
+  const [shown, setShown] = useState(0);
+  const messages = useDocument(() => load(id, shown ? numbers.slice(-shown) : []), [id, shown]);
+  const rest = numbers.length - shown;
+  if (!numbers.length) return null;
+  return html`<h3 class="divider"><span>Before</span><small>${place && place.at > 1 ? `${plural(place.at - 1, "earlier exchange")}` : "from another conversation"}</small></h3>
+    ${rest > 0 && html`<button class="more wide" onClick=${() => setShown(shown + EARLIER)}>${shown ? `Show ${plural(Math.min(EARLIER, rest), "more message")}` : plural(numbers.length, "earlier message")}</button>`}
+    ${messages.error && html`<${Problem} text=${messages.error} />`}
+    ${(messages.document ?? []).map((message) => html`<${Message} key=${`${message.run_id} ${message.seq}`} message=${message} turn=${turn} selected=${selected} onSelect=${onSelect} />`)}`;
 }
 
 function Conversation({ id, turn, before, selected, reveal, body, onSelect }) {
@@ -151,6 +172,7 @@ export function Piece({ piece, section, selected, mark = "", onSelect }) {
 
 const ROLES = { user: "User", assistant: "Model", tool: "Tool result", tools_added: "Tools added", tools_removed: "Tools withdrawn", system: "System" };
 
+// A tool's result stands as it is; that of a built-in tool is the text of a section.
 function Message({ message, turn, selected, fresh, onSelect }) {
   const brought = message.role === "tool" ? turn.sections.filter((section) => section.call_id === message.call_id).map((section) => section.key) : [];
   const keys = [...new Set([message.section_key, ...brought].filter(Boolean))];
@@ -166,17 +188,17 @@ function Message({ message, turn, selected, fresh, onSelect }) {
     </header>
     ${message.reasoning && html`<details class="items"><summary>What it showed of its thinking</summary><${Prose} value=${message.reasoning} /></details>`}
     ${(message.parts ?? []).length > 0
-      ? html`<div class="words">${message.parts.map((part) => html`<${Part} part=${part} />`)}</div>`
-      : message.text && html`<div class="words"><${Prose} value=${message.text} first=${1500} /></div>`}
+      ? html`<div class="words" ...${reachable(message.text, "What it says")}>${message.parts.map((part) => html`<${Part} part=${part} />`)}</div>`
+      : message.text && html`<div class="words" ...${reachable(message.text, "What it says")}>${message.role === "tool" && !brought.length && !(message.success && turn.tools.find((tool) => tool.name === message.name)?.builtin) ? html`<${Result} value=${message.text} first=${1500} />` : html`<${Prose} value=${message.text} first=${1500} breaks=${["user", "assistant"].includes(message.role)} />`}</div>`}
     ${message.tool_calls.map((call) => html`<div class="called"><${Icon} name="tool" /><code>${visible(call.name)}</code><span class="quiet"><${Text} value=${call.arguments} first=${300} plain /></span></div>`)}
     ${message.items.length > 0 && html`<details class="items"><summary>${plural(message.items.length, "item")} as the provider sent ${message.items.length === 1 ? "it" : "them"}</summary>${message.items.map((item) => html`<${Json} text=${item} />`)}</details>`}
   </article>`;
 }
 
 // Media as they are, where the browser can show them.
-function Part({ part }) {
+export function Part({ part }) {
   const url = useDocument(async () => (part.digest ? mediaUrl(part) : ""), [part.digest]);
-  if (part.kind === "text") return html`<${Prose} value=${part.text} first=${1500} />`;
+  if (part.kind === "text") return html`<${Prose} value=${part.text} first=${1500} breaks />`;
   const source = url.document;
   if (source && part.kind === "image") return html`<figure><img src=${source} alt=${visible(part.label)} loading="lazy" /><figcaption>${visible(part.label)}</figcaption></figure>`;
   if (source && part.kind === "audio") return html`<figure><audio controls src=${source}></audio><figcaption>${visible(part.label)}</figcaption></figure>`;

@@ -15,15 +15,18 @@ export function Rows({ total, height, page, load, row, version = 0, selected = -
   useEffect(() => {
     const box = place.current;
     const look = () => {
-      const from = Math.max(0, Math.floor(box.scrollTop / height) - MARGIN);
-      setRange([from, Math.min(total, from + Math.ceil(box.clientHeight / height) + 2 * MARGIN)]);
+      // In a low window the page scrolls, and the list with it.
+      const above = Math.max(0, -box.getBoundingClientRect().top);
+      const from = Math.max(0, Math.floor((box.scrollTop + above) / height) - MARGIN);
+      const seen = Math.min(box.clientHeight, innerHeight);
+      setRange([from, Math.min(total, from + Math.ceil(seen / height) + 2 * MARGIN)]);
     };
     look();
-    box.addEventListener("scroll", look, { passive: true });
+    document.addEventListener("scroll", look, { passive: true, capture: true });
     const watcher = new ResizeObserver(look);
     watcher.observe(box);
     return () => {
-      box.removeEventListener("scroll", look);
+      document.removeEventListener("scroll", look, { capture: true });
       watcher.disconnect();
     };
   }, [total, height]);
@@ -42,6 +45,10 @@ export function Rows({ total, height, page, load, row, version = 0, selected = -
   useEffect(() => {
     const box = place.current;
     if (selected < 0) return;
+    if (box.scrollHeight <= box.clientHeight) {
+      box.querySelector(".selected, .marked")?.scrollIntoView({ block: "nearest" });
+      return;
+    }
     if (selected * height < box.scrollTop) box.scrollTop = selected * height;
     const bottom = (selected + 1) * height - box.clientHeight;
     if (bottom > box.scrollTop) box.scrollTop = bottom;

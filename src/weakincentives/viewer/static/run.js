@@ -2,12 +2,14 @@
 
 import { useEffect, useState } from "preact/hooks";
 import { api, changes, exported, play } from "wink/api.js";
+import { chatLink } from "wink/chat.js";
 import { count, duration, moment, money, oneLine, percent, plural, short, signed } from "wink/format.js";
 import { Events } from "wink/events.js";
 import { useShortcuts } from "wink/keys.js";
 import { Ledger } from "wink/ledger.js";
 import { Scrubber } from "wink/scrubber.js";
 import { entitle, go, link, route, toTurn } from "wink/state.js";
+import { Term } from "wink/terms.js";
 import { visible } from "wink/text.js";
 import { Waiting } from "wink/waiting.js";
 import { Timeline } from "wink/timeline.js";
@@ -72,6 +74,8 @@ function Whole({ whole }) {
     f: () => running && setFollow(!follow),
     e: () => toNext("failed"),
     o: () => toNext("opened"),
+    "[": () => whole.conversation?.previous && go(link("run", [whole.conversation.previous])),
+    "]": () => whole.conversation?.next && go(link("run", [whole.conversation.next])),
     d: () => tab === "turn" && at > 1 && go(link("compare", [], { a: `${run.run_id}:${at - 1}`, b: `${run.run_id}:${at}` })),
   });
   return html`<section class="page run">
@@ -79,7 +83,7 @@ function Whole({ whole }) {
     ${tab === "turn" &&
     (last === 0
       ? html`<${NoTurns} run=${run} outcome=${whole.outcome} />`
-      : html`<${Scrubber} turns=${turns} pending=${whole.pending} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
+      : html`<${Scrubber} turns=${turns} marks=${whole.marks} undone=${whole.undone_from} pending=${whole.pending} at=${at} running=${running} follow=${follow} onFollow=${setFollow}
             onMove=${(to) => (setFollow(false), show(to))} />
           <${Turn} whole=${whole} n=${at} last=${(isOpen(run) && at === answered) || at > answered ? run.events : 0} />`)}
     ${tab === "disclosure" && html`<${Timeline} whole=${whole} />`}
@@ -97,7 +101,7 @@ function nextTurn(turns, column, at) {
 }
 
 function Head({ whole, tab, at }) {
-  const { run, ledger, parent } = whole;
+  const { run, ledger, parent, calls } = whole;
   const { usage, children } = run;
   const running = run.status === "running";
   const cut = whole.pending && run.status === "interrupted";
@@ -117,32 +121,43 @@ function Head({ whole, tab, at }) {
         )}
       </nav>
     </div>
+    ${whole.conversation && html`<${Place} place=${whole.conversation} run=${run} />`}
     ${parent && html`<p class="quiet inside">Inside ${exported ? visible(parent.name) : html`<a href=${toTurn(parent.run_id, parent.turn)}>${visible(oneLine(parent.question || parent.name || parent.run_id))}</a>`}, turn ${parent.turn}</p>`}
     ${answer && html`<p class="answer" title=${visible(answer)}>${visible(oneLine(answer))}</p>`}
+    ${whole.evaluation && html`<p class="quiet place">Case ${exported ? visible(whole.evaluation.case_id) : html`<a href=${link("evals", [], { b: whole.evaluation.id })}>${visible(whole.evaluation.case_id)} of the evaluation ${visible(whole.evaluation.name)}</a>`}, ${whole.evaluation.verdict}</p>`}
     ${run.error && html`<div class="banner bad"><${Icon} name="alert" /><span>${visible(run.error.slice(0, 2000))}</span></div>`}
     <${Waiting} whole=${whole} />
-    <div class="story"><p>${visible(whole.story)}</p><div class="spacer"></div><${Actions} run=${run} at=${at} /></div>
+    <div class="story">${whole.story && html`<p>${visible(whole.story)}</p>`}<div class="spacer"></div><${Actions} run=${run} at=${at} /></div>
     <dl class="facts">
       <${Fact} name="Prompt" value=${visible(run.prompt_name || run.prompt)} hint=${`${run.prompt}, run ${run.run_id}`} />
       ${whole.overrides_tag && html`<${Fact} name="Override" value=${visible(whole.overrides_tag)} hint="The tag of the stored override that changed its texts" />`}
       <${Fact} name="Model" value=${visible(run.model)} hint=${`by the ${run.adapter} adapter`} />
       <${Fact} name="Started" value=${moment(run.started)} />
       <${Fact} name=${running ? "Takes" : "Took"} value=${duration(useTaken(run))} />
-      <${Fact} name="Turns" value=${count(run.turns) + (cut ? " + 1" : "")}
-        hint=${cut ? "The last request got no whole reply, so its tokens are not known" : ""} />
+      <${Fact} name="Turns" term="turn" value=${run.turns || !whole.pending ? count(run.turns) + (cut ? " + 1" : "") : "0 + 1"}
+        hint=${whole.pending && run.status !== "running" ? "The last request got no whole reply, so its tokens are not known" : ""} />
       <${Fact} name="Input" value=${short(usage.input_tokens)} hint=${`${count(usage.input_tokens)} tokens`} />
-      <${Fact} name="Cached" value=${percent(usage.cached_tokens, usage.input_tokens)} hint=${`${count(usage.cached_tokens)} tokens`} />
+      ${usage.cached_tokens > 0 && html`<${Fact} name="Cached" term="cached" value=${percent(usage.cached_tokens, usage.input_tokens)} hint=${`${count(usage.cached_tokens)} tokens`} />`}
       <${Fact} name="Output" value=${short(usage.output_tokens)} />
       <${Fact} name="Cost" value=${money(run.cost)} hint=${run.cost == null ? "The price of this model is not known" : ""} />
-      <${Fact} name="Saved" value=${signed(ledger.saved)} kind=${ledger.saved < 0 ? "bad" : "good"}
-        hint="Input tokens that everything open would have sent more; see the ledger" />
-      <${Fact} name="Tool calls" value=${count(run.tool_calls)} />
-      ${run.tool_failures > 0 && html`<${Fact} name="Failed calls" value=${count(run.tool_failures)} kind="bad" />`}
+      ${ledger.full > 0 && ledger.saved !== 0 && html`<${Fact} name="Saved" value=${signed(ledger.saved)} kind=${ledger.saved < 0 ? "bad" : "good"}
+        hint=${`Input tokens over all turns: ${count(ledger.sent)} sent, ${count(ledger.full)} with everything open`} />`}
+      ${calls.made > 0 && html`<${Fact} name="Tool calls" value=${count(calls.made)} hint="Without those that open sections" />`}
+      ${calls.hosted > 0 && html`<${Fact} name="Hosted tools" term="hosted tool" value=${count(calls.hosted)} />`}
+      ${calls.failed > 0 && html`<${Fact} name="Failed calls" value=${count(calls.failed)} kind="bad" />`}
       ${children.runs > 0 && html`<${Fact} name="Runs inside" value=${count(children.runs)} hint=${`${count(children.usage.input_tokens)} tokens in, ${money(children.cost)}; not counted here`} />`}
       ${run.restarts > 0 && html`<${Fact} name="Restarts" value=${count(run.restarts)} kind="warn" />`}
       ${whole.undone_from != null && html`<${Fact} name="Undone" value=${whole.undone_from ? `from turn ${whole.undone_from}` : "all of it"} hint="The conversation went back to before these turns; what they used still counts" kind="warn" />`}
     </dl>
   </div>`;
+}
+
+// Where the run stands in its conversation, with the way to its neighbours.
+function Place({ place, run }) {
+  const words = `Exchange ${place.at} of ${place.of} in this conversation`;
+  if (exported) return html`<p class="quiet place">${words}</p>`;
+  const step = (to, icon, label) => (to ? html`<a class="up" href=${link("run", [to])} title=${label} aria-label=${label}><${Icon} name=${icon} /></a>` : html`<span class="up off"><${Icon} name=${icon} /></span>`);
+  return html`<p class="quiet place">${step(place.previous, "back", "Previous exchange ([)")}<a href=${chatLink(place.id, run.run_id)}>${words}</a>${step(place.next, "next", "Next exchange (])")}</p>`;
 }
 
 function Actions({ run, at }) {
@@ -174,8 +189,8 @@ function Actions({ run, at }) {
   </span>`;
 }
 
-function Fact({ name, value, hint, kind = "" }) {
-  return html`<div title=${hint ? visible(hint) : undefined}><dt>${name}</dt><dd class=${kind}>${value}</dd></div>`;
+function Fact({ name, value, hint, term = "", kind = "" }) {
+  return html`<div title=${hint ? visible(hint) : undefined}><dt>${term ? html`<${Term} name=${term}>${name}<//>` : name}</dt><dd class=${kind}>${value}</dd></div>`;
 }
 
 function NoTurns({ run, outcome }) {

@@ -3,8 +3,10 @@
 import { useEffect, useState } from "preact/hooks";
 import { api, changes } from "wink/api.js";
 import { classes, count, duration, moment, money, oneLine, percent, plural, short } from "wink/format.js";
+import { chatLink } from "wink/chat.js";
 import { useShortcuts } from "wink/keys.js";
 import { entitle, go, link, route, setParams } from "wink/state.js";
+import { TERMS } from "wink/terms.js";
 import { runName, visible } from "wink/text.js";
 import { Empty, Share, Shown, Status, html, useDocument, useNarrow, useTaken } from "wink/view.js";
 import { Rows } from "wink/rows.js";
@@ -13,6 +15,8 @@ const STATUSES = ["", "running", "ok", "waiting", "failed", "halted", "interrupt
 const NAMES = { "": "All", ok: "Answered", waiting: "Waiting", running: "Running", failed: "Failed", halted: "Halted", interrupted: "Interrupted" };
 const GROUPS = { "": "Runs", prompt: "By prompt", conversation: "By conversation" };
 const PAGE = 100;
+// The row that was selected when the list was left.
+let chosen = -1;
 // The columns, with what they are sorted by.
 const COLUMNS = [
   ["Question and answer", "question"],
@@ -30,11 +34,14 @@ const COLUMNS = [
 export function Runs() {
   const { q = "", status = "", group = "", prompt = "", conversation = "", order = "-started" } = route.value.params;
   const [words, setWords] = useState(q);
-  const [selected, select] = useState(-1);
+  const [selected, setSelected] = useState(chosen);
+  const select = (change) => setSelected((at) => (chosen = change(at)));
   const [ticked, setTicked] = useState([]);
   const narrow = useNarrow();
   const filters = { q, status, prompt, conversation };
-  const first = useDocument(() => api.runs({ ...filters, order, limit: PAGE }), [q, status, prompt, conversation, order, changes.value]);
+  // A conversation is one row until somebody looks for single runs.
+  const newest = !q && !status && !prompt && !conversation && order === "-started" ? "1" : "";
+  const first = useDocument(() => api.runs({ ...filters, order, newest, limit: PAGE }), [q, status, prompt, conversation, order, changes.value]);
   useEffect(() => entitle(), []);
   useEffect(() => setWords(q), [q]);
   useEffect(() => {
@@ -43,7 +50,7 @@ export function Runs() {
   }, [words]);
   const total = first.document?.total ?? 0;
   const move = (step) => () => select((at) => Math.max(0, Math.min(total - 1, at + step)));
-  const compared = ticked.map((run) => `${run.run_id}:${Math.max(1, run.turns)}`);
+  const compared = ticked.map((run) => run.run_id);
   const compare = () => ticked.length === 2 && go(link("compare", [], { a: compared[0], b: compared[1] }));
   useShortcuts({
     j: move(1),
@@ -58,12 +65,12 @@ export function Runs() {
   return html`<section class="page runs">
     <div class="page-head">
       <h1>Runs</h1>
-      <span class="quiet">${first.document && `${count(total)} in ${first.document.file}`}</span>
+      <span class="quiet">${first.document && `${count(first.document.sums?.runs ?? total)} in ${first.document.file}`}</span>
       ${[["prompt", prompt], ["conversation", conversation]].map(([name, value]) => value && html`<button class="chip selected" onClick=${() => setParams({ [name]: "" })}>${name} <code>${visible(value)}</code> ×</button>`)}
       <div class="spacer"></div>
       <input class="filter" type="search" placeholder="Filter by prompt, model, words…" aria-label="Filter runs"
         value=${words} onInput=${(event) => setWords(event.target.value)} />
-      <${Choice} label="Status" options=${STATUSES.map((one) => [one, NAMES[one]])} value=${status} onPick=${(one) => setParams({ status: one })} />
+      <${Choice} label="Status" options=${STATUSES.map((one) => [one, NAMES[one], TERMS[NAMES[one].toLowerCase()]])} value=${status} onPick=${(one) => setParams({ status: one })} />
       <${Choice} label="Group" options=${Object.entries(GROUPS)} value=${group} onPick=${(one) => setParams({ group: one })} />
     </div>
     ${first.document?.sums && total > 0 && html`<${Totals} sums=${first.document.sums} />`}
@@ -78,7 +85,7 @@ export function Runs() {
             <div class="run-row head" role="row"><span role="columnheader" class="tick"><span class="hush">Compare</span></span>
               ${COLUMNS.map(([label, name, kind]) => html`<${Heading} label=${label} name=${name} kind=${kind} order=${order} />`)}</div>
             <${Rows} key=${`${q} ${status} ${prompt} ${conversation} ${order} ${narrow}`} total=${list.total} height=${narrow ? 104 : 58} page=${PAGE} version=${changes.value} selected=${selected}
-              load=${async (offset) => (await api.runs({ ...filters, order, offset, limit: PAGE })).runs}
+              load=${async (offset) => (await api.runs({ ...filters, order, newest, offset, limit: PAGE })).runs}
               row=${(run, index) => html`<${Row} run=${run} selected=${index === selected} ticked=${ticked.some((one) => one.run_id === run.run_id)} onTick=${() => tick(run)} />`} />
           </div>`}<//>
   </section>`;
@@ -86,7 +93,7 @@ export function Runs() {
 
 function Choice({ label, options, value, onPick }) {
   return html`<div class="segments" role="group" aria-label=${label}>
-    ${options.map(([one, name]) => html`<button class=${one === value ? "on" : ""} aria-pressed=${one === value} onClick=${() => onPick(one)}>${name}</button>`)}
+    ${options.map(([one, name, hint]) => html`<button class=${one === value ? "on" : ""} title=${hint} aria-pressed=${one === value} onClick=${() => onPick(one)}>${name}</button>`)}
   </div>`;
 }
 
@@ -122,15 +129,15 @@ function Row({ run, selected, ticked, onTick }) {
   const labels = visible([run.model, ...Object.entries(run.tags).map(([name, text]) => `${name}=${text}`)].join(" · "));
   return html`<div class=${classes("run-row", selected && "selected", ticked && "ticked-row")} role="row">
     <span role="cell" class="tick"><input type="checkbox" checked=${ticked} onChange=${onTick} aria-label=${`Compare ${oneLine(title).slice(0, 60)}`} /></span>
-    <span role="cell" class="name"><a href=${link("run", [run.run_id])}>${visible(oneLine(title))}</a>
+    <span role="cell" class="name"><span class="title-line"><a href=${link("run", [run.run_id])}>${visible(oneLine(title))}</a>${run.exchanges && html`<a class="exchanges" href=${chatLink(run.conversation_id, run.run_id)} title="The whole conversation">${count(run.exchanges.of)} exchanges${run.exchanges.failed ? html`, <span class="bad">${count(run.exchanges.failed)} failed</span>` : ""}</a>`}</span>
       <small class=${run.error ? "bad" : ""}>${run.run_id.includes("/") && `${runName(run.run_id)} · `}${visible(oneLine(run.error || run.answer)) || (run.status === "running" ? "…" : "no answer")}</small></span>
     <span role="cell"><${Status} status=${run.status} /></span>
     <span role="cell" class="name"><span>${visible(run.prompt_name || run.prompt)}</span><small title=${labels}>${labels}</small></span>
-    <span role="cell" class="n">${count(run.turns)}${run.children.runs ? html`<small>${plural(run.children.runs, "run")} inside</small>` : ""}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
+    <span role="cell" class="n">${count(run.turns)}<span class="unit">${run.turns === 1 ? " turn" : " turns"}</span>${run.children.runs ? html`<small>${plural(run.children.runs, "run")} inside</small>` : ""}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
     <span role="cell"><${Openings} run=${run} /></span>
-    <span role="cell" class="sent-cell"><small>${short(sent)}${run.full_prompt_tokens == null ? "" : ` of ${short(run.full_prompt_tokens)}`}</small>
-      ${run.full_prompt_tokens != null && html`<${Share} sent=${sent} full=${run.full_prompt_tokens} label=${`${count(sent)} tokens sent, ${count(run.full_prompt_tokens)} with everything open`} />`}</span>
-    <span role="cell" class=${classes("n", run.saved < 0 ? "bad" : run.saved > 0 && "good")} title=${run.saved == null ? "known when the run has ended" : `${count(run.saved)} tokens`}>${run.saved == null ? "–" : percent(run.saved, run.full_prompt_tokens)}</span>
+    <span role="cell" class="sent-cell"><small>${short(sent)}${!run.full_prompt_tokens ? "" : ` of ${short(run.full_prompt_tokens)}`}</small>
+      ${run.full_prompt_tokens > 0 && html`<${Share} sent=${sent} full=${run.full_prompt_tokens} label=${`${count(sent)} tokens sent, ${count(run.full_prompt_tokens)} with everything open`} />`}</span>
+    <span role="cell" class=${classes("n", run.saved < 0 ? "bad" : run.saved > 0 && "good")} title=${run.saved == null ? "known when the run has ended" : `${count(run.saved)} tokens`}>${!run.full_prompt_tokens ? "–" : percent(run.saved, run.full_prompt_tokens)}</span>
     <span role="cell" class="n">${money(run.total_cost)}</span>
     <span role="cell" class="n">${duration(useTaken(run))}</span>
     <span role="cell" class="n quiet">${moment(run.started)}</span>
@@ -139,8 +146,8 @@ function Row({ run, selected, ticked, onTick }) {
 
 // The turns of a run in a line, with a mark where sections were opened.
 function Openings({ run }) {
-  const keys = run.opened.map(([, key]) => key);
-  if (!keys.length) return html`<small class="quiet">${run.disclosures ? `${run.disclosures} requests` : "none"}</small>`;
+  const keys = [...new Set(run.opened.map(([, key]) => key))];
+  if (!keys.length) return html`<small class="quiet">${run.disclosures ? plural(run.disclosures, "request") : "none"}</small>`;
   const label = `${plural(keys.length, "section")} opened: ${run.opened.map(([turn, key]) => `${key} in turn ${turn}`).join(", ")}`;
   return html`<span class="openings" role="img" aria-label=${label} title=${label}>
     ${run.opened.map(([turn]) => html`<i style=${{ left: `${(100 * (turn - 0.5)) / Math.max(1, run.turns)}%` }}></i>`)}</span><small>${plural(keys.length, "section")}</small>`;
@@ -151,7 +158,7 @@ function Groups({ by, filters }) {
   return html`<${Shown} of=${loaded}>${({ groups }) => html`<div class="table scrolls" role="table" aria-label=${GROUPS[by]}>
     <div class="group-row head" role="row"><span role="columnheader">${by === "prompt" ? "Prompt" : "First question"}</span>${["Runs", "Answered", "Turns", "Sent of all open", "Saved", "Cost", "Last"].map((name) => html`<span role="columnheader" class="n">${name}</span>`)}</div>
     ${groups.map((one) => html`<div class="group-row" role="row">
-      <span role="cell" class="name"><a href=${link("runs", [], { [by]: one.key })}>${visible(oneLine((by === "prompt" ? one.key : one.question) || one.prompt_name || one.key || "unnamed"))}</a><small>${visible(one.prompt_name)}</small></span>
+      <span role="cell" class="name"><a href=${by === "conversation" ? chatLink(one.key) : link("runs", [], { [by]: one.key })}>${visible(oneLine((by === "prompt" ? one.key : one.question) || one.prompt_name || one.key || "unnamed"))}</a><small>${visible(one.prompt_name)}</small></span>
       <span role="cell" class="n">${count(one.runs)}</span>
       <span role="cell" class="n">${count(one.answered)}${one.failed ? html`<small class="bad">${count(one.failed)} failed</small>` : ""}</span>
       <span role="cell" class="n">${count(one.turns)}</span>

@@ -7,7 +7,7 @@ const HEIGHT = 46;
 const FOOT = 14;
 const NARROWEST = 4;
 
-export function Scrubber({ turns, pending, at, running, follow, onFollow, onMove }) {
+export function Scrubber({ turns, marks = [], undone = null, pending, at, running, follow, onFollow, onMove }) {
   const [place, width] = useWidth();
   const total = turns.n.length + (pending ? 1 : 0);
   return html`<div class="scrubber">
@@ -17,11 +17,14 @@ export function Scrubber({ turns, pending, at, running, follow, onFollow, onMove
       <button onClick=${() => onMove(at + 1)} disabled=${at >= total} aria-label="Next turn" title="Next turn (j, →)"><${Icon} name="next" /></button>
       ${running && html`<button class=${`follow ${follow ? "on" : ""}`} aria-pressed=${follow} onClick=${() => onFollow(!follow)} title="Follow (f)">Follow</button>`}
     </div>
-    <div class="strip" ref=${place}>${width > 0 && html`<${Strip} turns=${turns} pending=${pending} at=${at} width=${width} onMove=${onMove} />`}</div>
+    <div class="strip" ref=${place}>${width > 0 && html`<${Strip} turns=${turns} marks=${marks} undone=${undone} pending=${pending} at=${at} width=${width} onMove=${onMove} />`}</div>
   </div>`;
 }
 
-function Strip({ turns, pending, at, width, onMove }) {
+// What happened besides turns: the kind decides the shape that marks it above its turn.
+const SHAPES = { compacted: "M-3.5 -3h7l-3.5 6Z", rewound: "M3 -3.5v7l-6 -3.5Z", restored: "M-3 -3.5v7l6 -3.5Z", asked: "M0 -4 4 0 0 4 -4 0Z", decided: "M0 -4 4 0 0 4 -4 0Z", inside: "M-3 -3h6v6h-6Z" };
+
+function Strip({ turns, marks, undone, pending, at, width, onMove }) {
   const total = turns.n.length;
   const bins = binned(turns, Math.min(total, Math.max(1, Math.floor(width / NARROWEST))));
   if (pending) bins.push({ first: total + 1, last: total + 1, input: 0, cached: 0, opened: 0, failed: 0, calls: 0, pending });
@@ -53,7 +56,9 @@ function Strip({ turns, pending, at, width, onMove }) {
         ${bin.restart && index > 0 && html`<line class="restart" x1=${x} x2=${x} y1="0" y2=${HEIGHT} />`}
         ${bin.opened > 0 && html`<circle class="opened" cx=${x + wide / 2 - (bin.failed ? 4 : 0)} cy="4" r="2.5" />`}
         ${bin.failed > 0 && html`<circle class="failed" cx=${x + wide / 2 + (bin.opened ? 4 : 0)} cy="4" r="2.5" />`}
-        ${labelled(index, bins.length, wide) && html`<text x=${x + wide / 2} y=${HEIGHT + 11}>${bin.first}</text>`}
+        ${undone != null && bin.last >= undone && html`<rect class="undone-turns" x=${x} y="0" width=${wide} height=${HEIGHT}><title>Undone: the conversation went back to before this turn</title></rect>`}
+        ${marks.filter((mark) => Math.max(1, mark.turn) >= bin.first && Math.max(1, mark.turn) <= bin.last).slice(0, 3).map((mark, nth) => html`<path class=${`mark ${mark.kind}`} transform=${`translate(${x + wide - 6 - 9 * nth} 5)`} d=${SHAPES[mark.kind]}><title>${mark.kind === "compacted" ? `Shortened the conversation ${mark.text}` : mark.text}</title></path>`)}
+        ${labelled(index, bins.length, wide) && html`<text x=${Math.max(8, Math.min(width - 12, x + wide / 2))} y=${HEIGHT + 11}>${bin.first}</text>`}
       </g>`;
     })}
   </svg>`;

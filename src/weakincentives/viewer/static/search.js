@@ -2,7 +2,7 @@
 
 import { useEffect } from "preact/hooks";
 import { api, exported } from "wink/api.js";
-import { moment, plural } from "wink/format.js";
+import { moment, oneLine, plural } from "wink/format.js";
 import { entitle, link, route, setParams, toTurn } from "wink/state.js";
 import { visible } from "wink/text.js";
 import { Empty, Shown, Status, html, useDocument } from "wink/view.js";
@@ -22,7 +22,7 @@ export function Search() {
       hits.length === 0
         ? html`<${Empty} title="Nothing says that"><p>${run && !exported ? "Try all runs: remove the run above." : "Search looks into prompts, messages, arguments, results and errors."}</p><//>`
         : grouped(hits).map(([id, places]) => html`<section class="card hits">
-            <header><a href=${link("run", [id])}><strong>${visible(runs[id]?.prompt_name || id)}</strong></a><${Status} status=${runs[id]?.status} /><code class="quiet">${visible(id)}</code><span class="spacer"></span><span class="quiet">${runs[id] && moment(runs[id].started)}</span></header>
+            <header><a href=${link("run", [id])}><strong>${visible(oneLine(runs[id]?.question || runs[id]?.prompt_name || id)).slice(0, 120)}</strong></a><${Status} status=${runs[id]?.status} /><code class="quiet">${visible(id)}</code><span class="spacer"></span><span class="quiet">${runs[id] && moment(runs[id].started)}</span></header>
             ${places.map((hit) => html`<a class="hit" href=${target(hit, runs[id], q)}>
               <span class="quiet">${hit.turn ? `Turn ${hit.turn}` : "Start"}</span>
               <span class="kind">${visible(named(hit))}</span>

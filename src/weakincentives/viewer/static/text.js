@@ -3,7 +3,7 @@
 import { useState } from "preact/hooks";
 import { route } from "wink/state.js";
 import { bytes } from "wink/format.js";
-import { html } from "wink/view.js";
+import { html, reachable } from "wink/view.js";
 
 const PORTION = 6_000;
 const MORE = 200_000;
@@ -59,7 +59,7 @@ const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|\b(true|false|null)\b|(-?\d+(?:\.\d+)?
 export function Json({ value, text }) {
   if (text === undefined && value === undefined) return html`<span class="quiet">nothing</span>`;
   const source = indented(text ?? JSON.stringify(value));
-  if (source.length > 20_000 || route.value.params.find) return html`<div class="code"><${Text} value=${source} /></div>`;
+  if (source.length > 20_000 || route.value.params.find) return html`<div class="code" ...${reachable(source, "JSON")}><${Text} value=${source} /></div>`;
   const parts = [];
   let from = 0;
   for (const match of source.matchAll(TOKEN)) {
@@ -71,7 +71,7 @@ export function Json({ value, text }) {
     from = match.index + all.length;
   }
   parts.push(visible(source.slice(from)));
-  return html`<div class="code"><span class="text">${parts}</span></div>`;
+  return html`<div class="code" ...${reachable(source, "JSON")}><span class="text">${parts}</span></div>`;
 }
 
 // Line breaks inside a string are shown as such: these texts are mostly read by people.

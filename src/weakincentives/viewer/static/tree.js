@@ -2,6 +2,7 @@
 
 import { useEffect, useRef } from "preact/hooks";
 import { classes, count, percent, plural } from "wink/format.js";
+import { Term } from "wink/terms.js";
 import { Text, visible } from "wink/text.js";
 import { Disc, Empty, Icon, html } from "wink/view.js";
 
@@ -55,6 +56,8 @@ export function touchedSections(whole, turn, selected) {
   const keys = [
     ...turn.sections.filter((section) => ["prompt", "conversation"].includes(section.seen)).map((section) => section.key),
     ...whole.lanes.filter((lane) => lane.states.length > 1).map((lane) => lane.key),
+    // What is being read right now has no turn after it yet.
+    ...whole.steps.filter((step) => step.turn >= turn.n).flatMap((step) => step.sections),
     selected,
   ];
   return new Set(keys.flatMap((key) => key.split(".").map((_, at, parts) => parts.slice(0, at + 1).join("."))));
@@ -67,14 +70,14 @@ export function Tree({ turn, whole, selected, folded, reveal, onFold, onSelect }
   }, [reveal, selected]);
   const sections = turn.sections;
   const parents = new Set(sections.flatMap((one) => one.path.slice(1).map((_, at) => one.path.slice(0, at + 1).join("."))));
-  const shown = sum(sections, "shown_tokens");
+  const shown = sum(sections, "shown_tokens") + (turn.builtin_tokens ?? 0);
   const all = sum(sections, "full_tokens");
   const largest = Math.max(1, ...sections.map((one) => one.shown_tokens + one.hidden_tokens));
   if (!sections.length) return html`<aside class="tree panel"><${Empty} title="No tree"><p>The render of this turn was not recorded.</p><//></aside>`;
   return html`<aside class="tree panel" aria-label="Sections">
     <div class="panel-head">
       <h2>Sections</h2>
-      <span class="quiet" title="Tokens of the sections in this request, tools included, of what everything open has">${count(shown)} of ${count(all)} tokens</span>
+      <span class="quiet" title=${`In this request, tools included: ${count(shown)} tokens shown, ${count(all)} with everything open`}>${count(shown)} of ${count(all)} tokens</span>
       <div class="meter" title=${`${percent(shown, all)} of everything open`}><i style=${{ width: `${Math.min(100, (100 * shown) / Math.max(1, all))}%` }}></i></div>
     </div>
     <div class="nodes panel-body" role="tree" aria-label="Sections" tabindex="0" ref=${list}>
@@ -115,9 +118,10 @@ export function Tree({ turn, whole, selected, folded, reveal, onFold, onSelect }
 
 function Details({ section, state, whole, turn }) {
   const opened = whole.steps.filter((step) => step.turn < turn.n && step.success && step.sections.includes(section.key)).at(-1);
+  const decider = (section, opened) => (opened && ["session", "declared"].includes(section.decided_by) ? `by ${opened.tool ? "the model" : opened.route === "code" ? "the program" : "the session"}` : DECIDERS[section.decided_by] ?? section.decided_by);
   return html`<dl class="details">
     <dt>Key</dt><dd><code>${visible(section.key)}</code></dd>
-    <dt>Shows</dt><dd>${STATES[state]}, ${DECIDERS[section.decided_by] ?? section.decided_by}</dd>
+    <dt>Shows</dt><dd>${STATES[state]}, <${Term} name=${section.decided_by}>${decider(section, opened)}<//></dd>
     ${section.reason && html`<dt>Reason</dt><dd><${Text} value=${section.reason} first=${400} plain /></dd>`}
     ${opened && html`<dt>Opened</dt><dd>after turn ${opened.turn}, ${opened.route || opened.action}</dd>`}
     <dt>Tokens</dt><dd>${count(section.shown_tokens)} shown, ${count(section.hidden_tokens)} hidden; ${count(section.full_tokens)} in full${section.tool_tokens ? `, of which ${count(section.tool_tokens)} for ${plural(section.tools.length, "tool")}` : ""}</dd>

@@ -45,11 +45,12 @@ function Columns({ whole, turn }) {
     ArrowUp: step(-1),
     Escape: () => (selected ? setParams({ section: "" }) : false),
   });
+  const failed = turn.calls.some((call) => !call.result?.success) || turn.ended.some((event) => event.error);
   return html`<div class=${`columns shows-${side}`}>
     <${Tree} turn=${turn} whole=${whole} selected=${selected} folded=${folded} reveal=${reveal}
       onFold=${(key) => setFolded({ ...folded, [key]: !folded[key] })} onSelect=${(key) => select(key, "tree")} />
     <div class="segments sides" role="group" aria-label="Column">
-      ${[["tree", "Sections"], ["request", "Request"], ["outcome", "Reply and tools"]].map(([name, label]) => html`<button class=${classes(`side-${name}`, side === name && "on")} aria-pressed=${side === name} onClick=${() => setSide(name)}>${label}</button>`)}
+      ${[["tree", "Sections"], ["request", "Request"], ["outcome", "Reply and tools"]].map(([name, label]) => html`<button class=${classes(`side-${name}`, side === name && "on")} aria-pressed=${side === name} onClick=${() => setSide(name)}>${label}${name === "outcome" && failed ? html`<span class="side-mark" role="img" aria-label="a call failed"></span>` : ""}</button>`)}
     </div>
     <${Request} whole=${whole} turn=${turn} selected=${selected} reveal=${reveal} onSelect=${select} />
     <${Outcome} whole=${whole} turn=${turn} selected=${selected} onSelect=${(key) => select(key, "outcome")} />

@@ -90,6 +90,11 @@ export function Problem({ text }) {
   return html`<div class="state problem" role="alert"><${Icon} name="alert" />${text}</div>`;
 }
 
+// Attributes of a box that cuts off a long text: it can be reached by keyboard, to scroll it.
+export function reachable(text, label) {
+  return text.length > 500 || text.split("\n").length > 12 ? { tabindex: 0, role: "group", "aria-label": label } : {};
+}
+
 export function Empty({ title, children }) {
   return html`<div class="state empty"><strong>${title}</strong><div>${children}</div></div>`;
 }
@@ -113,6 +118,8 @@ const ICONS = {
   check: "M3 8.5 6.5 12 13 4.5",
   cross: "M4 4l8 8M12 4l-8 8",
   caret: "M6 4l4 4-4 4",
+  fork: "M4 2v12 M4 9c0-3 8-1 8-5V2",
+  fold: "M3 3h10 M3 13h10 M8 5v2.5 M8 11V8.5 M6 6.5l2 1.5 2-1.5 M6 9.5l2-1.5 2 1.5",
 };
 
 export function Icon({ name, label }) {
@@ -147,11 +154,14 @@ export function Disc({ state }) {
 }
 
 export function Pill({ kind, children }) {
-  return html`<span class=${`pill ${kind}`}>${children}</span>`;
+  return html`<span class=${`pill ${kind ?? ""}`}>${children}</span>`;
 }
 
-const STATUSES = { ok: "answered", waiting: "waiting", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
+// The words of docs/glossary.md.
+const MEANINGS = { waiting: "a call waits for a person", failed: "an error ended it", halted: "the model asked to open sections, and the caller decides", interrupted: "the process ended before the run did" };
+export const STATUSES = { ok: "answered", waiting: "waiting", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
 
 export function Status({ status }) {
-  return html`<span class=${`pill status ${status}`}>${STATUSES[status] ?? status}</span>`;
+  const word = STATUSES[status] ?? status;
+  return html`<span class=${`pill status ${status}`} title=${MEANINGS[status]}>${word}</span>`;
 }

@@ -1,7 +1,7 @@
 // Calls that wait for a person: the question with what would change, and how to decide it, here or elsewhere.
 
 import { useState } from "preact/hooks";
-import { api, live, play, running } from "wink/api.js";
+import { api, exported, live, play, running } from "wink/api.js";
 import { classes, plural } from "wink/format.js";
 import { visible } from "wink/text.js";
 import { Icon, html, useDocument } from "wink/view.js";
@@ -24,20 +24,24 @@ export function Question({ text }) {
 }
 
 export function Waiting({ whole }) {
+  const [decided, setDecided] = useState(0);
   const { run, waiting } = whole;
-  // Only the playground that started the run has its session.
-  const found = useDocument(async () => (play.value && run.status === "waiting" ? api.live(run.run_id) : null), [run.run_id, run.events, run.status, play.value]);
+  // Only the playground that started the run has its session; of durable work, the server may know the database.
+  const durable = run.run_id.includes("/") && !whole.parent;
+  const ask = async () => (run.status !== "waiting" || exported ? null : durable ? api.work(run.run_id) : play.value ? api.live(run.run_id) : null);
+  const found = useDocument(ask, [run.run_id, run.events, run.status, play.value, decided]);
   if (run.status !== "waiting" || !waiting.length) return null;
+  if (durable && decided && !found.loading && !found.document?.pending.length) return html`<p class="waiting-calls" role="status">Decided; the run goes on as soon as a worker is free.</p>`;
   const here = found.document?.pending ?? [];
   return html`<section class="waiting-calls" tabindex="0" aria-label="Calls that wait for a decision">
     <h2><${Icon} name="alert" />${waiting.length === 1 ? "A call waits" : `${waiting.length} calls wait`} for a decision</h2>
     ${here.length && found.document.error ? html`<p class="bad" role="alert">${visible(found.document.error)}</p>` : null}
-    ${(here.length ? here : waiting).map((call) => html`<${Call} key=${call.call_id} run=${run} call=${call} here=${here.length > 0} />`)}
+    ${(here.length ? here : waiting).map((call) => html`<${Call} key=${call.call_id} run=${run} call=${call} here=${here.length > 0} where=${durable ? "work" : "play"} onDecided=${() => setDecided(decided + 1)} />`)}
     ${!here.length && !found.loading && html`<p class="elsewhere">Decide with <code>${visible(whole.continue)}</code></p>`}
   </section>`;
 }
 
-function Call({ run, call, here }) {
+function Call({ run, call, here, where, onDecided }) {
   const [asks, setAsks] = useState("");
   const [text, setText] = useState("");
   const [told, setTold] = useState("");
@@ -49,7 +53,9 @@ function Call({ run, call, here }) {
     setTold("");
     try {
       const words = decision === "edit" ? { arguments: text } : decision === "approve" ? {} : { text };
-      await api.act("decide", { run_id: run.run_id, call_id: call.call_id, decision, ...words });
+      await api.act("decide", { run_id: run.run_id, call_id: call.call_id, decision, ...words }, where);
+      onDecided();
+      if (where === "work") return;
       live.value = null;
       running.value = run.run_id;
     } catch (error) {
@@ -63,8 +69,8 @@ function Call({ run, call, here }) {
     ${here && html`<div class="save">
       ${call.needs !== "answer" && html`<button class="primary" onClick=${() => decide("approve")}>Approve</button>`}
       <button aria-expanded=${asks === "deny"} onClick=${() => open("deny")}>Deny</button>
-      ${call.needs !== "answer" && html`<button aria-expanded=${asks === "edit"} disabled=${!call.editable} title=${call.editable ? "" : "Its arguments contain a secret, which is not shown"} onClick=${() => open("edit")}>Edit</button>`}
-      <button aria-expanded=${asks === "answer"} onClick=${() => open("answer")}>Answer</button>
+      ${call.needs && call.needs !== "answer" && html`<button aria-expanded=${asks === "edit"} disabled=${!call.editable} title=${call.editable ? "" : "Its arguments contain a secret, which is not shown"} onClick=${() => open("edit")}>Edit</button>`}
+      ${call.needs && html`<button aria-expanded=${asks === "answer"} onClick=${() => open("answer")}>Answer</button>`}
       <span role="status" class="bad">${visible(told)}</span></div>`}
     ${here && asks && html`<div class="decide"><label>${labels[asks]}<textarea rows=${asks === "edit" ? 6 : 2} spellcheck="false" value=${text} onInput=${(event) => setText(event.target.value)}></textarea></label>
       <button class="primary" onClick=${() => decide(asks)}>${{ deny: "Deny it", edit: "Use these", answer: "Answer it" }[asks]}</button></div>`}

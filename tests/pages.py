@@ -1,0 +1,142 @@
+"""The examples of a page: Python runs block by block, and shown output is compared with what was printed.
+
+An `output` block is what the Python block before it printed. A `console` block has lines that begin with `$ wink`, each
+followed by what the command prints; it runs in a folder of the page, with the Python blocks that begin with a comment
+such as `# shop.py`. In both, `...` stands for anything, such as the id of a run.
+
+`python -m tests.pages docs/PAGE.md ...` writes the output that differs into the pages.
+"""
+
+from __future__ import annotations
+
+import doctest
+import io
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+from sybil import Document, Example, Region
+from sybil.evaluators.python import PythonEvaluator
+from sybil.parsers.markdown import CodeBlockParser, SkipParser
+
+PRINTED, FOLDER = "__printed__", "__folder__"
+_python = PythonEvaluator()
+
+
+class OutputDiffers(AssertionError):
+    """The page shows another output than was printed; `block` is what it should show."""
+
+    def __init__(self, shown: str, block: str) -> None:
+        example = doctest.Example("", _tidy(shown))
+        super().__init__(doctest.OutputChecker().output_difference(example, _tidy(block), doctest.ELLIPSIS))
+        self.block = block
+
+
+def run_python(example: Example) -> None:
+    __tracebackhide__ = True
+    if named := re.match(r"# ([\w/]+\.py)\n", example.parsed):
+        path = _folder(example) / named[1]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(example.parsed, encoding="utf-8")
+    with redirect_stdout(io.StringIO()) as printed:
+        _python(example)
+    example.namespace[PRINTED] = printed.getvalue()
+
+
+def compare_output(example: Example) -> None:
+    __tracebackhide__ = True
+    printed = example.namespace.pop(PRINTED, "nothing was run before this output\n")
+    if not _is_shown(example.parsed, printed):
+        raise OutputDiffers(example.parsed, _tidy(printed))
+
+
+def run_console(example: Example) -> None:
+    __tracebackhide__ = True
+    right, block = True, []
+    for command, shown in _commands(example.parsed):
+        program, *words = shlex.split(command.replace("\\\n", " "))
+        assert program == "wink", f"a console block runs wink alone, got {command!r}"
+        done = subprocess.run(
+            [sys.executable, "-m", "weakincentives.cli", *words],
+            cwd=_folder(example),
+            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        same = _is_shown(shown, done.stdout)
+        right = right and same
+        block.append(f"$ {command}\n{_tidy(shown if same else done.stdout)}")
+    if not right:
+        raise OutputDiffers(example.parsed, "\n".join(block))
+
+
+class Blocks(CodeBlockParser):
+    """The fenced blocks of a language, with or without options such as `hl_lines`."""
+
+    def __call__(self, document: Document) -> Iterator[Region]:
+        for region in self.lexers(document):
+            if region.lexemes["arguments"].split()[:1] == [self.language]:
+                region.parsed, region.evaluator = region.lexemes["source"], self._evaluator
+                yield region
+
+
+PARSERS = (
+    Blocks("python", run_python),
+    Blocks("output", compare_output),
+    Blocks("console", run_console),
+    SkipParser(),
+)
+
+
+def corrected(page: Path) -> str:
+    """The text of a page with the output that its blocks print."""
+    text = page.read_text(encoding="utf-8")
+    document = Document.parse(str(page), *PARSERS)
+    shift = 0
+    for example in document.examples():
+        try:
+            example.evaluate()
+        except OutputDiffers as difference:
+            start = shift + example.start + text[shift + example.start :].index("\n") + 1
+            end = shift + example.end - len("```")
+            text = f"{text[:start]}{difference.block}{text[end:]}"
+            shift += len(difference.block) - (end - start)
+    return text
+
+
+def _folder(example: Example) -> Path:
+    if FOLDER not in example.namespace:
+        example.namespace[FOLDER] = tempfile.TemporaryDirectory()
+    return Path(example.namespace[FOLDER].name)
+
+
+def _commands(block: str) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with what it prints; a backslash continues a command."""
+    for each in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+        command = re.match(r"(?:.*\\\n)*.*", each)
+        assert command is not None
+        yield command[0], each[command.end() :]
+
+
+def _is_shown(shown: str, printed: str) -> bool:
+    return doctest.OutputChecker().check_output(_tidy(shown), _tidy(printed), doctest.ELLIPSIS)
+
+
+def _tidy(text: str) -> str:
+    return "\n".join([*map(str.rstrip, text.strip("\n").splitlines()), ""])
+
+
+if __name__ == "__main__":
+    os.environ["HOME"] = tempfile.mkdtemp()
+    for name in sys.argv[1:]:
+        Path(name).write_text(corrected(Path(name)), encoding="utf-8")
