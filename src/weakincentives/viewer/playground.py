@@ -53,6 +53,7 @@ MAX_TURNS = 40
 MAX_LIVE = 20
 FULL = SectionVisibility.FULL
 SHOWS = {"full": "full", "summary": "summary", "hidden": "inside"}
+CLOSED = ("summary", "inside", "out")
 CHANGES = {"full": "Opening", "summary": "Closing", "out": "Leaving out"}
 
 
@@ -184,7 +185,7 @@ class Playground:
             },
             "model": adapter.model,
             "price": bill.price(total),
-            "open_price": bill.open_price(total, full),
+            "open_price": bill.open_price(total, full) if any(one["state"] in CLOSED for one in sections) else "",
             "cache": bill.cache(list(self._changes(wanted, sections)), kept, before),
             "opening": bill.opening if any(one["opens_tools"] for one in sections) else "",
             "missing": [

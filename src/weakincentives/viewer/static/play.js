@@ -1,6 +1,6 @@
 // The playground: sections on the left, what the model would see in the middle, what it costs on the right, runs below.
 
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { api, live, play, running } from "wink/api.js";
 import { diff, lines } from "wink/diff.js";
 import { classes, count, percent, plural } from "wink/format.js";
@@ -81,7 +81,7 @@ function useKept(about) {
     } catch {}
   }, [name, kept]);
   const unsaved = Object.keys(kept.drafts).length > 0;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!unsaved) return undefined;
     const ask = (event) => event.preventDefault();
     addEventListener("beforeunload", ask);
