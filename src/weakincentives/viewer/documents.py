@@ -117,7 +117,8 @@ class Documents:
     def conversation(self, name: str, *, offset: int = 0, limit: int = PAGE) -> dict[str, Any]:
         """A page of a conversation, oldest exchange first: what was said, answered, shortened, undone and forked."""
         found = self.store.list_runs(limit, offset, conversation=name, order="started")
-        if not found:
+        sums = self.store.groups("all", conversation=name)
+        if not found or not sums:
             raise RunNotFoundError(f"There is no conversation {name!r} in '{self.store.path}'.")
         runs = [run.run_id for run in found]
         said: dict[str, list[Any]] = {}
@@ -128,7 +129,7 @@ class Documents:
             "id": name,
             "file": self.store.path.name,
             "offset": offset,
-            "sums": self.store.groups("all", conversation=name)[0],
+            "sums": sums[0],
             "forked_from": origin(self.store, name),
             "forks": forks(self.store, name, runs),
             "exchanges": [
