@@ -1,20 +1,25 @@
 """Are comparisons honest, and does tuning restore what was lost? Simulations, and public sets with `--data FOLDER`.
 
 False alarms are the share of evaluations without a true difference in which the interval excludes zero; power is the
-share in which a true difference of the printed size is seen, given the share of cases that disagree.
+share in which a true difference of the printed size is seen, given the share of cases that disagree. Summaries are good
+if nothing that tuning tries finds more on cases that it has not looked at; those of the demo's handbook are.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from bench.finding import Dataset, read_sets
 from bench.row import Row
-from weakincentives.evals import Case, Tuning, tune
+from weakincentives.demo.desk import template
+from weakincentives.demo.questions import cases
+from weakincentives.evals import Case, ModelProposer, Tuning, tune
 from weakincentives.evals.intervals import Interval, interval, smallest_difference
+from weakincentives.evals.tuning import Evidence
 from weakincentives.prompt import MarkdownSection, PromptTemplate, SectionVisibility
 
 SLOW = True
@@ -22,18 +27,26 @@ TRIALS = 4_000
 GROUPED_TRIALS = 4_000
 SETS = (("livemcp", ""), ("bfcl_miss_func", ""), ("metatool", ""), ("tau_banking", ""))
 MIN_LOST = 0.05
+MAX_ASKED = 6
 Groups = list[list[int]]
 
 
 def rows() -> Iterable[Row]:
     yield from alarm_rows()
     yield from power_rows()
+    handbook = tune(template(), cases())
+    yield Row(
+        "demo's handbook: adopted", float(handbook.adopted), "", goal=0, note=f"held recall@5 {_change(handbook)}"
+    )
+    yield from proposer_rows("demo's handbook", template(), cases())
     try:
         sets = read_sets(SETS)
     except FileNotFoundError:
         return
     for data in sets.values():
         yield from tuning_rows(data)
+    sample = sets["bfcl_miss_func"]
+    yield from proposer_rows(f"{sample.name}, cut", _template(_cut(sample)), _cases(sample))
 
 
 def alarm_rows() -> Iterable[Row]:
@@ -69,21 +82,8 @@ def power_rows() -> Iterable[Row]:
 
 def tuning_rows(data: Dataset) -> Iterable[Row]:
     """Every other summary is cut to its first three words; how much of what that costs does tuning bring back?"""
-    cases = [
-        Case(
-            f"{query.task}-{query.kind}-{place}",
-            query.text,
-            metadata={"sections": [[f"s{each}" for each in group] for group in query.gold]},
-            group=query.task,
-        )
-        for place, query in enumerate(data.queries)
-    ]
-    cut = [
-        replace(section, summary=" ".join(section.summary.split()[:3])) if place % 2 else section
-        for place, section in enumerate(data.sections)
-    ]
-    original = tune(_template(data), cases, by="summaries")
-    worsened = tune(_template(replace(data, sections=cut)), cases, by="summaries")
+    original = tune(_template(data), _cases(data), by="summaries")
+    worsened = tune(_template(_cut(data)), _cases(data), by="summaries")
     lost = original.before - worsened.before
     gain = f"held recall@5 {_change(original)}; {original.tokens:+,} tokens"
     yield Row(f"{data.name}: original summaries, adopted", float(original.adopted), "", note=gain)
@@ -99,6 +99,53 @@ def tuning_rows(data: Dataset) -> Iterable[Row]:
             better="more",
             note=f"held recall@5 {_change(worsened)}; {worsened.tokens:+,} tokens; adopted: {worsened.adopted}",
         )
+
+
+def proposer_rows(name: str, prompt: PromptTemplate[Any], asked: Sequence[Case]) -> Iterable[Row]:
+    """What does the embedded model add as a proposer, asked about a few sections?"""
+    try:
+        from weakincentives.adapters.local import LocalAdapter
+
+        adapter = LocalAdapter()
+    except ImportError:
+        return
+    proposer, sections = ModelProposer(adapter), list[str]()
+
+    def propose(evidence: Evidence) -> Mapping[str, str]:
+        if len(sections) >= MAX_ASKED:
+            return {}
+        sections.append(evidence.section.key)
+        return proposer(evidence)
+
+    alone, together = tune(prompt, asked), tune(prompt, asked, propose=propose)
+    written = [each for each in together.log if each.by.startswith("model")]
+    usable = {(each.section, each.text) for each in written if each.score is not None}
+    note = (
+        f"{len(sections)} sections asked; held recall@5 {100 * alone.after:.1f} without it, "
+        f"{100 * together.after:.1f} with it"
+    )
+    yield Row(f"{name}: usable summaries written by the embedded model", len(usable), "", note=note)
+
+
+def _cases(data: Dataset) -> list[Case]:
+    return [
+        Case(
+            f"{query.task}-{query.kind}-{place}",
+            query.text,
+            metadata={"sections": [[f"s{each}" for each in group] for group in query.gold]},
+            group=query.task,
+        )
+        for place, query in enumerate(data.queries)
+    ]
+
+
+def _cut(data: Dataset) -> Dataset:
+    """Every other summary, cut to its first three words."""
+    cut = [
+        replace(section, summary=" ".join(section.summary.split()[:3])) if place % 2 else section
+        for place, section in enumerate(data.sections)
+    ]
+    return replace(data, sections=cut)
 
 
 def _change(found: Tuning) -> str:

@@ -1,6 +1,7 @@
-"""Draw what real runs print on a terminal: `python -m scripts.pictures` writes docs/images/*.svg; `--check` compares.
+"""Draw the pictures of README and guides: `python -m scripts.pictures` writes docs/images/*.svg; `--check` compares.
 
-Everything runs on the embedded model, which answers the same each time; times, ids and ports are not compared.
+Terminals show what real runs print, on the embedded model, which answers the same each time; times, ids and ports are
+not compared. Everything is narrow enough to be read on a phone.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from rich.text import Text
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-COLUMNS = 100
+# At 390 pixels a letter of this many columns is 10 pixels high.
+COLUMNS = 56
 CHARACTER, LINE, MARGIN = 8.43, 19, 18
 # What the line editor writes and erases again.
 _ERASED = re.compile(r"[^\n]*\n[^\n]*\x1b\[1A\x1b\[2K|[^\n]*\x1b\[2K|\x1b\[(?:\?\d+[lh]|\d*A)|\r")
@@ -53,32 +55,104 @@ WINK = ("-m", "weakincentives.cli")
 DESK = "weakincentives.demo.desk:chat"
 PICTURES = {
     "run": Picture("./run", DEMO, until="stop with Ctrl+C."),
-    "story": Picture("wink runs show", (*WINK, "runs", "show")),
     "chat": Picture(
         f"wink chat {DESK}",
         (*WINK, "chat", DESK),
         (
-            "There is a burnt smell coming from the power supply, what should I do?",
+            "How long does the money take to come back to my PayPal account?",
             "Where is order FH-20417 right now?",
         ),
     ),
-    "explain": Picture(f"wink explain {DESK}", (*WINK, "explain", DESK)),
 }
 
 
 def main(argv: list[str]) -> int:
     stale = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, picture in PICTURES.items():
+        for name, svg in {"idea": idea(), **{name: terminal(name, Path(folder)) for name in PICTURES}}.items():
             target = IMAGES / f"{name}.svg"
-            lines = f"$ {picture.command}\n{''.join(recorded(picture, Path(folder)))}".rstrip().split("\n")
             if argv != ["--check"]:
-                target.write_text(drawn(lines, picture.command), encoding="utf-8")
+                target.write_text(svg, encoding="utf-8")
                 print(f"wrote {target.relative_to(ROOT)}")
-            elif words(drawn(lines, "")) != words(target.read_text(encoding="utf-8")):
+            elif words(svg) != words(target.read_text(encoding="utf-8")):
                 print(f"{target.relative_to(ROOT)} is out of date; run python -m scripts.pictures", file=sys.stderr)
                 stale = 1
     return stale
+
+
+def terminal(name: str, folder: Path) -> str:
+    """A picture of a terminal."""
+    picture = PICTURES[name]
+    lines = f"$ {picture.command}\n{''.join(recorded(picture, folder))}".rstrip().split("\n")
+    return drawn(lines, picture.command)
+
+
+# The parts of the three requests of the demo's first question: a text, how many lines it takes, and what it is.
+REQUESTS = (
+    (
+        "Request 1",
+        (
+            ("your rules", "rules"),
+            ("account: signing in, passwords …", "closed"),
+            ("order-status: where an order is …", "closed"),
+            ("shipping: prices, countries …", "closed"),
+            ("24 more sections, one line each", "closed"),
+            ("“Where is order FH-20417?”", "said"),
+        ),
+    ),
+    (
+        "Request 2: the model opened a section",
+        (
+            ("the same beginning", "cached"),
+            ("order-status, the whole page", "open"),
+            ("its tool appears: lookup_order", "tool"),
+        ),
+    ),
+    (
+        "Request 3: the model called the tool",
+        (
+            ("the same beginning, page included", "cached"),
+            ("lookup_order → shipped, DHL …", "tool"),
+            ("→ the answer", "said"),
+        ),
+    ),
+)
+SHADES = {
+    "rules": ("#eef1f6", "#c3cad6"),
+    "closed": ("#ffffff", "#c3cad6"),
+    "said": ("#eaf3ff", "#8db8ec"),
+    "cached": ("#e9f6ec", "#7cc28c"),
+    "open": ("#fff3df", "#e5ad4f"),
+    "tool": ("#f6ecfb", "#bd8bd6"),
+}
+
+
+def idea() -> str:
+    """The idea in one picture: the beginning of a request stays as it is, and what is opened comes after it."""
+    width, row, y, body = 420, 30, 16, []
+    for title, parts in REQUESTS:
+        body.append(f'<text x="16" y="{y + 14}" font-weight="bold">{escape(title)}</text>')
+        y += 24
+        for text, kind in parts:
+            fill, edge = SHADES[kind]
+            height = 2 * row if kind == "open" else row
+            box = f'<rect x="16" y="{y}" width="{width - 32}" height="{height - 4}" rx="5"'
+            body.append(f'{box} fill="{fill}" stroke="{edge}"/>')
+            body.append(f'<text x="28" y="{y + height / 2 + 3:.0f}">{escape(text)}</text>')
+            if kind == "cached":
+                x = width - 28
+                body.append(f'<text x="{x}" y="{y + 18}" text-anchor="end" fill="#2c7a3d">cached</text>')
+            y += height
+        y += 12
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" viewBox="0 0 {width} {y}" role="img" '
+        'aria-label="Three requests: the first has one line of each section; the second has the same beginning, which '
+        'is cached, and the section that was opened with its tool; the third also has the result of the tool">\n'
+        f'<rect width="{width}" height="{y}" rx="8" fill="#fbfcfe" stroke="#dfe3ea"/>\n'
+        '<g font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif" font-size="15" fill="#1d2430">\n'
+        + "\n".join(body)
+        + "\n</g>\n</svg>\n"
+    )
 
 
 def words(svg: str) -> list[str]:
@@ -124,17 +198,30 @@ def _read(terminal: int) -> bytes:
 def drawn(written: list[str], command: str) -> str:
     """The terminal's text as SVG, one `text` element per line."""
     text = _ERASED.sub("", "\n".join(written)).rstrip()
-    clean = re.sub(r"127\.0\.0\.1:\d+", "127.0.0.1:7410", text).split("\n")
-    lines = [part for line in map(Text.from_ansi, clean) for part in line.divide(range(COLUMNS, len(line), COLUMNS))]
+    # Without the token and the run, which fill a line of their own.
+    clean = re.sub(r"127\.0\.0\.1:\d+(?:/\S*)?", "127.0.0.1:7410", text).split("\n")
+    lines = [part for line in map(Text.from_ansi, clean) for part in _wrapped(line)]
     width, height = round(COLUMNS * CHARACTER + 2 * MARGIN), len(lines) * LINE + 2 * MARGIN
     body = "\n".join(_line(line, MARGIN + (index + 0.75) * LINE) for index, line in enumerate(lines))
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="A terminal that shows what {escape(command)} prints">\n'
         f'<rect width="{width}" height="{height}" rx="8" fill="{BACKGROUND}"/>\n'
         f'<g font-family="ui-monospace, SFMono-Regular, Menlo, Consolas, monospace" font-size="14" '
         f'fill="{FOREGROUND}" style="white-space: pre">\n{body}\n</g>\n</svg>\n'
     )
+
+
+def _wrapped(line: Text) -> Iterator[Text]:
+    """What is typed may be longer than a line, as is an address; all else is wrapped by the program itself."""
+    while len(line) > COLUMNS:
+        end = line.plain.rfind(" ", 0, COLUMNS + 1)
+        end = end if end > 0 else COLUMNS
+        yield line[:end]
+        line = line[end:]
+        line = line[1:] if line.plain.startswith(" ") else line
+    yield line
 
 
 def _line(line: Text, y: float) -> str:

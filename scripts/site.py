@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -155,10 +156,14 @@ def _first_line(found: object) -> str:
 
 
 def localize(site: Path) -> None:
-    """Bring the one script that the pages would load from a server: it lets the search work from a folder on disk."""
+    """Bring the one script that the pages would load from a server: it lets the search work from a folder on disk.
+
+    Empty links before lines of code and empty headings of tables go, which a screen reader would read out.
+    """
     for page in site.rglob("*.html"):
         up = "../" * len(page.relative_to(site).parent.parts)
         text = page.read_text(encoding="utf-8").replace(REMOTE, f"{up}assets/iframe-worker.js")
+        text = re.sub(r'<a id="__codelineno-[^>]*></a>', "", text).replace("<th></th>", "<td></td>")
         page.write_text(text, encoding="utf-8")
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from weakincentives._display import Table, bar, cell_width, said, shortened, strip, toned, tree
+from weakincentives._display import Table, bar, cell_width, folded, said, shortened, strip, toned, tree
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
+from weakincentives.runtime import Message
+from weakincentives.session import Session
 
 TABLE = Table(
     ("run", "turns", "question"),
@@ -24,7 +27,7 @@ from dataclasses import dataclass
 from weakincentives import Conversation, MainLoop, MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Session
 from weakincentives import ScriptedAdapter
 from weakincentives.adapters.scripted import call
-from weakincentives.runtime import ledger
+from weakincentives.runtime import Message, ledger
 
 @dataclass
 class Reply:
@@ -55,7 +58,7 @@ CELLS = (
     "response",
     "template",
     "chat",
-    "chat.messages",
+    "chat.session[Message]",
     "typed",
 )
 
@@ -78,30 +81,45 @@ def test_marks_without_width_do_not_make_a_short_text_of_a_long_one() -> None:
 
 def test_markup_of_values_is_not_obeyed() -> None:
     assert '<td style="text-align: left; padding-left: 0.5em">日本 | &lt;b&gt;</td>' in TABLE.html()
-    drawn = [
-        toned("<b>"),
-        said("<i>", "<b>"),
-        said("user", "<b>" * 2_000),
-        tree([(0, "<b>", "<u>", "<i>", 1, 2, "<s>")]),
-    ]
-    for part in drawn:
-        html = part.html() if isinstance(part, Table) else part.html
+    drawn = [toned("<b>"), said("<i>", "<b>"), said("user", "<b>" * 2_000), folded("<b>", "<i>")]
+    shown = tree([(node("<b>", 0, "<s>"), "<u>", "<i>", 1, 2)]).html()
+    for html in (*(part.html for part in drawn), shown):
         assert not any(f"<{letter}>" in html for letter in "busi")
 
 
 def test_drawings_are_texts_where_there_is_no_html() -> None:
     assert (toned("passed"), said("user", "Hi."), bar([("full", 1)], 2)) == ("passed", "user: Hi.", "")
-    rows = [(0, "guide", "summary", "declared", 1, 20, ""), (1, "page", "hidden", "declared", 0, 5, "search")]
+    rows = [
+        (node("guide", 0), "summary", "declared", 1, 20),
+        (node("page", 1, "search"), "hidden", "declared", 0, 5),
+        (node("shop", 0, is_late=True), "full", "override", 7, 2),
+    ]
     assert tree(rows).text().splitlines()[1:] == [
         "guide    summary  declared       1       20",
         "  page   hidden   declared       0        5    search",
+        "shop     full     override       7        7    not known yet",
     ]
+
+
+def node(key: str, depth: int, *tools: str, is_late: bool = False) -> Any:
+    named = [SimpleNamespace(name=name) for name in tools]
+    return SimpleNamespace(section=SimpleNamespace(key=key), depth=depth, all_tools=named, is_late=is_late)
 
 
 def test_a_strip_has_a_column_for_each_turn() -> None:
     html = strip([(1_000, 0), (2_000, 1_000)]).html
     assert html.count("tokens sent, ") == 2 and "turn 2: 2,000 tokens sent, 1,000 cached" in html
     assert strip([]).html == ""
+    assert strip([(1, 0)] * 5_000).html.count("tokens sent, ") == 100
+
+
+def test_a_long_conversation_shows_its_end_and_nothing_that_cannot_be_sent() -> None:
+    session = Session()
+    for number in range(250):
+        session.dispatch(Message("user", f"message {number} \ud800"))
+    shown = session[Message]._repr_html_()
+    assert "150 earlier" in shown and "message 149 " not in shown and "message 249 ?" in shown
+    shown.encode()
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from unicodedata import category, east_asian_width
 
 MIN_FLEXIBLE = 40
 MAX_UNFOLDED = 1_200
+MAX_DRAWN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +113,11 @@ def _padded(cell: str, width: int, *, right: bool) -> str:
     return space + cell if right else cell + space
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """Text under a label that can be folded away."""
-
-    label: str
-    text: str
-
-
-Shown = str | Table | Fold
+Shown = str | Table
 
 
 class Displayed:
-    """Shows itself in a notebook as the parts that `_display` returns: lines of text, tables and folds."""
+    """Shows itself in a notebook as the parts that `_display` returns: lines of text, drawings and tables."""
 
     __slots__ = ()
 
@@ -132,7 +125,8 @@ class Displayed:
         raise NotImplementedError
 
     def _repr_html_(self) -> str:
-        return "".join(map(_html, self._display()))
+        # A lone surrogate cannot be sent to a notebook.
+        return "".join(map(_html, self._display())).encode("utf-8", "replace").decode()
 
 
 class Drawn(str):
@@ -190,39 +184,46 @@ def strip(turns: Sequence[tuple[int, int]]) -> Drawn:
         title = f"turn {number}: {sent:,} tokens sent, {cached:,} cached"
         return f'<div style="flex: 0 1 40px; text-align: center" title="{title}">{drawn}<small>{number}</small></div>'
 
-    columns = "".join(column(number, *turn) for number, turn in enumerate(turns, start=1))
+    numbered = list(enumerate(turns, start=1))[-MAX_DRAWN:]
+    columns = "".join(column(number, *turn) for number, turn in numbered)
     caption = f'<small>&nbsp; tokens sent in each turn, <span style="color: {_GOOD}">●</span> cached</small>'
     style = "display: flex; align-items: flex-end; gap: 2px; margin: 6px 0"
     return Drawn(f"{len(turns)} turns", f'<div style="{style}">{columns}{caption}</div>' if turns else "")
 
 
+def folded(label: str, text: str) -> Drawn:
+    """A text that can be unfolded under its label."""
+    style = "white-space: pre-wrap; overflow-wrap: anywhere; text-align: left"
+    words = f'<div style="{style}">{escape(text)}</div>'
+    return Drawn(text, f"<details><summary>{escape(label)}</summary>{words}</details>" if label else words)
+
+
 def said(who: str, text: str) -> Drawn:
-    """A message of a conversation; a long one can be unfolded."""
-    words = f'<div style="white-space: pre-wrap; overflow-wrap: anywhere">{escape(text)}</div>'
-    if len(text) > MAX_UNFOLDED or who.startswith("system"):
-        words = f"<details><summary>{escape(shortened(' '.join(text.split()), 160))}</summary>{words}</details>"
-    border = f"border-left: 3px solid {_TONES.get(who.split()[0], _REST)}"
-    style = f"{border}; padding: 1px 10px; margin: 6px 0; text-align: left"
+    """A message of a conversation; a long one, and the system's, can be unfolded."""
+    long = len(text) > MAX_UNFOLDED or who.startswith("system")
+    words = folded(shortened(" ".join(text.split()), 160) if long else "", text).html
+    style = f"border-left: 3px solid {_TONES.get(who.split()[0], _REST)}; padding: 1px 10px; margin: 6px 0"
     return Drawn(f"{who}: {text}", f'<div style="{style}"><small>{escape(who)}</small>{words}</div>')
 
 
-def tree(rows: Sequence[Sequence[Any]]) -> Table:
-    """Sections by depth: key, state, what decided it, tokens shown and in full, tools, with a bar for the tokens."""
-    most = max((max(row[4:6]) for row in rows), default=0)
-    heading = ("section", "shows", "because", "tokens", "in full", "", "tools")
+def tree(rows: Iterable[tuple[Any, str, str, int, int]]) -> Table:
+    """Nodes of an outline, each with its state, what decided it, and its tokens, those shown and those in full."""
+    # What is shown in full counts as it is, with its number.
+    counted = [(*row[:3], *((row[3] or row[4],) * 2 if row[1] == "full" else row[3:])) for row in rows]
+    most = max((max(row[3:]) for row in counted), default=0)
     drawn = [
         (
-            "  " * depth + key,
+            "  " * node.depth + node.section.key,
             toned(state),
             why,
             f"{shown:,}",
             f"{full:,}",
             bar(((state, shown), ("rest", max(0, full - shown))), most),
-            tools,
+            ", ".join(tool.name for tool in node.all_tools) or ("not known yet" if node.is_late else ""),
         )
-        for depth, key, state, why, shown, full, tools in rows
+        for node, state, why, shown, full in counted
     ]
-    return Table(heading, drawn, right=("tokens", "in full"))
+    return Table(("section", "shows", "because", "tokens", "in full", "", "tools"), drawn, right=("tokens", "in full"))
 
 
 def _inner(text: str) -> str:
@@ -232,7 +233,4 @@ def _inner(text: str) -> str:
 def _html(part: Shown) -> str:
     if isinstance(part, Table):
         return part.html()
-    if isinstance(part, Fold):
-        text = f'<pre style="white-space: pre-wrap">{escape(part.text)}</pre>'
-        return f"<details><summary>{escape(part.label)}</summary>{text}</details>"
     return part.html if isinstance(part, Drawn) else f'<p style="white-space: pre-line">{escape(part)}</p>'

@@ -143,7 +143,6 @@ class Local:
         default_factory=lambda: {
             **dict.fromkeys(("image", "document", "tool with image"), REFUSED),
             "reasoning": "shows none",
-            "compaction after an overflow": "only results",
         }
     )
 

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import sys
+from shlex import split
 
 import pytest
 
 from tests.cli.conftest import Wink
+from tests.cli.terminal import Terminal
 from weakincentives import __version__
-from weakincentives.cli.commands import PURPOSES
+from weakincentives.cli.commands import EXAMPLES, PURPOSES, parsed, parser
 
 
 def test_help_lists_every_command(wink: Wink) -> None:
@@ -36,9 +38,41 @@ def test_a_wrong_option_is_wrong_usage(wink: Wink) -> None:
 
 
 def test_a_command_without_its_verb_is_answered_with_the_verbs(wink: Wink) -> None:
-    done = wink("overrides")
+    done = wink("skills")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "required: {list|show|diff|edit}" in done.stderr
+    assert "required: {install|check}" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "says"), [("overrides", "no overrides in"), ("work", "There is no durable work in")]
+)
+def test_a_command_that_lists_does_so_without_its_verb(wink: Wink, command: str, says: str) -> None:
+    if command == "work":
+        pytest.importorskip("dbos", reason="needs the extra [durable]")
+    assert says in wink(command).stderr and says in wink(command, "list").stderr
+
+
+def test_every_command_has_two_examples_that_it_accepts() -> None:
+    for name, examples in EXAMPLES.items():
+        assert len(examples) == 2
+        for example in examples:
+            command, *words = split(example.partition(" > ")[0].partition(" | ")[0])
+            assert command == name and parsed(parser(name), words) is not None
+    assert list(EXAMPLES) == list(PURPOSES)
+
+
+@pytest.mark.parametrize("columns", [80, 140])
+def test_help_and_errors_end_their_lines_between_words(wink: Wink, columns: int) -> None:
+    for words in (
+        ["--help"],
+        ["chat", "--help"],
+        ["report", "--help"],
+        ["rnu"],
+        ["render", "desk:template", "--open", "x"],
+    ):
+        with Terminal(wink.folder, *words, columns=columns, NO_COLOR="1") as terminal:
+            shown = terminal.rest()[1].splitlines()
+        assert max(map(len, shown)) <= columns, shown
 
 
 @pytest.mark.parametrize(

@@ -45,6 +45,8 @@ CASES = [
 @pytest.fixture
 def shop(wink: Wink) -> Wink:
     (wink.folder / "shop.py").write_text(AGENT, encoding="utf-8")
+    misfits = '{"id": "a", "input": {"txt": "x"}, "expected": "x"}\n{"id": "b", "input": {"text": 3}}\n'
+    (wink.folder / "misfits.jsonl").write_text(misfits, encoding="utf-8")
     (wink.folder / "cases.jsonl").write_text("".join(json.dumps(case) + "\n" for case in CASES), encoding="utf-8")
     return wink
 
@@ -110,6 +112,8 @@ def test_recorded_runs_become_cases_that_replay(shop: Wink) -> None:
         (["cases.jsonl", "shop:template", "--scorer", "called"], "needs a value"),
         (["cases.jsonl", "shop:template", "--scorer", "max_calls=x"], "'x' must be a number"),
         (["shop:answer", "shop:template"], "has no 'answer'"),
+        (["cases.jsonl", "shop:template", "--max-cost", "1"], "prices of model 'The fee is 5 euros.' are not listed"),
+        (["misfits.jsonl", "shop:template"], "2 of 2 cases do not fit the prompt"),
     ],
 )
 def test_mistakes_are_usage_errors(shop: Wink, words: list[str], problem: str) -> None:
@@ -192,3 +196,18 @@ def test_cases_may_come_from_a_module(shop: Wink) -> None:
     done = shop("eval", "run", "mine:cases", "shop:template", "-a", "shop:good")
     assert (done.returncode, "1 passed" in done.stdout) == (0, True)
     assert Path(shop.folder / ".wink" / "runs.db").exists()
+
+
+def test_a_judge_of_the_same_family_and_an_evaluation_that_is_not_continued_are_noted(shop: Wink) -> None:
+    more = """
+from weakincentives.evals import Judge
+gpt = lambda: ScriptedAdapter(lambda request: "5 euros", model="gpt-5.6")
+fine = Judge(ScriptedAdapter(lambda request: Judgement("r", True), model="gpt-5.6"), "It is fine.")
+"""
+    (shop.folder / "shop.py").write_text(AGENT + more, encoding="utf-8")
+    done = run(shop, "gpt", "--scorer", "shop:fine", "--max-cost", "0.0001", "--limit", "1")
+    assert "note: the judge 'gpt-5.6' is of the same family as 'gpt-5.6'" in done.stderr
+    assert "1 case not run: the limit was reached" in done.stderr
+    assert ".py:" not in done.stderr
+    again = run(shop, "gpt", "--scorer", "contains")
+    assert "note: an earlier 'shop/desk' was not finished and not continued" in again.stderr

@@ -40,7 +40,7 @@ def runs(wink: Wink) -> list[str]:
 
 def test_list_shows_the_newest_first(wink: Wink, runs: list[str]) -> None:
     lines = wink("runs", "list", "runs.db").stdout.splitlines()
-    heading = ["run", "status", "started", "prompt", "model", "turns", "input", "output", "cost", "time", "question"]
+    heading = ["run", "status", "started", "prompt", "model", "turns", "input", "output", "time", "question"]
     assert lines[0].split() == heading
     assert [line.split()[0] for line in lines[1:]] == runs[::-1]
     assert [row["turns"] for row in wink.json("runs", "list", "runs.db")] == [2, 4]
@@ -349,7 +349,7 @@ QUOTATION = '{"type": "quotation", "from": ["hours", "prices"], "scores": [0.7]}
 @pytest.mark.parametrize(
     ("item", "source"),
     [
-        (QUOTATION, "quoted  word for word from hours, prices\n"),
+        (QUOTATION, "(quoted from hours, prices)\n        "),
         ('{"type": "quotation", "from": []}', ""),
         ('{"type": "quotation", "from": "hours"}', ""),
         ('{"type": "quotation", "from": {"a": 1}}', ""),
@@ -363,7 +363,7 @@ QUOTATION = '{"type": "quotation", "from": ["hours", "prices"], "scores": [0.7]}
 def test_an_answer_that_is_a_quotation_names_its_source(wink: Wink, item: str, source: str) -> None:
     with record(wink.folder / "runs.db"):
         ScriptedAdapter([ModelReply(text="At six.", items=(item,))]).evaluate(prompt(), session=Session())
-    assert f"\nanswer  At six.\n{source}\nsent    " in wink("runs", "show", "runs.db").stdout
+    assert f"\nanswer  {source}At six.\n\nsent    " in wink("runs", "show", "runs.db").stdout
 
 
 def test_show_says_what_a_compaction_cost_and_saved(wink: Wink) -> None:

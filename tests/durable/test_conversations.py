@@ -40,6 +40,8 @@ from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.guards import Guard, Refuse
 from weakincentives.runtime import (
     Channel,
+    Compacted,
+    Compaction,
     Completed,
     ModelReply,
     ModelRequest,
@@ -616,3 +618,29 @@ def test_a_fork_is_a_conversation_of_its_own(database_url: str) -> None:
         assert texts(chats, whole) == texts(chats)
         with pytest.raises(DurableError, match="There is a conversation 'bob' already"):
             chats.fork("ann", new="bob")
+
+
+def test_a_long_conversation_is_compacted_and_stays_so_for_the_next_worker(database_url: str) -> None:
+    @tool(read_only=True)
+    def look(row: int) -> str:
+        "Look at a row."
+        return f"row {row} " + "lorem ipsum dolor sit amet " * 60
+
+    summaries, sent = [0], [0]
+
+    def model(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        if last.text.startswith("Summarize"):
+            summaries[0] += 1
+            return "Rows were looked at."
+        sent[0] = len(request.messages)
+        return "Seen." if last.role == "tool" else call("look", row=sent[0])
+
+    for worker in (1, 2):
+        with answered_by(model, database_url, look, compaction=Compaction(window=2_000, keep=1)) as chats:
+            for number in range(8):
+                assert chats.send("ann", f"Question {worker}.{number}?", timeout=PATIENCE).text == "Seen."
+                assert sent[0] < 32
+            assert summaries[0] >= worker
+            assert [each.by for each in chats.read("ann").session[Compacted]].count("model") == summaries[0]
+            assert len(chats.messages("ann")) > 32 * worker

@@ -98,6 +98,15 @@ def test_a_missing_id_is_a_hash_of_the_line(tmp_path: Path) -> None:
         ("[1]", "must be a JSON object, got int"),
         ('{"id": "1"}', "has no input"),
         ('{"id": "1", "input": "a"}\n{"id": "1", "input": "b"}', "ids must be unique, and these are not: '1'"),
+        ('{"input": "a"}\n{"input": "a"}', "equal lines without an id need one each"),
+        ('{"id": ["a"], "input": "a"}', "an id must be text or a number"),
+        ('{"id": "\\ud800", "input": "a"}', "written as UTF-8"),
+        ('{"input": "a", "expected": NaN}', "NaN is not JSON"),
+        ('{"input": "a", "metadata": ' + '{"a": ' * 100_000 + "1" + "}" * 100_001, "line 1 must be one JSON object"),
+        ('{"messages": 3}', "messages must be a list"),
+        ('{"messages": [3]}', "a message must be a text or have role and content"),
+        ('{"messages": [{"role": "user", "content": 3}]}', "content of a message must be text"),
+        ('{"input": "a", "recording": "x"}', "recording of case .* must be a mapping"),
     ],
 )
 def test_a_file_that_cannot_be_read_says_why(text: str, problem: str, tmp_path: Path) -> None:
@@ -105,6 +114,12 @@ def test_a_file_that_cannot_be_read_says_why(text: str, problem: str, tmp_path: 
     file.write_text(text, encoding="utf-8")
     with pytest.raises(CaseError, match=problem):
         load_cases(file)
+
+
+def test_a_file_must_be_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "cases.jsonl").write_bytes('{"input": "ü"}'.encode("utf-16"))
+    with pytest.raises(CaseError, match="must be UTF-8"):
+        load_cases(tmp_path / "cases.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -83,6 +84,55 @@ def test_a_clear_difference_is_named_and_one_that_may_be_chance_is_not() -> None
     assert compare(evaluation("a", [True] * 40), evaluation("b", [place > 12 for place in range(40)])).worse
 
 
+@pytest.mark.parametrize(("count", "clear"), [(2, False), (5, False), (6, True), (40, True)])
+def test_a_few_cases_that_all_move_one_way_may_be_chance(count: int, clear: bool) -> None:
+    for won in (True, False):
+        found = compare(evaluation("a", [not won] * count), evaluation("b", [won] * count))
+        assert found.low is not None
+        assert found.high is not None
+        assert -1 <= found.low < found.high <= 1
+        assert (found.better or found.worse) is clear
+
+
+def test_an_interval_ends_where_scores_do() -> None:
+    found = compare(evaluation("a", [True] * 8), evaluation("b", [True] + [False] * 7))
+    assert found.low == -1.0
+    assert found.worse
+
+
+@pytest.mark.parametrize(("count", "share"), [(8, 1.0), (20, 0.5), (29, 0.3), (29, 1.0)])
+def test_the_smallest_difference_of_a_few_cases_is_seen_in_four_of_five(count: int, share: float) -> None:
+    found = smallest_difference(count, share)
+    assert found is not None
+    drawn, seen = random.Random(3), 0
+    for _ in range(600):
+        values = [drawn.random() for _ in range(count)]
+        made = interval([[1.0 if v < (share + found) / 2 else -1.0 if v < share else 0.0] for v in values])
+        seen += made.low is not None and made.low > 0
+    assert 0.74 < seen / 600 < 0.9
+    assert smallest_difference(5, 1.0) is None
+
+
+def test_what_cannot_be_compared_is_said() -> None:
+    nothing = compare(evaluation("a", ["unscored"] * 3), evaluation("b", [True] * 3))
+    assert nothing.text == "No case was scored in both; 3 left out."
+    groups = ["one"] * 40
+    flags = [place % 2 == 0 for place in range(40)]
+    one = compare(evaluation("a", flags, groups), evaluation("b", [True] * 40, groups))
+    assert "+50 points, all in one group: cases of one source say nothing about others." in one.text
+    assert (one.low, one.smallest) == (None, None)
+    other = replace(evaluation("b", [True] * 3), scorers=("contains", "polite"))
+    assert "Only one of the two is scored by polite" in compare(evaluation("a", [True] * 3), other).text
+
+
+def test_the_cost_of_judges_is_not_that_of_the_prompt() -> None:
+    before, after = evaluation("a", [True, True], cost=0.1), evaluation("b", [True, True], cost=0.3)
+    judged = [replace(each, judge_cost=0.2, judge_usage=TokenUsage(60, 0)) for each in after.results]
+    found = compare(before, replace(after, results=tuple(judged)))
+    assert (found.cost.before, found.cost.after) == (pytest.approx(0.1), pytest.approx(0.1))
+    assert (found.tokens.before, found.tokens.after) == (110, 50)
+
+
 def test_the_text_says_what_so_many_cases_could_show() -> None:
     before = evaluation("a", [place % 2 == 0 for place in range(60)])
     after = evaluation("b", [place % 2 == 0 or place % 3 == 0 for place in range(60)])
@@ -160,7 +210,7 @@ def test_no_regression_names_the_cases_that_fail_now() -> None:
     before, after = evaluation("a", [True, True, False]), evaluation("b", [True, False, False])
     assert_no_regression(before, before)
     with pytest.raises(
-        AssertionError, match="1 of [0-9]+ cases that passed in 'a' do not any more:\nc1: failed; because"
+        AssertionError, match=r"1 of \d+ cases that passed in 'a' do not any more:\nc1: failed; because"
     ):
         assert_no_regression(before, after)
     with pytest.raises(AssertionError, match="c1: not in 'b'"):
@@ -194,3 +244,8 @@ def test_pairs_are_asked_in_both_orders_and_a_flip_is_a_tie() -> None:
     honest = compare(before, after, judge=Judge(ScriptedAdapter(knows), "It is good.", pairs=True)).preferences
     assert honest is not None
     assert (honest.wins, honest.losses, honest.ties, honest.flips) == (2, 0, 0, 0)
+
+
+def test_cases_outside_the_pass_rate_are_named_in_a_warning() -> None:
+    with pytest.warns(UserWarning, match="1 results of 'a' are not in the pass rate: c40 diverged"):
+        assert_at_least(evaluation("a", [True] * 40 + ["diverged"]), 0.9)

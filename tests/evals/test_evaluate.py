@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import re
 import signal
+import sqlite3
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +18,14 @@ from tests.evals.shop import CASES, Asked, Refunded, adapter, play, shop
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.evals import (
     Case,
+    CaseError,
+    EvaluationBusyError,
     FinishedRun,
     Judge,
     Judgement,
+    Score,
+    Scorer,
+    UnknownPriceError,
     Unscored,
     called,
     contains,
@@ -33,7 +42,7 @@ from weakincentives.evals import (
 from weakincentives.limits import Budget, Prices
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.runtime import ModelRequest, ProviderAdapter, Settings
-from weakincentives.telemetry import RunStore
+from weakincentives.telemetry import RunFileError, RunStore
 
 
 @pytest.fixture
@@ -224,15 +233,15 @@ def test_unscored_cases_can_be_tried_again(file: Path) -> None:
     [
         ({"cases": []}, "at least one case"),
         ({"scorers": []}, "at least one scorer"),
-        ({"repeats": 0}, "repeats must be at least 1"),
+        ({"repeats": 0}, "repeats must be a whole number, at least 1"),
         ({"tools": "mine"}, "tools must be"),
-        ({"cases": [Case("a", "x"), Case("a", "y")]}, "two cases have the id 'a'"),
+        ({"cases": [Case("a", "x"), Case("a", "y")]}, "ids must be unique, and these are not: 'a'"),
         ({"scorers": [contains(), contains()]}, "two scorers have the name 'contains'"),
     ],
 )
 def test_what_cannot_be_evaluated_is_refused(options: Any, problem: str) -> None:
     given = {"cases": CASES, "scorers": [contains()], **options}
-    with pytest.raises(ValueError, match=problem):
+    with pytest.raises((ValueError, CaseError), match=problem):
         evaluate(given.pop("cases"), shop(), adapter(), given.pop("scorers"), **given)
 
 
@@ -317,3 +326,169 @@ def test_an_adapter_is_checked() -> None:
     with pytest.raises(TypeError, match="adapter must be a ProviderAdapter"):
         evaluate(CASES, shop(), nobody, [contains()])
     assert issubclass(ScriptedAdapter, ProviderAdapter)
+
+
+class Priced(ScriptedAdapter):
+    name = "judge"
+
+
+PRICES = {"scripted": Prices(1, 1), "judge-model": Prices(1_000, 1_000)}
+
+
+def judge(**options: Any) -> Judge:
+    return Judge(Priced(lambda request: Judgement("fine", True), model="judge-model"), "It is fine.", **options)
+
+
+def test_judges_are_part_of_the_cost_and_a_kept_verdict_costs_nothing(file: Path) -> None:
+    def go(**options: Any) -> Any:
+        return evaluate(CASES, shop(), adapter(), [judge(name="fine")], file=file, prices=PRICES, **options)
+
+    first = go()
+    for result in first.results:
+        assert result.judge_usage.total_tokens > 0
+        assert result.judge_cost == pytest.approx(result.judge_usage.total_tokens / 1_000)
+        assert result.cost == pytest.approx(result.judge_cost + result.run_tokens / 1_000_000)
+        assert result.run_cost == pytest.approx(result.run_tokens / 1_000_000)
+    assert first.cost == pytest.approx(sum(result.cost for result in first.results))
+    assert f"cost ${first.cost:.4f} (judges ${first.judge_cost:.4f})" in str(first)
+    assert load_evaluation(file).results == first.results
+    again = go(again=True)
+    assert (again.judge_cost, [result.judge_usage.total_tokens for result in again.results]) == (0.0, [0, 0, 0])
+
+
+def test_a_judge_that_fails_or_is_asked_by_a_function_is_paid_for() -> None:
+    def asks(run: FinishedRun) -> bool:
+        return inner.judge("q", run.text).passed
+
+    inner = judge()
+    babbling = Judge(Priced(lambda request: "dunno", model="judge-model", output_retries=0), "It is true.")
+    for scorer in (asks, babbling):
+        (result,) = evaluate(CASES[:1], shop(), adapter(), [scorer], prices=PRICES).results
+        assert result.judge_cost
+        assert result.cost > result.judge_cost > 0.01
+
+
+def test_a_limit_on_cost_counts_judges_and_needs_every_price(file: Path) -> None:
+    options: Any = {"limit": 1, "total": Budget(max_cost=0.1)}
+    found = evaluate(CASES, shop(), adapter(), [judge()], prices=PRICES, file=file, **options)
+    assert (len(found.results), found.finished) == (1, False)
+    with pytest.raises(UnknownPriceError, match="needs the prices of model 'judge-model', which are not listed"):
+        evaluate(CASES, shop(), adapter(), [judge()], prices={"scripted": Prices(1, 1)}, **options)
+    with pytest.raises(UnknownPriceError, match="needs the prices of model 'scripted'"):
+        evaluate(CASES, shop(), adapter(), [contains()], **options)
+
+
+def test_all_cases_that_do_not_fit_are_named_before_one_is_paid() -> None:
+    asked = adapter()
+    cases = [Case("a", {"text": 3}), Case("b", {"nope": 1}), Case("ok", "Please refund order-1"), Case("none")]
+    with pytest.raises(CaseError) as raised:
+        evaluate(cases, shop(), asked, [contains("x")])
+    assert str(raised.value).splitlines() == [
+        "3 of 4 cases do not fit the prompt:",
+        "the params of case 'a' do not fit the prompt: $.text: expected str, got int 3",
+        "case 'b': 'nope' belongs to no field of the prompt's params; there are Asked.text",
+        "case 'none': No Asked was bound and it has required fields (text); give it params",
+    ]
+    assert not asked.requests
+
+
+def test_an_imported_mapping_of_one_text_is_the_message_of_a_prompt_without_params() -> None:
+    template = PromptTemplate(ns="t", key="chat", sections=[MarkdownSection(key="a", title="A", template="x")])
+    echo = ScriptedAdapter(lambda request: f"You said {request.messages[-1].text}")
+    case = Case("a", {"question": "one"}, expected={"answer": "said one"})
+    assert evaluate([case], template, echo, [contains()]).mean == 1.0
+
+
+class Hanging:
+    """Never returns, until the test ends."""
+
+    def __init__(self) -> None:
+        self.over = threading.Event()
+
+    def __call__(self, run: FinishedRun) -> bool:
+        return self.over.wait(60)
+
+
+def test_a_scorer_that_hangs_leaves_the_case_unscored_when_its_time_is_over() -> None:
+    hanging = Hanging()
+    (result,) = evaluate(CASES[:1], shop(), adapter(), [contains(), hanging], timeout=1).results
+    hanging.over.set()
+    assert result.verdict == "unscored"
+    assert result.reason == "Hanging: it did not end within the time that the case may take"
+    assert result.scores == {"contains": 1.0}
+
+
+@pytest.mark.parametrize(
+    "returned", [float("nan"), float("inf"), -1, 2, None, "yes", (1, 2, 3), Score(float("nan")), Score(7)], ids=repr
+)
+def test_a_score_must_be_from_0_to_1(returned: Any, file: Path) -> None:
+    (result,) = evaluate(CASES[:1], shop(), adapter(), [Scorer("odd", lambda run: returned)], file=file).results
+    assert (result.verdict, result.score) == ("unscored", None)
+    assert "must return a bool, a number from 0 to 1" in result.reason
+    assert load_evaluation(file).mean is None
+
+
+def test_a_scorer_may_exit_or_return_an_array_number() -> None:
+    class Number:
+        def item(self) -> bool:
+            return True
+
+    def exits(run: FinishedRun) -> bool:
+        sys.exit(3)
+
+    (result,) = evaluate(CASES[:1], shop(), adapter(), [exits, Scorer("number", lambda run: Number())]).results
+    assert (result.scores, result.reason) == ({"number": 1.0}, "exits: SystemExit: 3")
+
+
+def test_an_evaluation_that_is_running_is_not_run_twice(file: Path) -> None:
+    refused: list[str] = []
+
+    def nested(run: FinishedRun) -> bool:
+        with pytest.raises(EvaluationBusyError) as raised:
+            evaluate(CASES[:1], shop(), adapter(), [Scorer("nested", lambda run: True)], name="n", file=file)
+        refused.append(str(raised.value))
+        evaluate(CASES[:1], shop(), adapter(), [contains()], name="other", file=file)
+        return True
+
+    assert evaluate(CASES[:1], shop(), adapter(), [Scorer("nested", nested)], name="n", file=file).mean == 1.0
+    assert refused == ["Evaluation 'n' is running already; wait for it, or give this one another name."]
+    assert [path.name for path in file.parent.iterdir() if not path.name.startswith("runs.db-")] == ["runs.db"]
+
+
+def test_results_that_cannot_be_written_stop_the_evaluation(file: Path) -> None:
+    asked = adapter()
+
+    def breaks(run: FinishedRun) -> bool:
+        with closing(sqlite3.connect(file)) as connection:
+            connection.execute("DROP TABLE case_results")
+        return True
+
+    with pytest.raises(RunFileError, match="Cannot write results"):
+        evaluate(CASES, shop(), asked, [breaks], file=file, limit=1)
+    assert len(asked.requests) == 3
+
+
+def test_ids_of_any_text_are_kept_and_shown_on_one_line(file: Path) -> None:
+    ids = ["a/b/../c", "\x1b[31mred\0", "日本語", " ", "two\nlines", "x" * 5_000]
+    found = evaluate(
+        [Case(each, "Please refund order-1") for each in ids], shop(), adapter(), [contains("order")], file=file
+    )
+    assert [result.case_id for result in load_evaluation(file).results] == ids == list(found.cases)
+    with pytest.raises(CaseError, match="can be written as UTF-8"):
+        Case("\ud800")
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"repeats": 1.5}, "repeats must be a whole number, at least 1, got 1.5"),
+        ({"limit": "4"}, "limit must be a whole number, at least 1, got '4'"),
+        ({"timeout": 0}, "timeout must be a number of seconds above 0, got 0"),
+        ({"again": "failed"}, 'again must be True, False or "unscored"'),
+        ({"total": 3}, "total must be a Budget, got 3"),
+        ({"name": 3}, "name must be a text, got 3"),
+    ],
+)
+def test_options_are_checked_first(options: Any, problem: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(problem)):
+        evaluate(CASES, shop(), adapter(), [contains()], **options)

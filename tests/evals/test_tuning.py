@@ -9,7 +9,7 @@ import pytest
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.demo.desk import template
 from weakincentives.demo.questions import cases
-from weakincentives.evals import Case, ModelProposer, tune
+from weakincentives.evals import Case, CaseError, ModelProposer, tune
 from weakincentives.evals.proposer import Proposals
 from weakincentives.evals.tuning import copied_words, half_of
 from weakincentives.prompt import (
@@ -106,6 +106,14 @@ def test_few_cases_propose_without_adopting() -> None:
     assert "16 cases are too few to test on; 30 are the least" in found.reason
 
 
+def test_sections_that_no_case_needs_or_that_have_no_summary_are_named() -> None:
+    with pytest.raises(CaseError, match=r"none of 1 cases needs a section that has a summary \(they name lampz\)"):
+        tune(handbook(), [Case("a", "x", metadata={"sections": ["lampz"]})])
+    found = tune(handbook(), [*questions(), Case("a", "x", metadata={"sections": [["lampz", "lamps"]]})], within=2)
+    assert found.unknown == ("lampz",)
+    assert "the cases name sections that have no summary: lampz" in found.text
+
+
 def test_the_log_keeps_what_lost() -> None:
     found = tune(handbook(bad=True), questions(), within=2)
     kept = {(each.section, each.text) for each in found.log if each.kept}
@@ -170,6 +178,10 @@ def test_a_model_adds_candidates_and_one_that_fails_adds_none() -> None:
     broken = ModelProposer(ScriptedAdapter(lambda request: "no idea", output_retries=0))
     assert tune(handbook(bad=True), questions(), within=2, propose=broken).adopted
     assert broken.failures
+    for text, reason in (("", "it is empty"), ("About it.", "it is the summary that the section has")):
+        same = ModelProposer(ScriptedAdapter(lambda request, text=text: Proposals([text])))
+        log = tune(handbook(bad=True), questions(), within=2, propose=same).log
+        assert {each.reason for each in log if each.by == "model 1"} == {reason}
 
 
 def _topic_of(request: Any) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shutil
 import subprocess
@@ -15,6 +16,8 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from scripts.site import FRONTS
+from tests.npm_support import NpmModules
+from tests.viewer.axe import faults
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
@@ -107,7 +110,7 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
     assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
 
 
-def test_a_browser_searches_from_a_folder_on_disk_and_shows_the_front_page_on_a_phone(site: Path) -> None:
+def test_in_a_browser_the_search_works_from_disk_and_pages_are_accessible(site: Path, npm_modules: NpmModules) -> None:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or pytest.skip("there is no chromium")
     with playwright.sync_playwright() as driver:
@@ -125,4 +128,8 @@ def test_a_browser_searches_from_a_folder_on_disk_and_shows_the_front_page_on_a_
         )
         assert min(letters) >= 11, "a phone shows the diagram too small"
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        for name, colours in itertools.product(("first-agent", "api/prompt"), ("light", "dark")):
+            page.emulate_media(color_scheme=colours)
+            page.goto((site / f"{name}.html").as_uri())
+            assert (name, colours, faults(page, npm_modules)) == (name, colours, [])
         browser.close()

@@ -250,6 +250,29 @@ def test_an_empty_summary_never_replaces_history(summary: Any) -> None:
     assert "Question 1?" in texts(adapter.requests[-1])
 
 
+def test_a_summary_as_long_as_what_it_replaces_is_not_used(caplog: pytest.LogCaptureFixture) -> None:
+    made: list[int] = []
+
+    def long(messages: Sequence[Message]) -> str:
+        made.append(len(messages))
+        return "and so on " * 2_000
+
+    chat, adapter = chat_of(compaction=Compaction(window=1_500, keep=1, by=long))
+    talk(chat, 1, 20)
+    assert {event.by for event in chat.session[Compacted]} == {"results"}
+    assert "Question 1?" in texts(adapter.requests[-1]) and "and so on" not in texts(adapter.requests[-1])
+    assert size(adapter.requests[-1]) < 1_500 and 0 < len(made) < 8
+    assert "a summary is as long as what it would replace" in caplog.text
+
+
+@pytest.mark.parametrize("options", [{"window": True}, {"keep": True}, {"at": "0.8"}, {"window": -1}, {"keep": 0}])
+def test_what_is_no_size_or_share_is_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(
+        ValueError, match=f"Compaction {next(iter(options))} must be .*, got {next(iter(options.values()))!r}"
+    ):
+        Compaction(**options)
+
+
 async def _summary(messages: Sequence[Message]) -> str:
     return f"{len(messages)} messages."
 

@@ -233,7 +233,7 @@ def post(viewer: Viewer, act: str, body: Any) -> tuple[int, Any]:
 
 
 ACTS = ("render", "load", "save", "run", "stop")
-WRONG = {
+WRONG: dict[str, tuple[Any, ...]] = {
     "adapter": (5, ["scripted"], {}, True),
     "params": (5, "x", [1], {"Alert": 5}, {"Alert": [1]}, {"Alert": None}),
     "states": (5, "x", [1], ["logs"], {"logs": 5}, {"logs": None}, {"logs": []}, {"logs": "open"}, {"logs": "hidden"}),

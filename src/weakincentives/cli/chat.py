@@ -35,7 +35,7 @@ from weakincentives.cli.output import (
     stdin,
     terminal_width,
 )
-from weakincentives.cli.progress import EMBEDDED, LABEL, MAX_RESULT, STYLES, describe, quoted_sources, rank_of
+from weakincentives.cli.progress import EMBEDDED, LABEL, MAX_STEP, STYLES, WIDTH, describe, quoted_sources, rank_of
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import ADAPTER, add_adapter_option, make_adapter
 from weakincentives.errors import ContextOverflowError, WinkError
@@ -402,7 +402,11 @@ class Screen:
         if isinstance(event, Message) and self.interactive:
             self._quoted = quoted_sources(event) or self._quoted
             return
-        text = None if isinstance(event, ModelCalled | PromptRendered) else describe(event, self._room)
+        text = (
+            None
+            if isinstance(event, ModelCalled | PromptRendered)
+            else describe(event, MAX_STEP if self.interactive else WIDTH)
+        )
         if text is None:
             return
         style = "31" if isinstance(event, ToolInvoked) and not event.success else STYLES.get(text.split()[0], "")
@@ -460,10 +464,6 @@ class Screen:
             print_line()
             self._within_line = False
         self._erase()
-
-    @property
-    def _room(self) -> int | None:
-        return MAX_RESULT if self.interactive else None
 
     def _erase(self) -> None:
         if self._wait is not None:

@@ -63,6 +63,28 @@ MODULES = {
     **dict.fromkeys(("worker", "work"), "work"),
 }
 EPILOG = "Run wink COMMAND --help for its options.\nAgents and prompts are given as module:variable."
+EXAMPLES = {
+    "run": ('run agent:template "Where is order 7?"', "run agent:template -p name=Ada -a openai:gpt-5.6 --json"),
+    "chat": ("chat agent:template", "chat agent:template --resume talk.json -a anthropic:claude-opus-5"),
+    "play": ("play agent:template", "play agent:template -a openai:gpt-5.6"),
+    "init": ("init my-desk", "init ."),
+    "render": ("render agent:template -p name=Ada", "render agent:template --open refunds --tools"),
+    "explain": ("explain agent:template", "explain agent:template -a openai:gpt-5.6 --open refunds"),
+    "overrides": ("overrides", "overrides edit agent:template refunds --summary"),
+    "skills": ("skills install", "skills check .claude/skills"),
+    "mcp": ("mcp serve agent:template", "mcp lock .mcp.json --check"),
+    "model": ("model get", "model list"),
+    "runs": ("runs", "runs show 3f2a --turn 2"),
+    "view": ("view", "view --export run.html --run 3f2a"),
+    "fork": ("fork 3f2a", "fork 3f2a agent:template --turn 2"),
+    "report": ("report", "report --prompt shop/desk --all"),
+    "export": ("export --atif 3f2a", "export --atif -o run.json"),
+    "eval": ("eval run cases.jsonl agent:template --name before", "eval compare before after"),
+    "tune": ("tune agent:template cases.jsonl", "tune agent:template cases.jsonl --propose"),
+    "worker": ("worker my_app:loop", "worker my_app:loop --concurrency 16 --health 8080"),
+    "work": ("work", "work approve desk/42 call_1 --by Ada"),
+    "completion": ("completion bash > ~/.local/share/bash-completion/completions/wink", "completion fish | source"),
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -229,6 +251,7 @@ def parser(name: str) -> argparse.ArgumentParser:
     made = Parser(
         prog=f"wink {name}",
         description=_wrapped(command.description),
+        epilog="\n".join(["examples:", *(f"  wink {example}" for example in EXAMPLES[name])]),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     command.configure(made)
@@ -241,10 +264,12 @@ def parser(name: str) -> argparse.ArgumentParser:
 def _wrapped(text: str) -> str:
     """Paragraphs that fit the terminal; lines with an indent stay as they are."""
     from shutil import get_terminal_size
-    from textwrap import fill
+
+    from weakincentives._display import wrapped
 
     width = min(get_terminal_size().columns, 100)
-    return "\n\n".join(part if "\n " in part else fill(part, width) for part in text.strip().split("\n\n"))
+    parts = text.strip().split("\n\n")
+    return "\n\n".join(part if "\n " in part else wrapped(part.replace("\n", " "), width) for part in parts)
 
 
 def parsers() -> Iterator[tuple[str, argparse.ArgumentParser]]:

@@ -13,7 +13,8 @@ import argparse
 import csv
 import json
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,8 @@ def run_cases(arguments: argparse.Namespace) -> int:
     tools: Any = arguments.tools or (RECORDED if replayed else "live")
     again: Any = {"all": True, "unscored": "unscored", None: False}[arguments.again]
     try:
-        evaluation = evaluate(
+        evaluation = _with_notes(
+            evaluate,
             cases,
             prompt,
             adapter,
@@ -154,10 +156,34 @@ def run_cases(arguments: argparse.Namespace) -> int:
         if not replayed:
             adapter.close()
     _print_evaluation(evaluation, arguments)
+    _note_others(evaluation, file)
     if not evaluation.finished:
         missing = len(evaluation.cases) * evaluation.repeats - len(evaluation.results)
         progress(f"{plural(missing, 'case')} not run: the limit was reached; run it again with a higher one")
     return 0 if evaluation.finished and all(each.verdict == "passed" for each in evaluation.results) else 1
+
+
+def _with_notes(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
+    """Call a function, and print its warnings as a person reads them, without the line of code."""
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        progress(f"note: {message}")
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        return function(*given, **named)
+
+
+def _note_others(evaluation: Evaluation, file: str) -> None:
+    """Say why an earlier evaluation of this name was not continued."""
+    from weakincentives.evals import list_evaluations
+
+    same = [each for each in list_evaluations(file) if each.name == evaluation.name and each.id != evaluation.id]
+    if same and not same[0].finished:
+        about = (
+            f"an earlier {evaluation.name!r} was not finished, and is another one: its prompt, model, scorers or cases"
+        )
+        progress(f"note: {about} differ (wink eval show {same[0].id})")
 
 
 def show_progress(done: int, total: int, result: CaseResult) -> None:

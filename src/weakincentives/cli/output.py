@@ -17,7 +17,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
-from weakincentives._display import wrapped
 from weakincentives.errors import WinkError
 
 if TYPE_CHECKING:
@@ -55,13 +54,13 @@ def print_line(text: str = "", *, end: str = "\n", style: str = "", stream: Text
 
 def print_prose(text: str, *, style: str = "", indent: str = "") -> None:
     """Print sentences to stdout: on a terminal, lines end between words, and `indent` begins all but the first."""
-    print_line(wrapped(text, terminal_width(), indent), style=style)
+    print_line(_wrapped(text, terminal_width(), indent), style=style)
 
 
 def print_error(message: str) -> None:
     """Print a message to stderr, made printable; on a terminal, lines end between words."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() and "\n" not in message else None
-    print(printable(wrapped(message, width), stream=sys.stderr), file=sys.stderr, flush=True)
+    print(printable(_wrapped(message, width), stream=sys.stderr), file=sys.stderr, flush=True)
 
 
 def print_json(value: Any) -> None:
@@ -85,9 +84,14 @@ def may_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
-def progress(message: str) -> None:
-    """Print one dim line to stderr for a person who is waiting."""
-    print(_styled(printable(message, stream=sys.stderr), "2", sys.stderr), file=sys.stderr, flush=True)
+def progress(message: str, indent: str | None = None) -> None:
+    """Print a dim line to stderr for a person who is waiting; with an indent, it is wrapped on a terminal.
+
+    A line that holds a command to copy has none: where the terminal wraps it, it can still be copied.
+    """
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() and indent is not None else None
+    text = printable(_wrapped(message, width, indent or ""), stream=sys.stderr)
+    print(_styled(text, "2", sys.stderr), file=sys.stderr, flush=True)
 
 
 class Wait:
@@ -203,8 +207,16 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
+def _wrapped(text: str, width: int | None, indent: str = "") -> str:
+    from weakincentives._display import wrapped  # Not for `wink --help`, which must be fast.
+
+    return wrapped(text, width, indent)
+
+
 def _styled(text: str, style: str, stream: TextIO) -> str:
-    return f"\x1b[{style}m{text}\x1b[0m" if style and text and may_colour(stream) else text
+    if not style or not text or not may_colour(stream):
+        return text
+    return "\n".join(f"\x1b[{style}m{line}\x1b[0m" if line else "" for line in text.split("\n"))
 
 
 def _escaped(match: re.Match[str]) -> str:

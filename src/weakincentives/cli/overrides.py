@@ -1,4 +1,4 @@
-"""List, show, edit and compare overrides of a prompt's texts, summaries and visibility.
+"""List, show, edit and compare overrides of a prompt's texts, summaries and visibility; alone it lists them.
 
 An override applies to the text it was written for. If the prompt has changed since, the override is stale: it is not
 applied, `show` and `diff` report it, and their exit code is 1.
@@ -31,7 +31,7 @@ DECLARED = "declared"
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb")
     listing = verbs.add_parser("list", help="every stored override")
     show = verbs.add_parser("show", help="what can be overridden in a prompt, and what is")
     compare = verbs.add_parser("diff", help="the original text beside the override")
@@ -52,6 +52,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         add_store_option(verb)
     for verb in (listing, show, compare):
         verb.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(verb="list")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -35,7 +34,8 @@ from weakincentives.telemetry import asked_text, question_in
 
 WIDTH = 100
 LABEL = 8
-MAX_RESULT = 400
+# The most of a step that is shown while it happens, and in the story of a run.
+MAX_STEP, MAX_RESULT = 240, 400
 # Printed where people meet the embedded model first.
 EMBEDDED = (
     "The embedded model: an embedding picks the sections, and answers are quoted from them or from a tool's result. "
@@ -51,8 +51,8 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
         return
 
     def observe(event: Any) -> None:
-        if line := describe(event):
-            progress(line)
+        if line := describe(event, MAX_STEP if sys.stderr.isatty() else WIDTH):
+            progress(line, " " * LABEL)
 
     unsubscribe = session.observe(observe)
     try:
@@ -61,10 +61,9 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
         unsubscribe()
 
 
-def describe(event: Any, width: int | None = None) -> str | None:
-    """The line for an event, cut to the width or to that of the terminal, or None if there is nothing to report."""
+def describe(event: Any, width: int = WIDTH) -> str | None:
+    """The line for an event, cut to this many columns, or None if there is nothing to report."""
     formatter = FORMATTERS.get(type(event))
-    width = width or (shutil.get_terminal_size().columns if sys.stderr.isatty() else WIDTH)
     text = "" if formatter is None else formatter(event)
     # The steps of a run inside a call.
     indent = "  " * event.run_id.count("/") if getattr(event, "parent_run_id", "") else ""

@@ -17,6 +17,7 @@ from weakincentives.cli.output import (
     plural,
     print_json,
     print_line,
+    print_prose,
     print_table,
     progress,
     report_damage,
@@ -83,7 +84,7 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
     from weakincentives.telemetry import MIN_RUNS
 
     unit = prompt.unit if prompt.unit == "USD" else "input tokens (an output token counts as 5, a cached one as 0.1)"
-    print_line(
+    print_prose(
         f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {unit}; {prompt.cache_first:.0%} of first "
         f"requests and {prompt.cache_again:.0%} of repeated tokens came from the cache",
         style="1",
@@ -121,9 +122,9 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
     if changes:
         share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
         cost += f"; with the advice they would have cost {with_unit(prompt.cost_advised, prompt.unit)}{share}"
-    print_line(f"\n{cost}.")
+    print_prose(f"\n{cost}.")
     for section in changes:
-        print_line(f"Change '{section.key}' to visibility=SectionVisibility.{section.advised.upper()}.", style="1")
+        print_prose(f"Change '{section.key}' to visibility=SectionVisibility.{section.advised.upper()}.", style="1")
 
 
 def changed(section: SectionAdvice) -> bool:

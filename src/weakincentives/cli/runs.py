@@ -11,6 +11,7 @@ import json
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from weakincentives._display import Table, shortened
@@ -20,10 +21,12 @@ from weakincentives.cli.output import (
     plural,
     print_json,
     print_line,
+    print_prose,
     print_table,
     printable,
     progress,
     report_damage,
+    terminal_width,
 )
 from weakincentives.cli.recordings import FILE_HELP, RUNS, check_target, file_and_runs, named_run, question, runs_file
 
@@ -81,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verb == "prune":
         return prune_runs(file, names, arguments)
     if len(names) > {"list": 0, "show": 1}.get(arguments.verb, len(names)):
-        raise UsageError(f"wink runs {arguments.verb} does not take {names[-1]!r}")
+        first = "; the run file comes before the run" if Path(names[-1]).is_file() else ""
+        raise UsageError(f"wink runs {arguments.verb} does not take {names[-1]!r}{first}")
     with RunStore(file) as store:
         _VERBS[arguments.verb](store, names, arguments)
         return report_damage(file, store.problems)
@@ -93,12 +97,15 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
     if arguments.json:
         print_json([facts(run) for run in found])
         return
+    # Scripts get what never becomes ambiguous.
+    short = terminal_width() is not None
+    length = shortest_unique([run.run_id for run in found]) if short else None
     tagged, nested = any(run.tags for run in found), any(run.children.runs for run in found)
     rows = [
         (
-            run.run_id,
+            run.run_id[:length],
             run.status,
-            moment(run.started),
+            moment(run.started, "%d %b %H:%M") if short else moment(run.started),
             run.prompt,
             run.model,
             f"{run.turns}",
@@ -108,7 +115,7 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
             f"{run.duration:.1f} s",
             *([f"{run.children.runs or ''}"] if nested else []),
             *([" ".join(f"{name}={text}" for name, text in run.tags.items())] if tagged else []),
-            run.question or run.error,
+            " ".join(run.question.split()) or f"({run.error or run.prompt})",
         )
         for run in found
     ]
@@ -117,8 +124,11 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
     if not rows:
         progress("no runs")
         return
+    if all(run.total_cost is None for run in found):
+        at = heading.index("cost")
+        heading, rows = [*heading[:at], *heading[at + 1 :]], [(*row[:at], *row[at + 1 :]) for row in rows]
     right = ("turns", "input", "output", "cost", "time", "children")
-    drop = ("output", "cost", "model", "time", "input", "started", "children", "tags", "prompt", "turns", "question")
+    drop = ("output", "model", "time", "prompt", "cost", "children", "tags", "input", "turns", "started", "question")
     print_table(Table(heading, rows, right, drop=drop, flexible="question"), styles=STATUS_STYLES)
 
 
@@ -187,7 +197,7 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     from weakincentives.cli.progress import print_labelled, print_spent
 
     heading = f"{run.run_id}  {run.status}  {run.prompt} on {run.adapter} {run.model}  {moment(run.started)}"
-    print_line(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
+    print_prose(printable(heading, one_line=True), style=STATUS_STYLES.get(run.status, ""))
     print_line()
     print_steps(store, run)
     if how := store.continuation(run.run_id):
@@ -375,9 +385,16 @@ def facts(run: RunSummary) -> dict[str, Any]:
     }
 
 
-def moment(seconds: float) -> str:
+def shortest_unique(ids: Sequence[str]) -> int:
+    """How many letters tell these ids apart: at least six, and all where one contains another, as those of children."""
+    if any("/" in each for each in ids):
+        return max(map(len, ids))
+    return next((size for size in range(6, 64) if len({each[:size] for each in ids}) == len(set(ids))), 64)
+
+
+def moment(seconds: float, form: str = "%Y-%m-%d %H:%M:%S") -> str:
     try:
-        return datetime.fromtimestamp(seconds, UTC).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+        return datetime.fromtimestamp(seconds, UTC).astimezone().strftime(form)
     except (OverflowError, OSError, ValueError):
         return "-"
 

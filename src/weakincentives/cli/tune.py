@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from weakincentives._display import Table
 from weakincentives.cli.commands import number
 from weakincentives.cli.eval import read_cases
-from weakincentives.cli.output import plural, print_json, print_line, print_table, progress
+from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_table, progress
 from weakincentives.cli.selection import add_adapter_option, add_store_option, make_adapter, named_prompt, open_store
 
 if TYPE_CHECKING:
@@ -49,11 +49,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from weakincentives.evals import ModelProposer, tune
+    from weakincentives.evals import CaseError, ModelProposer, tune
 
     prompt, cases = named_prompt(arguments.target), read_cases(arguments.cases)
     proposer = None if arguments.adapter is None else ModelProposer(make_adapter(arguments))
-    found = tune(prompt, cases, tag=arguments.tag, by=arguments.by, within=arguments.within, propose=proposer)
+    try:
+        found = tune(prompt, cases, tag=arguments.tag, by=arguments.by, within=arguments.within, propose=proposer)
+    except CaseError as error:
+        raise UsageError(str(error)) from None
     for failure in proposer.failures[:3] if proposer is not None else ():
         progress(f"the model proposed nothing for {failure}")
     _write_log(arguments.log, found)

@@ -111,7 +111,8 @@ def run_worker(arguments: argparse.Namespace) -> int:
 
 
 def configure_work(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb")
+    parser.set_defaults(verb="list")
     listing = verbs.add_parser("list", help="the newest runs, one per line")
     listing.add_argument("--status", help="only: queued, running, waiting, done, failed, cancelled or dead")
     listing.add_argument("--loop", help="only the runs of this loop")

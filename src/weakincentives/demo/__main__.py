@@ -20,6 +20,8 @@ from weakincentives.errors import WinkError
 from weakincentives.runtime import PromptResponse, ProviderAdapter, ledger
 from weakincentives.session import Session
 
+ABOUT = "A support desk with a handbook of 27 sections, on this machine; the first request has one line of each."
+
 
 def main(argv: list[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
@@ -46,6 +48,7 @@ def answer(arguments: argparse.Namespace) -> int:
     from weakincentives.adapters.local import LocalAdapter
 
     recording, run_id = None if arguments.no_record else recorder(arguments.record), ""
+    print_labelled("demo", ABOUT, STYLES["prompt"])
     with LocalAdapter(arguments.model, progress=show_reading) as adapter, recording or nullcontext():
         for question in chosen(arguments.question):
             run_id = ask_desk(adapter, question).run_id

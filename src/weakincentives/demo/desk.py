@@ -33,7 +33,7 @@ from weakincentives.resources import Binding, ResourceRegistry
 
 QUESTIONS = (
     "Where is order FH-20417 right now?",
-    "There is a burnt smell coming from the power supply, what should I do?",
+    "How long does the money take to come back to my PayPal account?",
     "What is the price of a new pump for the Tower?",
     "I will be travelling for two weeks in July, how do my herbs survive?",
     "Please refund 20 euros for order FH-20391, it arrived damaged.",

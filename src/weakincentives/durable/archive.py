@@ -179,6 +179,7 @@ class Archive:
         self, client: DBOSClient, ownership: Ownership, serializer: TaggedSerializer, signals: Signals
     ) -> None:
         self._engine = ownership.engine
+        self._dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
         self._client = client
         self._ownership = ownership
         self._serializer = serializer
@@ -192,15 +193,15 @@ class Archive:
         request, media = _dump(sent)
         now = _now()
         with self._signals.transaction(self._engine) as connection:
-            new = {"id": name, "last_number": 0, "created_ms": now, "updated_ms": now}
-            connection.execute(self._insert(conversations, new))
             # Locks the conversation, on both databases.
-            counted = sa.update(conversations).where(conversations.c.id == name)
-            number = connection.execute(
-                counted.values(last_number=conversations.c.last_number + 1, updated_ms=now).returning(
-                    conversations.c.last_number
-                )
-            ).scalar_one()
+            new = {"id": name, "last_number": 1, "created_ms": now, "updated_ms": now}
+            counted = {"last_number": conversations.c.last_number + 1, "updated_ms": now}
+            added = (
+                self._dialect.insert(conversations)
+                .values(new)
+                .on_conflict_do_update(index_elements=["id"], set_=counted)
+            )
+            number = connection.execute(added.returning(conversations.c.last_number)).scalar_one()
             if key is not None:
                 same = sa.select(runs).where(runs.c.conversation == name, runs.c.key == key)
                 known = connection.execute(same).one_or_none()
@@ -212,7 +213,7 @@ class Archive:
                         )
                     return int(known.number)
             self._save_blobs(connection, name, media)
-            under_way = self._first(connection, name) if join else None
+            first = self._first(connection, name)
             row = {
                 "conversation": name,
                 "number": number,
@@ -221,13 +222,17 @@ class Archive:
                 "loop": loop,
                 "version": version,
                 "tenant": tenant,
-                "joined": None if under_way is None else under_way.number,
+                "joined": first.number if join and first is not None else None,
                 "attempt": 0,
                 "stopped": False,
                 "created_ms": now,
+                "queued_ms": now if first is None else None,
             }
             connection.execute(sa.insert(runs).values(row))
-            self._advance(connection, name)
+            if first is None:
+                self._enqueue(connection, ConversationRun(name, number), loop, version, tenant)
+            elif row["joined"]:
+                self._signals.add(connection, joining(ConversationRun(name, first.number)))
         return int(number)
 
     def begin(self, run: ConversationRun) -> BegunRun | str | None:
@@ -264,15 +269,15 @@ class Archive:
         body, media = _packed(state)
         with self._signals.transaction(self._engine) as connection:
             changed = sa.update(conversations).where(conversations.c.id == name)
-            if not connection.execute(changed.values(updated_ms=now)).rowcount:
+            if not connection.execute(changed.values(updated_ms=now, state=body)).rowcount:
                 # It was deleted, perhaps before the last events were written.
                 connection.execute(sa.delete(streams).where(streams.c.conversation == name))
                 return True
             ended = sa.update(runs).where(*_this(run), runs.c.attempt == attempt, runs.c.ended_ms.is_(None))
             if not connection.execute(ended.values(ended_ms=now, outcome=outcome)).rowcount:
+                connection.rollback()
                 return False
             self._save_blobs(connection, name, media)
-            connection.execute(changed.values(state=body))
             self._write(connection, batches)
             self._close(connection, run, joined)
         self._recent.put(name, body, state)
@@ -435,8 +440,9 @@ class Archive:
     def _close(self, connection: sa.Connection, run: ConversationRun, joined: Iterable[int]) -> None:
         """After a run: its messages that came too late are runs, old streams go, and the next run is queued."""
         late = (runs.c.conversation == run.conversation, runs.c.joined == run.number, runs.c.ended_ms.is_(None))
-        connection.execute(sa.update(runs).where(*late, runs.c.number.in_(list(joined))).values(ended_ms=_now()))
-        connection.execute(sa.update(runs).where(*late).values(joined=None))
+        in_time = runs.c.number.in_(list(joined))
+        answered = {"ended_ms": sa.case((in_time, _now())), "joined": sa.case((in_time, runs.c.joined))}
+        connection.execute(sa.update(runs).where(*late).values(answered))
         recent = sa.select(runs.c.number).where(
             runs.c.conversation == run.conversation, runs.c.ended_ms > _now() - _KEPT_STREAM_MS
         )
@@ -451,17 +457,22 @@ class Archive:
         if first is None or first.queued_ms is not None:
             return
         run = ConversationRun(name, first.number)
+        connection.execute(sa.update(runs).where(*_this(run)).values(queued_ms=_now()))
+        self._enqueue(connection, run, first.loop, first.version, first.tenant)
+
+    def _enqueue(
+        self, connection: sa.Connection, run: ConversationRun, loop: str, version: str, tenant: str | None
+    ) -> None:
         options: Any = {
-            "workflow_name": first.loop,
-            "queue_name": first.loop,
+            "workflow_name": loop,
+            "queue_name": loop,
             "workflow_id": work_id(run),
-            "app_version": first.version,
-            "queue_partition_key": first.tenant or NO_TENANT + work_id(run),
-            "attributes": {"queue": first.loop},
+            "app_version": version,
+            "queue_partition_key": tenant or NO_TENANT + work_id(run),
+            "attributes": {"queue": loop},
         }
         self._client.enqueue_in_transaction(connection, options, run)
-        connection.execute(sa.update(runs).where(*_this(run)).values(queued_ms=_now()))
-        self._signals.add(connection, first.loop)
+        self._signals.add(connection, loop)
 
     def _first(self, connection: sa.Connection, name: str) -> Any:
         query = (
@@ -474,8 +485,7 @@ class Archive:
 
     def _insert(self, table: sa.Table, values: Mapping[str, Any] | None = None) -> Any:
         """An INSERT that does nothing if the row is there."""
-        dialect: Any = sqlite if self._engine.dialect.name == "sqlite" else postgresql
-        insert = dialect.insert(table).on_conflict_do_nothing()
+        insert = self._dialect.insert(table).on_conflict_do_nothing()
         return insert if values is None else insert.values(values)
 
     def _save_blobs(self, connection: sa.Connection, name: str, media: Mapping[str, bytes]) -> None:
@@ -516,6 +526,11 @@ class Archive:
 def work_id(run: ConversationRun) -> str:
     """The id of a run for the engine and `wink work`."""
     return f"{run.conversation}:{run.number}"
+
+
+def joining(run: ConversationRun) -> str:
+    """The signal that a message joins a run."""
+    return f"join {work_id(run)}"
 
 
 def _this(run: ConversationRun) -> tuple[sa.ColumnElement[bool], ...]:

@@ -42,6 +42,8 @@ _log = logging.getLogger(__name__)
 # How often a worker looks for work that nobody has signalled: because a process died, a delay or a limit is over.
 _POLL_SECONDS = 0.2
 _POLL_SECONDS_DIRECT = 0.5
+# How long the thread of claimed work may take to start, before it is checked again.
+_START_SECONDS = 0.005
 # How long a step waits before it retries a lost database.
 _MIN_PAUSE_SECONDS = 0.05
 _MAX_PAUSE_SECONDS = 2.0
@@ -345,12 +347,18 @@ class Engine:
 
     def _poll(self, queue: Queue) -> None:
         """Have the engine run the work of this queue, as its own threads would do."""
-        pause = _Pause(self.store.signals.waiter(queue.name))
+        pause = _Pause(self.store.signals.waiter(queue.name), self._has_begun_all)
         arguments, name = (pause, _instance(), queue), f"wink-queue-{queue.name}"
         poller = threading.Thread(target=queue_worker_thread, args=arguments, name=name, daemon=True)
         self._pauses.append(pause)
         self._pollers.append(poller)
         poller.start()
+
+    def _has_begun_all(self) -> bool:
+        """True if all work that this worker has claimed runs; what does not run yet is not counted by the engine."""
+        with suppress(*_UNAVAILABLE):
+            return {work_id for work_id, _ in self.store.ownership.running(self.identity)} <= _running()
+        return True
 
     def _stop(self) -> None:
         self._stopping.set()
@@ -376,18 +384,23 @@ class Engine:
 class _Pause:
     """The pause of a poller of the engine: it ends when the time is up, or there is new work, or for good.
 
-    The engine takes it for the `threading.Event` that stops the poller.
+    The engine takes it for the `threading.Event` that stops the poller. It counts work as running when its thread has
+    started, so a signal does not end the pause before that: otherwise the worker would exceed its concurrency.
     """
 
-    def __init__(self, waiter: Waiter) -> None:
+    def __init__(self, waiter: Waiter, is_ready: Callable[[], bool]) -> None:
         self._waiter = waiter
+        self._is_ready = is_ready
         self._stopped = False
 
     def is_set(self) -> bool:
         return self._stopped
 
-    def wait(self, timeout: float | None = None) -> bool:
+    def wait(self, timeout: float) -> bool:
+        until = time.monotonic() + timeout
         self._waiter.wait(timeout)
+        while not self._stopped and time.monotonic() < until and not self._is_ready():
+            time.sleep(_START_SECONDS)
         return self._stopped
 
     def stop(self) -> None:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from weakincentives.durable.archive import Action, BegunRun, ConversationRun, DeclaredTool, State, work_id
+from weakincentives.durable.archive import (
+    Action,
+    BegunRun,
+    ConversationRun,
+    DeclaredTool,
+    State,
+    joining,
+    work_id,
+)
 from weakincentives.durable.driver import Execution, ModelReplied, StopRun, ToolsRan, Workflow, logged, run_contained
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, resource_states
@@ -59,6 +68,9 @@ from weakincentives.session import Session
 
 _log = logging.getLogger(__name__)
 
+# After this time without a signal, a step looks whether messages have joined its run.
+_LOOK_SECONDS = 0.2
+
 
 @dataclass(frozen=True, slots=True)
 class ConversationWorkflow(Workflow):
@@ -99,6 +111,8 @@ class _Exchange(Execution):
         self._events = EventWriter(run, begun.attempt, engine.store.serializer)
         self._events.stopped = begun.stopped
         self._numbers: set[int] = set()
+        self._joining = engine.store.signals.waiter(joining(run))
+        self._looked_at = float("-inf")
         self._guarded = False
         self._resources = () if begun.state is None else begun.state.resources
         # Opened by a tool call; their tools are known when the model is called again.
@@ -173,6 +187,8 @@ class _Exchange(Execution):
         began = datetime.fromtimestamp(self._begun.began_ms / 1000, UTC)
         self._clock.stop_at(began)
         self._live = self._begun.attempt == 1
+        # A step of a later attempt is progress.
+        self._replayed = not self._live
         return None if seconds is None else Deadline(began + timedelta(seconds=seconds)).on(self._clock)
 
     def _act(self, action: Action, chat: Conversation[Any]) -> RewindReport | str:
@@ -295,9 +311,14 @@ class _Exchange(Execution):
 
     def _joined(self) -> tuple[tuple[int, Message], ...]:
         # Guards pass a message before a run; what they have not passed is the next run.
-        if not self._guarded:
-            with suppress(DatabaseUnavailableError):
-                return self._engine.store.archive.late(self._run, self._numbers)
+        now = time.monotonic()
+        signalled = self._joining.is_signalled() or now - self._looked_at > _LOOK_SECONDS
+        if self._guarded or not signalled:
+            return ()
+        with suppress(DatabaseUnavailableError):
+            found = self._engine.store.archive.late(self._run, self._numbers)
+            self._looked_at = now
+            return found
         return ()
 
     def _join(self, joined: tuple[tuple[int, Message], ...], session: Session) -> None:

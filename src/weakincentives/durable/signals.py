@@ -26,6 +26,7 @@ _CHECK_SECONDS = 0.01
 # How long a listener without a connection waits for the next, and one without waiters for the next of them.
 _RECONNECT_SECONDS = 0.5
 _LINGER_SECONDS = 30.0
+_CLOSE_SECONDS = 10.0
 
 
 class Waiter:
@@ -42,6 +43,12 @@ class Waiter:
             # The event loop may have been closed.
             with suppress(RuntimeError):
                 asleep[0].call_soon_threadsafe(asleep[1].set)
+
+    def is_signalled(self) -> bool:
+        """True if there was a signal since the last call."""
+        signalled = self._signalled.is_set()
+        self._signalled.clear()
+        return signalled
 
     def wait(self, seconds: float | None) -> None:
         """Wait for a signal since the last call, at most for so long."""
@@ -102,7 +109,7 @@ class Signals:
         if (thread := self._thread) is not None:
             with suppress(DatabaseUnavailableError, sa.exc.SQLAlchemyError), self.transaction() as connection:
                 self.add(connection, "")
-            thread.join(timeout=2 * _RECONNECT_SECONDS)
+            thread.join(timeout=_CLOSE_SECONDS)
 
     def _listen(self) -> None:
         while not self._closing.is_set():

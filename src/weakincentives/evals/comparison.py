@@ -87,7 +87,8 @@ class Comparison(Displayed):
 
     `wins` are cases that the second passes and the first does not. `difference` is that of the pass rates, between
     `low` and `high` at 95%; these are None if fewer than two cases differ. `smallest` is the smallest difference that
-    so many cases would show, None if no difference could. `left_out` counts the cases that were not scored in both.
+    so many cases would show, None if no difference could. `left_out` counts the cases that were not scored in both, and
+    `unshared` are scorers that only one of the two has: what passes there is not the same.
     """
 
     wins: int
@@ -108,6 +109,7 @@ class Comparison(Displayed):
     differing: tuple[CaseDifference, ...] = ()
     preferences: Preferences | None = None
     diverged: tuple[int, int] = field(default=(0, 0))
+    unshared: tuple[str, ...] = ()
 
     @property
     def better(self) -> bool:
@@ -152,6 +154,8 @@ class Comparison(Displayed):
             yield f"So many cases could show {100 * self.smallest:.0f} points, saw {100 * abs(self.difference):.0f}."
         elif differ and self.low is not None:
             yield f"With {self.cases} cases that differ so rarely, a difference is missed more often than once in five."
+        if self.unshared:
+            yield f"Only one of the two is scored by {', '.join(self.unshared)}: to pass is not the same in both."
         for name, change, form in (
             ("cost per case", self.cost, "${:.4f}"),
             ("tokens per case", self.tokens, "{:,.0f}"),
@@ -212,6 +216,7 @@ def compare(before: Evaluation, after: Evaluation, *, judge: Judge | None = None
         differing=tuple(each for each in cases if each.difference != 0),
         preferences=None if judge is None else _preferences(judge, cases),
         diverged=(before.count("diverged"), after.count("diverged")),
+        unshared=tuple(sorted({*before.scorers} ^ {*after.scorers})),
     )
 
 

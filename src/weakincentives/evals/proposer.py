@@ -81,4 +81,6 @@ class ModelProposer:
         except WinkError as error:
             self.failures.append(f"{section.key}: {error}")
             return {}
+        if not found.summaries:
+            self.failures.append(f"{section.key}: the model wrote no summary")
         return {f"model {number}": text for number, text in enumerate(found.summaries[:3], start=1)}

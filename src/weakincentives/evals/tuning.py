@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from statistics import fmean, median
 from typing import Any, Literal, Protocol
 
-from weakincentives.evals.cases import Case
+from weakincentives.evals.cases import Case, CaseError
 from weakincentives.evals.intervals import sign_test
 from weakincentives.evals.scorers import needed_sections
 from weakincentives.prompt import (
@@ -94,6 +94,7 @@ class Tuning:
 
     `summaries` are the changed ones by section key, adopted or only proposed. `before` and `after` are the recall on
     the held half, `chosen_before` and `chosen_after` on the other; `tokens` is by how much all summaries grow.
+    `unknown` are sections that cases need and that have no summary.
     """
 
     adopted: bool
@@ -110,18 +111,22 @@ class Tuning:
     tokens: int
     log: tuple[Candidate, ...] = ()
     override: PromptOverride | None = None
+    unknown: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
         """The outcome in words."""
+        unknown = f"\nthe cases name sections that have no summary: {', '.join(self.unknown)}" if self.unknown else ""
+        verdict = "adopted" if self.adopted else "not adopted"
+        if not self.summaries:
+            return f"{verdict}: {self.reason}\non {self.held} held cases, found {100 * self.before:.1f}%{unknown}"
         changed = f"{len(self.summaries)} summaries changed, {self.tokens:+,} tokens in every request"
         tested = (
             f"on {self.held} held cases, found {100 * self.before:.1f}% -> {100 * self.after:.1f}% "
             f"({self.wins} better, {self.losses} worse, p = {self.p:.3f})"
         )
         chosen = f"on the half they were chosen on, {100 * self.chosen_before:.1f}% -> {100 * self.chosen_after:.1f}%"
-        verdict = "adopted" if self.adopted else "not adopted"
-        return f"{verdict}: {self.reason}\n{changed}\n{tested}\n{chosen}"
+        return f"{verdict}: {self.reason}\n{changed}\n{tested}\n{chosen}{unknown}"
 
 
 def tune(
@@ -180,6 +185,14 @@ class _Tuner:
         self.exact = score is None
         self.propose = propose
         self.questions = [question for case in cases if (question := self._question(case)) is not None]
+        needed = {key for case in cases for group in needed_sections(case) for key in group}
+        self.unknown = tuple(sorted(needed - {*self.sections}))
+        if not self.questions:
+            named = f" (they name {', '.join(self.unknown[:5])})" if self.unknown else ""
+            raise CaseError(
+                f"none of {len(cases)} cases needs a section that has a summary{named}; give them "
+                "metadata={'sections': [...]}, or make cases of recorded runs"
+            )
         self.texts = [question.text for question in self.questions]
         self.log: list[Candidate] = []
 
@@ -281,8 +294,6 @@ class _Tuner:
         section = self.sections[key]
         for way, given in texts.items():
             text = " ".join(given.split())
-            if not text or text == section.summary:
-                continue
             problem = self._problem(key, section, text, limit)
             if problem:
                 self.log.append(Candidate(key, way, text, None, False, problem))
@@ -291,6 +302,8 @@ class _Tuner:
 
     def _problem(self, key: str, section: SectionText, text: str, limit: int) -> str:
         """Why a summary may not be used; empty if it may."""
+        if not text or text == section.summary:
+            return "it is empty" if not text else "it is the summary that the section has"
         size = default_tokenizer().count(text)
         if size > limit:
             return f"it has {size} tokens; {limit} are the most"
@@ -360,6 +373,7 @@ class _Tuner:
             sum(count(text) - count(self.sections[key].summary) for key, text in summaries.items()),
             tuple(self.log),
             override,
+            self.unknown,
         )
 
 

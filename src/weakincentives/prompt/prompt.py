@@ -16,7 +16,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args
 
 from weakincentives import serde
-from weakincentives._display import Displayed, Shown
+from weakincentives._display import Displayed, Shown, tree
 from weakincentives._fence import check_fence
 from weakincentives._frozen import quick_init
 from weakincentives._generics import OutputT, Specializable
@@ -39,7 +39,7 @@ from weakincentives.prompt.presentation import Late, Presentation
 from weakincentives.prompt.section import LateContent, Section, require_sections
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool, check_timeout
-from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions, section_tree
+from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions
 from weakincentives.prompt.visibility import PACKED, Overrides, SectionPath, inside, visible
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
@@ -441,11 +441,10 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
             yield f"It cannot be rendered yet: {error}"
             count, described, outline = template.counter.count, template.descriptor.sections, template.outline
             seen = visible(outline.base, outline.parents)
-            rows = [
+            yield tree(
                 (node, PACKED[seen[node.index]].value, "declared", 0, count(described[node.path].source or ""))
                 for node in outline.nodes
-            ]
-            yield section_tree(rows)
+            )
         if template.module:
             yield f"In the playground: wink play {template.module}:VARIABLE"
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple
 
-from weakincentives._display import Displayed, Fold, Shown, Table, tree
+from weakincentives._display import Displayed, Shown, folded, tree
 from weakincentives._generics import OutputT
 from weakincentives.content import Part
 from weakincentives.errors import PromptRenderError
@@ -529,19 +529,17 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
         view, count = self.view, self.view.options.counter.count
         yield f"{self.prompt_name}: {count(self.text):,} tokens, tools {self._tool_names()}"
         shown = {span.path: count(self.text[span.start : span.end]) for span in self.spans}
-        yield section_tree(
-            [
-                (
-                    node,
-                    view.visibility_of(node).value,
-                    view.decided_by(node),
-                    shown.get(node.path, 0),
-                    count(view.whole_text(node.path)),
-                )
-                for node in view.existing()
-            ]
+        yield tree(
+            (
+                node,
+                view.visibility_of(node).value,
+                view.decided_by(node),
+                shown.get(node.path, 0),
+                count(view.whole_text(node.path)),
+            )
+            for node in view.existing()
         )
-        yield Fold("Text", self.text)
+        yield folded("Text", self.text)
 
     def _tool_names(self) -> str:
         names = [tool.name for tool in self.tools] + [tool.name for tool in self.hosted_tools]
@@ -595,21 +593,3 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
     @property
     def allow_extra_keys(self) -> bool | None:
         return None if self.structured_output is None else self.structured_output.allow_extra_keys
-
-
-def section_tree(rows: Iterable[tuple[Node, str, str, int, int]]) -> Table:
-    """Sections as notebooks show them: what each shows, why, and its tokens, those shown and those in full."""
-    return tree(
-        [
-            (
-                node.depth,
-                node.section.key,
-                state,
-                why,
-                # What is shown in full counts as it is, with its number.
-                *((shown or full,) * 2 if state == "full" else (shown, full)),
-                ", ".join(tool.name for tool in node.all_tools) or ("not known yet" if node.is_late else ""),
-            )
-            for node, state, why, shown, full in rows
-        ]
-    )

@@ -57,15 +57,24 @@ class PendingCall:
         return "\n".join(line for line in lines if line)
 
 
+class _Decision:
+    __slots__ = ()
+
+    def __post_init__(self) -> None:
+        for name in ("reason", "text", "by"):
+            if not isinstance(value := getattr(self, name, ""), str):
+                raise TypeError(f"{type(self).__name__} takes {name} as a str, got {shortened(repr(value), 100)}")
+
+
 @dataclass(frozen=True, slots=True)
-class Approve:
+class Approve(_Decision):
     """Let the call happen as it was shown."""
 
     by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Deny:
+class Deny(_Decision):
     """Keep the call from happening; the model reads the reason."""
 
     reason: str = ""
@@ -73,7 +82,7 @@ class Deny:
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(_Decision):
     """Let the call happen with these arguments; the model reads which were used."""
 
     arguments: Mapping[str, Any]
@@ -81,7 +90,7 @@ class Edit:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(_Decision):
     """Give this text to the model as the result, in place of the call."""
 
     text: str
@@ -163,9 +172,6 @@ def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_n
             )
         if isinstance(decision, Edit) and not isinstance(decision.arguments, Mapping):
             raise TypeError(f"Edit takes the arguments as a mapping, got {shortened(repr(decision.arguments), 100)}")
-        texts = [getattr(decision, name, "") for name in ("reason", "text", "by")]
-        if not all(isinstance(text, str) for text in texts):
-            raise TypeError(f"The texts of a decision must be str, got {shortened(repr(decision), 100)}")
 
 
 def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, prompt_name: str) -> str:

@@ -6,6 +6,7 @@ and as far as needed. Nothing of it changes the messages: a `Cut` in the session
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass, field, replace
@@ -24,6 +25,8 @@ from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.summaries import MAX_WORDS, Summaries
 from weakincentives.runtime.tools import OfferedTools
 from weakincentives.runtime.transcript import count_lasting, digest, excerpt, holds, lead, position, unit_starts
+
+logger = logging.getLogger("weakincentives.runtime")
 
 MAX_RISK = 0.02
 """By how much, at most, a compaction that is to pay may make a conversation dearer if it ends right after it."""
@@ -53,7 +56,6 @@ class Compactor:
     context: RunContext
     tools: OfferedTools
     notices: Notices
-    _gave_up: float = 0.0
     _retried: bool = False
 
     def prepare(self, *, by_turns: bool) -> Generator[Effect, Any, None]:
@@ -66,14 +68,12 @@ class Compactor:
             return
         size = self._size()
         limit = size + 1 if window is None else config.at * window
-        is_full = size > max(limit, self._gave_up)
+        is_full = size > limit
         # Only now: an adapter may have to load its model to know that.
         if not (is_full or config.when == "pays") or self.context.adapter.compacts_itself:
             return
         if is_full:
-            if not (yield from _Job(self, config, size, limit, by_turns=by_turns).run()):
-                # Not again before it has grown: a summary that fails costs as much as one that does not.
-                self._gave_up = 1.1 * size
+            yield from _Job(self, config, size, limit, by_turns=by_turns).run()
         elif size >= MIN_TOKENS:
             job = _Job(self, config, size, limit, by_turns=by_turns)
             if (summarizes := job.pays()) is not None:
@@ -164,7 +164,11 @@ class _Job:
         if self._tokens(draft.cut) > self.target:
             draft = self._without_results(draft, self.start)
         if summarizes and self._tokens(draft.cut) > self.target and self._worth_summary(draft.cut, self.start):
-            draft = yield from self._summarized(draft, self.start)
+            made = yield from self._summarized(draft, self.start)
+            if self._tokens(made.cut) < self._tokens(draft.cut):
+                draft = made
+            else:
+                self._give_up(draft.cut, self.start, was_made=made is not draft)
         after = round(self._tokens(draft.cut) * self.scale)
         if draft.cut == self.known or after >= self.size:
             return False
@@ -296,10 +300,24 @@ class _Job:
         return Summaries(self.context, self.compactor.tools, self.config)
 
     def _worth_summary(self, cut: Cut, start: int) -> bool:
-        """True if the messages before the tail that are not summarized yet are more than a few words."""
+        """True if the messages before the tail that are not summarized yet are more than a few words.
+
+        One that fails costs as much as one that does not, so it is not tried again before they have grown, unless the
+        model has refused the request.
+        """
+        tried = self.compactor.known.tried if self.window is None else 0
+        return self._new(cut, start) > max(MIN_SHARE * self.before, MIN_SUMMARY, 1.25 * tried)
+
+    def _new(self, cut: Cut, start: int) -> int:
         part = self._part(cut, start)
-        new = self._estimate([each for each in part[lead(part) :] if each.kind != SUMMARY])
-        return new > max(MIN_SHARE * self.before, MIN_SUMMARY)
+        return self._estimate([each for each in part[lead(part) :] if each.kind != SUMMARY])
+
+    def _give_up(self, cut: Cut, start: int, *, was_made: bool) -> None:
+        if was_made:
+            text = "'%s': a summary is as long as what it would replace, so it is not used."
+            logger.warning(text, self.context.name)
+        known = replace(self.compactor.known, tried=self._new(cut, start))
+        self.context.session[ContextWindow].seed(known)
 
     def _summarized(self, draft: _Draft, start: int) -> Generator[Effect, Any, _Draft]:
         """Put a summary in place of the messages before the tail, made in parts if they do not fit at once."""

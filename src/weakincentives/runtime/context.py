@@ -208,11 +208,11 @@ class Compaction:
     when: Literal["full", "pays"] = "full"
 
     def __post_init__(self) -> None:
-        if self.window is not None and (not isinstance(self.window, int) or self.window < 1):
+        if self.window is not None and (type(self.window) is not int or self.window < 1):
             raise ValueError(f"Compaction window must be a number of tokens or None, got {self.window!r}")
-        if not 0 < self.at <= 1:
+        if type(self.at) not in (int, float) or not 0 < self.at <= 1:
             raise ValueError(f"Compaction at must be a share of the window, above 0 and up to 1, got {self.at!r}")
-        if not isinstance(self.keep, int) or self.keep < 1:
+        if type(self.keep) is not int or self.keep < 1:
             raise ValueError(f"Compaction keep must be at least 1 exchange, got {self.keep!r}")
         if self.when not in ("full", "pays"):
             raise ValueError(f"Compaction when must be 'full' or 'pays', got {self.when!r}")

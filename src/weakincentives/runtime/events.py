@@ -327,6 +327,7 @@ class ContextWindow:
     `overhead` of compactions, what they have `rewritten`, and what requests have `omitted` because of them are sums;
     `compacted` and `summarized` are the number of calls before the last compaction and the last summary. A request
     with the first `prepared` messages has been as short as it gets; one that is sent again after a rewind stays so.
+    `tried` is the size of what the last summary was to replace, if that failed.
     """
 
     limit: int | None = None
@@ -342,6 +343,7 @@ class ContextWindow:
     compacted: int = 0
     summarized: int = 0
     prepared: int = 0
+    tried: int = 0
 
     @reducer(on=PromptRendered)
     def begin(self, event: PromptRendered) -> ContextWindow:
@@ -371,6 +373,7 @@ class ContextWindow:
             rewritten=self.rewritten + event.rewritten,
             compacted=self.calls,
             summarized=self.summarized if event.by in ("sections", "results") else self.calls,
+            tried=self.tried if event.by in ("sections", "results") else 0,
         )
 
 

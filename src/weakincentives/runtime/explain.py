@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives._display import Displayed, Shown, Table
+from weakincentives._display import Displayed, Shown, Table, wrapped
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import ContextWindow, RequestSize, SectionState
@@ -30,8 +30,11 @@ class SectionExplanation:
     opening_tokens: int | None = 0
 
     @property
-    def hidden_tokens(self) -> int:
-        return 0 if self.state.visibility is SectionVisibility.FULL else self.state.full_tokens
+    def opening_cost(self) -> str:
+        """The tokens that opening it adds, such as +748; ? if they are not known, '' if there is nothing to open."""
+        if not self.opening:
+            return ""
+        return "?" if self.opening_tokens is None else f"+{self.opening_tokens:,}"
 
     @property
     def dearer_closed(self) -> bool:
@@ -85,7 +88,8 @@ class Explanation(Displayed):
         """A table that fits a terminal of this width."""
         heading, table, *lines = self._display()
         assert isinstance(table, Table)
-        return "\n".join([str(heading), "", table.text(width), "", *map(str, lines)])
+        said = [wrapped(str(line), width) for line in (heading, *lines)]
+        return "\n".join([said[0], "", table.text(width), "", *said[1:]])
 
     def _display(self) -> Iterator[Shown]:
         total = self.text_tokens + self.tool_tokens
@@ -100,21 +104,25 @@ class Explanation(Displayed):
                 section.state.visibility.value,
                 section.state.decided_by,
                 f"{section.state.shown_tokens:,}",
-                f"{section.hidden_tokens:,}",
+                section.opening_cost,
                 ", ".join(section.state.tools),
                 section.opening,
             )
             for section in self.sections
         ]
-        heading = ("section", "shows", "because", "shown", "hidden", "tools", "opening it")
-        drop = ("because", "tools", "shown", "hidden")
-        yield Table(heading, rows, ("shown", "hidden"), drop=drop, flexible="opening it")
+        heading = ("section", "shows", "because", "tokens", "opening", "tools", "how")
+        yield Table(heading, rows, ("tokens", "opening"), drop=("because", "tools", "tokens"), flexible="how")
         if dearer := [section for section in self.sections if section.dearer_closed]:
             more = sum(section.state.shown_tokens - (section.opening_tokens or 0) for section in dearer)
             keys = ", ".join(".".join(section.state.path) for section in dearer[:MAX_LISTED])
             others = f" and {len(dearer) - MAX_LISTED} others" if len(dearer) > MAX_LISTED else ""
             yield (
                 f"closing costs more than it saves ({more:,} tokens in all), so show in full or merge: {keys}{others}"
+            )
+        elif not least and total > self.full_tokens:
+            yield (
+                f"closing these sections costs {total - self.full_tokens:,} tokens more per request than showing them, "
+                "with the tool that opens them; it pays with sections of a few hundred tokens"
             )
         yield f"tools offered: {', '.join(self.tools) or 'none'}"
         spoken = "as system messages" if self.operator_text else "as results and reminders"
@@ -191,4 +199,4 @@ def _section(view: View, state: SectionState, adapter: LoopAdapter) -> SectionEx
         how = f"injects {', '.join(tool.name for tool in opening.tools)} by {adapter.tool_route}"
     else:
         how = f"restarts with {', '.join(tool.name for tool in opening.tools)}"
-    return SectionExplanation(state, f"{how}, about {tokens:,} tokens", tokens)
+    return SectionExplanation(state, how, tokens)

@@ -22,7 +22,7 @@ from weakincentives.runtime.context import Compaction
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
 from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
-from weakincentives.runtime.messages import Message, Messages, PromptResponse, user_message
+from weakincentives.runtime.messages import Message, PromptResponse, user_message
 from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.rewind import Rewindable
 from weakincentives.runtime.runs import Run, RunScope
@@ -236,7 +236,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
     @property
     def messages(self) -> tuple[Message, ...]:
         """The messages so far, from the user, the model and the tools."""
-        return Messages(self.session[Message].all())
+        return self.session[Message].all()
 
     def __repr__(self) -> str:
         usage, calls = self.usage, len(self._of_mine(ModelCalled))
@@ -246,7 +246,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
     def _display(self) -> Iterator[Shown]:
         yield repr(self).strip("<>")
         yield strip([(call.usage.input_tokens, call.usage.cached_tokens) for call in self._of_mine(ModelCalled)])
-        yield from Messages(self.messages)._display()
+        yield from self.session[Message]._display()
         if (run := self.session[Run].latest()) is not None:
             yield f"If it was recorded: wink view --run {run.run_id}"
 

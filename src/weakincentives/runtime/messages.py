@@ -145,16 +145,6 @@ class Message(Displayed):
         return self.role == "user" and self.kind in ("", PROMPT_TEXT)
 
 
-class Messages(tuple[Message, ...], Displayed):
-    """The messages of a conversation, in order."""
-
-    __slots__ = ()
-
-    def _display(self) -> Iterator[Shown]:
-        for message in self:
-            yield from message._display()
-
-
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ModelReply:

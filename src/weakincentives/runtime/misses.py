@@ -35,6 +35,7 @@ _LACKING = re.compile(
     r"|no (?:access|information|tool|way)\b)",
     re.IGNORECASE,
 )
+_MEASURE = re.compile(r"\b\d[\d.,]* ?(?:ms|s|seconds?|min|minutes?|h|hours?|bytes?|tokens?)\b", re.IGNORECASE)
 
 
 class Miss(NamedTuple):
@@ -73,7 +74,8 @@ def _misses(context: RunContext, view: View, ranked: Ranked, answer: str) -> Ite
     yield from _called(view, failed)
     for event in failed:
         if event.disclosure is None and event.section_key:
-            for miss in best_miss(ranked(event.result.message), read):
+            # "after 30 s" does not ask for a section named s30.
+            for miss in best_miss(ranked(_MEASURE.sub("", event.result.message)), read):
                 yield miss._replace(reason=f"'{event.name}' failed: {shortened(event.result.message, 100)}")
     asked = user_words(session[Message].view())[-MAX_WORDS:]
     lacking = _LACKING.search(answer)

@@ -148,6 +148,8 @@ class Rewindable:
         After a message's point, send it again, or another; after a turn's point, `send()` repeats its request. With
         `compensate`, the effects outside of later calls are undone by their tools' `compensate`, newest first.
         """
+        if not isinstance(compensate, bool):
+            raise TypeError(f"compensate must be True or False, got {compensate!r}")
         found, session, prompt = self._find(point), self.session, self.prompt
         with self._waiting("rewind"), self._way_to(found.state) as way:
             slices, outside = self._changed(found.state), self.outside_calls(found)

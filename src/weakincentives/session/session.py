@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from weakincentives._display import Displayed, Shown, Table, shortened
+from weakincentives._display import MAX_DRAWN, Displayed, Shown, Table, shortened
 from weakincentives._threads import Turns
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
@@ -29,7 +29,7 @@ MAX_TAG = 200
 process_observers: list[Callable[[Any, object], None]] = []
 
 
-class Slice(Generic[T]):
+class Slice(Displayed, Generic[T]):
     """The items of one type in a session, oldest first."""
 
     __slots__ = ("_notify", "_store", "_type")
@@ -38,6 +38,13 @@ class Slice(Generic[T]):
         self._store = store
         self._type = slice_type
         self._notify = notify
+
+    def _display(self) -> Iterator[Shown]:
+        items = self.all()
+        if len(items) > MAX_DRAWN:
+            yield f"{len(items) - MAX_DRAWN:,} earlier"
+        for item in items[-MAX_DRAWN:]:
+            yield from item._display() if isinstance(item, Displayed) else (repr(item),)
 
     def all(self) -> tuple[T, ...]:
         """A copy of every item. For a long history, `view()` is cheaper."""

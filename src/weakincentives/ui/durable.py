@@ -11,7 +11,7 @@ from starlette.requests import Request
 
 from weakincentives.runtime import Conversation, StreamEvent
 from weakincentives.ui.page import Failed, failure
-from weakincentives.ui.questions import Show, check_show, known_id
+from weakincentives.ui.questions import Show, check_show, waiting_calls
 from weakincentives.ui.requests import (
     EFFECTS,
     RECEIVED,
@@ -34,8 +34,7 @@ class DurableExchange:
     """A message and its answer by a worker, as one page reads them; the run goes on when the page is gone."""
 
     def __init__(self, key: str, chat: Conversation[Any], stream: Any, answered: Collection[str] = ()) -> None:
-        made = {call.id for message in chat.messages for call in message.tool_calls} if chat.pending else set()
-        self.waiting = frozenset(known_id(call, made) for call in chat.pending)
+        self.waiting = waiting_calls(chat)
         self.answered = frozenset(answered)
         self._key = key
         self._chat = chat
@@ -93,15 +92,13 @@ class DurableThreads:
         for name, function in (("owner", owner), ("tenant", tenant), ("params", params)):
             if function is not None and not callable(function):
                 raise TypeError(f"{name} must be a function, {name}(request), got {function!r}")
-        if limits is not None and not isinstance(limits, ThreadLimits):
-            raise TypeError(f"limits must be ThreadLimits(...), got {limits!r}")
         self._chats = chats
         self._owner = owner
         self._tenant = tenant
         self._params = params
         self._over_effects = over_effects
         self.show = check_show(show)
-        self.limits = ThreadLimits() if limits is None else limits
+        self.limits = ThreadLimits.given(limits)
 
     async def send(self, request: Request, asked: Asked) -> DurableExchange:
         """Have a message answered; one that is still being answered is stopped first: the user has interrupted it."""
@@ -113,7 +110,7 @@ class DurableThreads:
             raise Refused(409, UNDER_WAY)
         if asked.key and not asked.again and any(message.key == asked.key for message in flight.messages):
             raise Refused(409, RECEIVED)
-        self._admit(flight.runs, flight.sent)
+        self.limits.admit(begun=flight.sent, waiting=flight.runs)
         chat = await self._read(key, flight.messages)
         message, point = received(chat, asked) if asked.content else Received()
         if point is not None and not self._over_effects and chat.outside_calls(point):
@@ -164,9 +161,3 @@ class DurableThreads:
         for message in unanswered:
             chat.session.dispatch(message)
         return chat
-
-    def _admit(self, runs: int, sent: int) -> None:
-        if sent >= self.limits.per_minute:
-            raise Refused(429, "Too many messages; wait a moment.", {"retry-after": "60"})
-        if runs >= self.limits.requests:
-            raise Refused(429, "Earlier messages of this conversation are still waiting.", {"retry-after": "1"})

@@ -53,6 +53,12 @@ def question_id(chat: Conversation[Any], call: PendingCall) -> str:
     return blake2b(json.dumps(asked).encode(), digest_size=16).hexdigest()
 
 
+def waiting_calls(chat: Conversation[Any]) -> frozenset[str]:
+    """The ids, as a page knows them, of the calls that wait for a decision."""
+    made = {call.id for message in chat.messages for call in message.tool_calls} if chat.pending else set()
+    return frozenset(known_id(call, made) for call in chat.pending)
+
+
 def known_id(call: PendingCall, made: Collection[str]) -> str:
     """The id of the call that a page knows, of those `made`: one of a delegated run waits inside another."""
     inside = (call_id for call_id in made if call.call_id.startswith(f"{call_id}/"))

@@ -21,7 +21,7 @@ from weakincentives.runtime import Completed, Conversation, Message, StreamEvent
 from weakincentives.runtime.spi import RunOptions, Workers, finish, without_answer
 from weakincentives.session import Snapshot
 from weakincentives.ui.page import Failed, failure
-from weakincentives.ui.questions import Show, check_show, known_id
+from weakincentives.ui.questions import Show, check_show, waiting_calls
 from weakincentives.ui.requests import (
     BEHIND,
     EFFECTS,
@@ -79,6 +79,19 @@ class ThreadLimits:
             if not isinstance(value, int) or value < least:
                 raise ValueError(f"{field.name} must be a whole number of at least {least}, got {value!r}")
 
+    @classmethod
+    def given(cls, limits: ThreadLimits | None) -> ThreadLimits:
+        if limits is not None and not isinstance(limits, ThreadLimits):
+            raise TypeError(f"limits must be ThreadLimits(...), got {limits!r}")
+        return cls() if limits is None else limits
+
+    def admit(self, *, begun: int, waiting: int, wait: int = 60) -> None:
+        """Refuse a message of a thread that has begun so many within a minute, and has so many waiting."""
+        if begun >= self.per_minute:
+            raise Refused(429, "Too many messages; wait a moment.", {"retry-after": str(wait)})
+        if waiting >= self.requests:
+            raise Refused(429, "Earlier messages of this conversation are still waiting.", {"retry-after": "1"})
+
 
 class Exchange:
     """A message and its answer, in a task of its own: events for one reader, until they end or `stop` is called.
@@ -117,8 +130,7 @@ class Exchange:
             yield event
 
     def begin(self, chat: Chat, decided: Collection[str]) -> None:
-        made = {call.id for message in chat.messages for call in message.tool_calls} if chat.pending else set()
-        self.waiting = frozenset(known_id(call, made) for call in chat.pending)
+        self.waiting = waiting_calls(chat)
         self.answered = frozenset(decided) & self.asked.results.keys()
         if not self._begun.done():
             self._begun.set_result(chat)
@@ -174,11 +186,8 @@ class Thread:
         now = asyncio.get_running_loop().time()
         while self._recent and self._recent[0] <= now - 60:
             self._recent.popleft()
-        if len(self._recent) >= limits.per_minute:
-            wait = str(int(self._recent[0] + 61 - now))
-            raise Refused(429, "Too many messages; wait a moment.", {"retry-after": wait})
-        if self.requests >= limits.requests:
-            raise Refused(429, "Earlier messages of this conversation are still waiting.", {"retry-after": "1"})
+        wait = int(self._recent[0] + 61 - now) if self._recent else 0
+        limits.admit(begun=len(self._recent), waiting=self.requests, wait=wait)
         self._recent.append(now)
         self.requests += 1
 
@@ -271,8 +280,6 @@ class Threads:
                 raise TypeError(f"{name} must be a function, {name}({given}), got {function!r}")
         if load is not None and save is None:
             raise TypeError("load= needs save=, which stores what load(thread) returns; pass both")
-        if limits is not None and not isinstance(limits, ThreadLimits):
-            raise TypeError(f"limits must be ThreadLimits(...), got {limits!r}")
         self._make = make
         self._load = load
         self._save = save
@@ -281,7 +288,7 @@ class Threads:
         self._options = options
         self._over_effects = over_effects
         self.show = check_show(show)
-        self.limits = ThreadLimits() if limits is None else limits
+        self.limits = ThreadLimits.given(limits)
         # Ordered by last use, the most recent last.
         self._threads: dict[str, Thread] = {}
         self._leaving: set[asyncio.Task[None]] = set()

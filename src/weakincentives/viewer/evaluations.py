@@ -83,6 +83,7 @@ def _about(found: Evaluation) -> dict[str, Any]:
         "finished": found.finished,
         "mean": found.mean,
         "cost": found.cost,
+        "judge_cost": found.judge_cost,
         "tokens": sum(result.usage.total_tokens for result in found.results),
         "passed": found.count("passed"),
         "failed": found.count("failed"),

@@ -26,6 +26,7 @@ from weakincentives.limits import Deadline
 from weakincentives.prompt import OpenOrRead, Prompt, Tool, ToolContext, ToolResult
 from weakincentives.runtime import (
     ArgumentsDelta,
+    Compaction,
     Conversation,
     Message,
     ReasoningDelta,
@@ -291,3 +292,14 @@ def test_a_full_context_is_an_overflow() -> None:
     full = Raw(400, json.dumps({"type": "error", "error": error}).encode())
     with CliServer([full] * 9) as api, pytest.raises(ContextOverflowError):
         Conversation(prompt(section("task")), adapter=adapter(api)).send("Read all of it.")
+
+
+@pytest.mark.parametrize(("used", "compacts"), [(60_000, True), (30_000, False)])
+def test_the_cli_summarizes_above_the_given_share_of_the_window(used: int, compacts: bool) -> None:
+    script = [Turn(f"Answer {number}.", input_tokens=used, output_tokens=500) for number in range(5)]
+    with CliServer(script) as api, adapter(api) as model:
+        chat = Conversation(prompt(section("task")), adapter=model, compaction=Compaction(window=100_000, at=0.5))
+        for number in range(3):
+            chat.send(f"Question {number}?")
+        asked = [str(request.json["messages"][-1]["content"]) for request in api.requests]
+    assert any("<summary>" in text for text in asked) is compacts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -288,13 +289,14 @@ class ClientAdapter(NetworkAdapter):
         return ClientTransport(self._client, sdk, path, method, plain=plain)
 
     def _from_environment(self, sdk: ModuleType) -> Any:
-        name = self.client_types[0]
+        name, key = self.client_types[0], f"{self.package.upper()}_API_KEY"
         try:
             return getattr(sdk, name)()
         except Exception as error:
+            first = f"Set the SDK's variables, or pass client={name}(...)."
+            first = first if os.environ.get(key) else f"Set {key}, or pass client={name}(api_key=...)."
             raise PromptEvaluationError(
-                f"{name}() could not be created from the environment: {error} "
-                f"Set the SDK's variables or pass client={name}(...).",
+                f"{first} {name}() could not be created from the environment: {error}",
                 phase="request",
             ) from None
 

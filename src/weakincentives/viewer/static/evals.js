@@ -99,10 +99,11 @@ function Two({ a, b, only }) {
 
 function Tiles({ about }) {
   const spent = about.cost == null ? `${count(about.tokens)} tokens` : money(about.cost);
+  const judges = about.cost && about.judge_cost ? `, ${money(about.judge_cost)} for judges` : "";
   return html`<div class="tiles">
     <div class="tile"><span>Passed</span><strong>${count(about.passed)}</strong><small>of ${count(about.cases * about.repeats)}${about.finished ? "" : ", not finished"}</small></div>
     <div class="tile"><span>Mean</span><strong>${about.mean == null ? "–" : about.mean.toFixed(2)}</strong><small>${count(about.diverged)} diverged, ${count(about.unscored)} unscored</small></div>
-    <div class="tile"><span>Spent</span><strong>${spent}</strong><small>${visible(about.model)}, ${visible(about.tools)} tools</small></div>
+    <div class="tile"><span>Spent</span><strong>${spent}</strong><small>${visible(about.model)}, ${visible(about.tools)} tools${judges}</small></div>
   </div>`;
 }
 

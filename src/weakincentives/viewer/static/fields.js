@@ -80,8 +80,8 @@ function Input({ field, state, onChange, label, lacks }) {
   if (kind.endsWith("number")) return html`<input type="number" step=${kind === "number" ? "any" : "1"} ...${shared} />`;
   if (INPUTS[kind] && SHOWN[kind].test(state)) return html`<input type=${INPUTS[kind]} ...${shared} />`;
   // One element whatever the length, so that the cursor stays where it is; it grows with its text.
-  const lines = state.split("\n").length + Math.floor(state.length / 48);
-  return html`<textarea rows=${Math.min(8, Math.max(kind === "json" ? 2 : 1, lines))} spellcheck="false" ...${shared}></textarea>`;
+  const lines = state.split("\n").length + Math.floor(state.length / 38);
+  return html`<textarea class=${kind} rows=${Math.min(8, Math.max(kind === "json" ? 2 : 1, lines))} spellcheck="false" ...${shared}></textarea>`;
 }
 
 function Group({ field, name, state, onChange, missing }) {

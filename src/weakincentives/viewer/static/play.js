@@ -167,7 +167,7 @@ function Bill({ now }) {
     <div><p class="big">${tokens.least && "≥ "}${count(tokens.total)} <small>tokens in the first request</small></p>
       <${Share} sent=${tokens.total} full=${open ? tokens.total : tokens.full} label=${share} /><p class="quiet">${share}</p></div>
     <div><p class="price">${visible(price)}</p>${openPrice && html`<p class="quiet">${visible(openPrice)}</p>`}${cache && html`<p class="cache warn">${visible(cache)}</p>`}</div>
-    <div class="quiet"><p>${count(tokens.text)} tokens of text, ${count(tokens.tools)} for ${plural(now.tools.length, "tool")}${tokens.total !== tokens.declared && html`; ${plural(Math.abs(tokens.total - tokens.declared), "token")} ${tokens.total < tokens.declared ? "fewer" : "more"} than declared`}</p>${opening && html`<p>${visible(opening)}</p>`}</div>
+    <div class="quiet"><p>${count(tokens.text)} tokens of text${tokens.tools > 0 && `, ${count(tokens.tools)} for ${plural(now.tools.length, "tool")}`}${tokens.total !== tokens.declared && html`; ${plural(Math.abs(tokens.total - tokens.declared), "token")} ${tokens.total < tokens.declared ? "fewer" : "more"} than declared`}</p>${opening && html`<p>${visible(opening)}</p>`}</div>
   </section>`;
 }
 
@@ -249,7 +249,7 @@ function Shown({ now, before, late }) {
           ${section?.unloaded && section.state === "full" && html`<div class="unknown"><${Late} section=${section} late=${late} /></div>`}`;
       })}
       <h3 class="divider"><span>Tools</span><small>${plural(now.tools.length, "tool")} can be called${now.tokens.least ? ", and those that are not known yet" : ""}</small></h3>
-      <div class="offers">${now.tools.map((tool) => html`<${Offered} key=${tool.name} tool=${{ ...tool, initial: !before || had.has(tool.name) }} selected="" />`)}</div>
+      ${now.tools.length > 0 && html`<div class="offers">${now.tools.map((tool) => html`<${Offered} key=${tool.name} tool=${{ ...tool, initial: !before || had.has(tool.name) }} selected="" />`)}</div>`}
     </div>
   </section>`;
 }

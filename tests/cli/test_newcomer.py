@@ -1,0 +1,133 @@
+"""The first ten minutes: the README's commands, typed in order in a clean clone of this repository.
+
+The environment that runs the tests stands in for the one that `./run` would make.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from tests.cli.conftest import plain_environment
+
+ROOT = Path(__file__).parents[2]
+# The embedded model computes for seconds, and for minutes beside others.
+pytestmark = [pytest.mark.limit(300), pytest.mark.slow]
+SENTENCE = "Parcels leave on Saturday too, if they are paid before noon."
+
+
+def commands() -> list[str]:
+    """The commands of the README, without their comments."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8").partition("## The first ten minutes")[2]
+    block = re.search(r"```sh\n(.*?)```", text, re.DOTALL)
+    assert block is not None
+    return [re.sub(r"\s{2,}# .*", "", line) for line in block[1].splitlines()]
+
+
+class Shell:
+    """A person's terminal: a folder, which `cd` changes, and a history of what was printed."""
+
+    def __init__(self, clone: Path) -> None:
+        self.folder = clone
+        path = f"{clone / '.venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+        # Nothing can be installed: that would change the environment that is borrowed.
+        offline = {"PIP_NO_INDEX": "1", "UV_OFFLINE": "1"}
+        self.environment = {**plain_environment(clone), "PATH": path, "PYTHONPATH": str(clone / "src"), **offline}
+
+    def type(self, command: str) -> str:
+        line = f"{command}; code=$?; pwd; exit $code"
+        done = subprocess.run(
+            ["sh", "-c", line], cwd=self.folder, env=self.environment, capture_output=True, text=True, check=False
+        )
+        # An evaluation with a failed case ends with 1.
+        assert done.returncode == int(command.endswith("before")), f"{command}\n{done.stdout}\n{done.stderr}"
+        *shown, where = done.stdout.splitlines()
+        self.folder = Path(where)
+        return "\n".join(shown)
+
+    @contextmanager
+    def serve(self, command: str) -> Iterator[str]:
+        """The address that a command prints."""
+        words = [*command.split(), "--no-open", "--port", "0"]
+        with subprocess.Popen(
+            words, cwd=self.folder, env=self.environment, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            try:
+                yield process.stdout.readline().strip()
+            finally:
+                process.terminate()
+
+
+def clean_clone(folder: Path) -> Path:
+    """A clone of what is committed and changed here, with this environment in place of its own."""
+    clone = folder / "clone"
+    listed = ["git", "-C", str(ROOT), "ls-files", "-coz", "--exclude-standard"]
+    for name in subprocess.run(listed, check=True, capture_output=True, text=True).stdout.split("\0"):
+        if not name.startswith(("src/", "scripts/", "run", "pyproject.toml", "README.md", "tests/packages.py")):
+            continue
+        if (ROOT / name).is_file():
+            (clone / name).parent.mkdir(parents=True, exist_ok=True)
+            (clone / name).write_bytes((ROOT / name).read_bytes())
+    (clone / "run").chmod(0o755)
+    environment = clone / ".venv"
+    environment.mkdir()
+    for name in ("bin", "lib", "pyvenv.cfg"):
+        (environment / name).symlink_to(Path(sys.prefix) / name)
+    stamp = re.search(r"stamp=(\$\(.*)", (ROOT / "scripts" / "env.sh").read_text(encoding="utf-8"))
+    assert stamp is not None
+    made = subprocess.run(
+        ["sh", "-c", f"root={clone}; stamp={stamp[1]}; printf '%s\\n' \"$stamp\""],
+        cwd=clone,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (environment / ".installed-demo").write_text(made.stdout, encoding="utf-8")
+    return clone
+
+
+def save_in_the_playground(address: str, agent: Path) -> None:
+    """Add a sentence to the section `orders` and save it as `better`, with the request that the page makes."""
+    place = urlsplit(address)
+    page = re.search(r'ORDERS_PAGE = """\n(.*?)"""', agent.read_text(encoding="utf-8"), re.DOTALL)
+    assert page is not None
+    body = json.dumps({"drafts": {"orders": f"{page[1]}\n{SENTENCE}"}, "tag": "better"})
+    with closing(HTTPConnection(place.netloc)) as connection:
+        connection.request("POST", "/api/play/save", body, {"x-wink-token": parse_qs(place.query)["token"][0]})
+        assert json.loads(connection.getresponse().read())["tag"] == "better"
+
+
+def test_the_first_ten_minutes_of_the_readme(tmp_path: Path) -> None:
+    for package in ("xllamacpp", "uvicorn"):
+        pytest.importorskip(package, reason="needs the extras [local,viewer]")
+    if not (Path(sys.prefix) / "pyvenv.cfg").exists():
+        pytest.skip("needs a virtual environment")
+    shell, shown = Shell(clean_clone(tmp_path)), {}
+    for command in commands():
+        if command.startswith("wink play"):
+            with shell.serve(command) as address:
+                save_in_the_playground(address, shell.folder / "agent.py")
+        else:
+            shown[command] = shell.type(command)
+    cases = "wink eval run cases.jsonl agent:template --name"
+    explained = shown["wink explain agent:template"]
+    closed, opened = re.findall(r"([\d,]+) (?:tokens per request|with everything)", explained.replace("\n", " "))
+    assert "(quoted from lookup_order)" in shown["./run"] and "Order FH-20417" in shown["./run"]
+    assert "asked   Where is order FH-20417 right now?" in shown["wink runs show"]
+    assert (shell.folder.parent / "run.html").stat().st_size > 100_000
+    assert 4 * int(closed) < int(opened) and "closing" not in explained
+    assert shown['wink run agent:template "Where is order 7?"'] == "Order 7 is shipped on Monday."
+    assert "before: 5 passed, 1 failed" in shown[f"{cases} before"]
+    assert "after: 6 passed" in shown[f"{cases} after --tag better"]
+    assert "weekend" in shown["wink eval compare before after"]
