@@ -12,6 +12,7 @@ import pytest
 
 from scripts.viewer_runs import INVESTIGATION, Alert, Narrated, on_call_template
 from tests.telemetry.agents import record_conversation, run
+from tests.viewer.playground import on_call
 from weakincentives import MainLoop, MarkdownSection, Prompt, Session
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.cli import main
@@ -19,6 +20,7 @@ from weakincentives.clock import FakeClock
 from weakincentives.errors import PromptRenderError
 from weakincentives.runtime import ledger
 from weakincentives.telemetry import RunStore, record
+from weakincentives.viewer import Wanted
 from weakincentives.viewer.documents import Documents
 
 
@@ -135,7 +137,8 @@ def test_everything_open_means_the_same_on_every_surface(tmp_path: Path, capsys:
     plan = adapter.explain(bound)
     with record(path):
         run_id = MainLoop().execute(bound, session=session, adapter=adapter).run_id
-    # One request: `explain`, the line that `wink run`, `./run` and `wink runs show` print, and the viewer's tree.
+    # One request: `explain`, the line that `wink run`, `./run` and `wink runs show` print, the viewer's tree, and the
+    # playground.
     sent, full = plan.text_tokens + plan.tool_tokens, plan.full_tokens
     main(["runs", "show", str(path), run_id])
     shown = capsys.readouterr().out.replace("\n", " ")
@@ -153,6 +156,8 @@ def test_everything_open_means_the_same_on_every_surface(tmp_path: Path, capsys:
     assert {each["key"]: each["full_tokens"] for each in leaves} == {
         each["key"]: sections[each["key"]]["full_tokens"] for each in leaves
     }
+    played = on_call(tmp_path).render(Wanted(adapter="scripted", params={"Alert": vars(Alert())}))["tokens"]
+    assert (played["total"], played["full"]) == (sent, full)
     # The whole run: the ledger of the session, which `./run` prints, that of the file, its list, and the viewer.
     whole_run = ledger(session).full_prompt_tokens
     assert stored.full_prompt_tokens == whole["ledger"]["full"] == whole["run"]["full_prompt_tokens"] == whole_run

@@ -56,6 +56,14 @@ def test_hostile_texts_stay_texts(hostile: tuple[Path, str], open_page: Callable
         look_at_everything(page, viewer.url, run_id)
         page.goto(viewer.url)
         expect(page.locator(".run-row:not(.head)")).to_contain_text(SCRIPT)
+        with RunStore(path) as store:
+            conversation = store.run(run_id).conversation_id
+        page.goto(f"{viewer.url}#/conversation?id={conversation}")
+        page.locator(".exchange-foot button").click()
+        expect(page.locator(".exchange")).to_contain_text(SCRIPT)
+        expect(page.locator(".chat-turns li").first).to_contain_text("tokens sent")
+        assert page.evaluate("window.pwned") is None
+        assert page.locator("main img, main script, main b, main iframe").count() == 0
         page.close()
 
 

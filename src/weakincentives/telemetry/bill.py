@@ -30,19 +30,20 @@ class Bill:
 
 def bill_of(history: RunHistory, ledger: Ledger, prices: Mapping[str, Prices] | None = None) -> Bill | None:
     """The bill of a run; None if the price of one of its models is not known."""
-    known = {turn.called.model: prices_for(turn.called.model, prices) for turn in history.turns}
+    models = {turn.called.model for turn in history.turns}
+    known = {model: price for model in models if (price := prices_for(model, prices)) is not None}
+    if not models or len(known) < len(models):
+        return None
     cost, open_cost, before = 0.0, 0.0, 0
     first, again = _cached_shares(history)
     for turn, row in zip(history.turns, ledger.rows, strict=True):
-        price = known[turn.called.model]
-        if price is None:
-            return None
-        cost += price.cost(turn.called.usage)
+        price, usage = known[turn.called.model], turn.called.usage
+        cost += price.cost(usage)
         if (full := row.full_prompt_tokens) is not None:
             cached = round(min(before, full) * again if before else full * first)
-            open_cost += price.cost(TokenUsage(full, turn.called.usage.output_tokens, cached))
+            open_cost += price.cost(TokenUsage(full, usage.output_tokens, cached))
             before = full
-    return Bill(cost, open_cost) if history.turns else None
+    return Bill(cost, open_cost)
 
 
 def _cached_shares(history: RunHistory) -> tuple[float, float]:

@@ -117,7 +117,8 @@ class Documents:
     def conversation(self, name: str, *, offset: int = 0, limit: int = PAGE) -> dict[str, Any]:
         """A page of a conversation, oldest exchange first: what was said, answered, shortened, undone and forked."""
         found = self.store.list_runs(limit, offset, conversation=name, order="started")
-        if not found:
+        sums = self.store.groups("all", conversation=name)
+        if not found or not sums:
             raise RunNotFoundError(f"There is no conversation {name!r} in '{self.store.path}'.")
         runs = [run.run_id for run in found]
         said: dict[str, list[Any]] = {}
@@ -128,7 +129,7 @@ class Documents:
             "id": name,
             "file": self.store.path.name,
             "offset": offset,
-            "sums": self.store.groups("all", conversation=name)[0],
+            "sums": sums[0],
             "forked_from": origin(self.store, name),
             "forks": forks(self.store, name, runs),
             "exchanges": [
@@ -312,6 +313,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
     ledger = ledger_of(history)
     calls = {turn.number: turn.seq for turn in history.turns}
     uses = _own_uses(history)
+    continues = any(render.continues for render in history.renders)
     hosted = [plain(recorded.event) for recorded in store.of_kinds(run.run_id, ["HostedToolInvoked"])]
     said = [recorded.event for recorded in store.of_kinds(run.run_id, ["Message"])] if hosted else []
     return {
@@ -323,7 +325,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "ledger": _ledger(ledger),
         "bill": plain(bill_of(history, ledger)),
         "calls": {"made": len(uses), "failed": sum(not use.success for use in uses), "hosted": len(hosted)},
-        "story": story(history, ledger, hosted_story(hosted, said)),
+        "story": story(history, ledger, uses, hosted_story(hosted, said)),
         "marks": marks(store, history),
         "shortened": shortened_before(store, run),
         "evaluation": evaluated(store, run.run_id),
@@ -332,7 +334,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "waiting": [_question(fields) for fields in store.open_calls(run.run_id)],
         "continue": store.continuation(run.run_id),
         "undone_from": history.undone_from,
-        "earlier": len(store.message_ids(run.run_id, own=False)),
+        "earlier": len(store.message_ids(run.run_id, own=False)) if continues else 0,
         "parent": _parent(store, run),
         "children": {
             child.run_id.removeprefix(f"{run.run_id}/"): summary(child)
@@ -363,16 +365,16 @@ def summary(run: RunSummary) -> dict[str, Any]:
     return {**plain(run), "duration": run.duration, "saved": run.saved, "total_cost": run.total_cost}
 
 
-def story(history: RunHistory, ledger: Ledger, hosted: Sequence[str] = ()) -> str:
+def story(history: RunHistory, ledger: Ledger, uses: Sequence[ToolUse], hosted: Sequence[str] = ()) -> str:
     """A run in one sentence: what it opened, which tools that added, what it called, and what it saved.
 
-    It leaves out what did not happen; `hosted` tells what the provider's own tools did.
+    It leaves out what did not happen; `uses` are the calls of the program's own tools, and `hosted` tells what the
+    provider's did.
     """
     sections = history.turns[-1].state.sections if history.turns else history.now.sections
     steps = history.openings()
     opened = dict.fromkeys(key for step in steps if step.kind == "open" and step.success for key in step.sections)
     brought = dict.fromkeys(name for step in steps if step.kind != "withdrawn" and step.sections for name in step.tools)
-    uses = _own_uses(history)
     called = dict.fromkeys(use.name for use in uses)
     parts = [f"opened {len(opened)} of {len(sections)} sections"] if opened else []
     if brought:

@@ -17,9 +17,9 @@ def marks(store: RunStore, history: RunHistory) -> list[dict[str, Any]]:
     run_id = history.run_id
     found: list[dict[str, Any]] = [
         {"kind": "inside", "turn": turn.number, "seq": use.seq, "text": f"{use.name} made a run of its own"}
-        for turn in history.turns
+        for turn in (history.turns if history.children else ())
         for use in turn.uses
-        if history.children and f"{run_id}/{use.call_id}" in history.children
+        if f"{run_id}/{use.call_id}" in history.children
     ]
     asked: dict[str, str] = {}
     for recorded in store.of_kinds(run_id, _KINDS):

@@ -1,6 +1,6 @@
 // A conversation from the top down, as a chat: what was said and answered, and below each answer its turns.
 
-import { useEffect, useState } from "preact/hooks";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { api, changes } from "wink/api.js";
 import { classes, count, duration, moment, money, oneLine, percent, plural } from "wink/format.js";
 import { Prose } from "wink/markdown.js";
@@ -47,6 +47,10 @@ const named = (run) => run.question || run.prompt_name || run.prompt || "unnamed
 function Exchange({ one, marked, forks }) {
   const { run, said } = one;
   const [open, setOpen] = useState(false);
+  const place = useRef(null);
+  useEffect(() => {
+    if (marked) place.current?.scrollIntoView({ block: "nearest" });
+  }, [marked]);
   const undone = one.undone_from === 0;
   const opened = [...new Set(run.opened.map(([, key]) => key))];
   const facts = [
@@ -56,7 +60,7 @@ function Exchange({ one, marked, forks }) {
     run.children.runs ? `${plural(run.children.runs, "run")} inside` : "",
     run.total_cost == null ? "" : money(run.total_cost),
   ].filter(Boolean);
-  return html`<article class=${classes("exchange", undone && "undone-exchange", marked && "marked")} aria-label=${`Exchange ${one.at}`} ref=${(place) => marked && place?.scrollIntoView?.({ block: "nearest" })}>
+  return html`<article class=${classes("exchange", undone && "undone-exchange", marked && "marked")} aria-label=${`Exchange ${one.at}`} ref=${place}>
     <div class="said">${said.length
       ? said.map((message) => (message.parts.length ? message.parts.map((part) => html`<${Part} part=${part} />`) : html`<${Prose} value=${message.text} breaks />`))
       : html`<${Prose} value=${named(run)} breaks />`}</div>

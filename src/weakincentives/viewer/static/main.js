@@ -61,7 +61,7 @@ function Page() {
     return html`<div class="playing"><${Play} key="play" />${page === "run" && html`<${Run} key=${run} />`}</div>`;
   }
   if (page === "run") return html`<${Run} key=${run} />`;
-  if (page === "conversation") return html`<${Chat} />`;
+  if (page === "conversation" && !exported) return html`<${Chat} />`;
   if (page === "compare") return html`<${Compare} />`;
   if (page === "search") return html`<${Search} />`;
   if (page === "evals") return html`<${Evals} />`;
