@@ -299,9 +299,8 @@ def make_cases(arguments: argparse.Namespace) -> int:
 def check_judge(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from weakincentives.evals import Judge
+    from weakincentives.evals import Judge, counting_judges
     from weakincentives.evals.results import ResultFile
-    from weakincentives.evals.spending import counting_judges
 
     labels = _labels(arguments.labels)
     cases = [case for case in read_cases(arguments.cases) if case.id in labels]
