@@ -170,6 +170,7 @@ def _with_notes(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
         progress(f"note: {message}")
 
     with warnings.catch_warnings():
+        warnings.simplefilter("always", UserWarning)
         warnings.showwarning = show
         return function(*given, **named)
 
@@ -180,10 +181,10 @@ def _note_others(evaluation: Evaluation, file: str) -> None:
 
     same = [each for each in list_evaluations(file) if each.name == evaluation.name and each.id != evaluation.id]
     if same and not same[0].finished:
-        about = (
-            f"an earlier {evaluation.name!r} was not finished, and is another one: its prompt, model, scorers or cases"
+        progress(
+            f"note: an earlier {evaluation.name!r} was not finished and not continued: its prompt, model, scorers or "
+            f"cases differ (wink eval show {same[0].id})"
         )
-        progress(f"note: {about} differ (wink eval show {same[0].id})")
 
 
 def show_progress(done: int, total: int, result: CaseResult) -> None:
@@ -298,9 +299,8 @@ def make_cases(arguments: argparse.Namespace) -> int:
 def check_judge(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
-    from weakincentives.evals import Judge
+    from weakincentives.evals import Judge, counting_judges
     from weakincentives.evals.results import ResultFile
-    from weakincentives.evals.spending import counting_judges
 
     labels = _labels(arguments.labels)
     cases = [case for case in read_cases(arguments.cases) if case.id in labels]

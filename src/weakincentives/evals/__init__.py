@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         not_opened,
         opened,
     )
+    from weakincentives.evals.spending import Spending, counting_judges
     from weakincentives.evals.tuning import Tuning, tune
 
 __all__ = [
@@ -64,6 +65,7 @@ __all__ = [
     "ReplayAdapter",
     "Score",
     "Scorer",
+    "Spending",
     "Tuning",
     "UnknownPriceError",
     "Unscored",
@@ -74,6 +76,7 @@ __all__ = [
     "cases_from_runs",
     "compare",
     "contains",
+    "counting_judges",
     "equals",
     "evaluate",
     "list_evaluations",
@@ -123,6 +126,7 @@ __getattr__ = lazy_front(
             "not_opened",
             "opened",
         ],
+        "spending": ["Spending", "counting_judges"],
         "tuning": ["Tuning", "tune"],
     },
 )

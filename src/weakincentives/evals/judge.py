@@ -8,7 +8,7 @@ import re
 import secrets
 import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
@@ -20,6 +20,7 @@ from weakincentives.session import Session
 from weakincentives.telemetry import Redactor, plain
 
 T = TypeVar("T")
+MAX_OBJECTS = 200
 _FAMILIES = {
     "openai": r"\b(gpt|chatgpt|o[1-9]|davinci)",
     "anthropic": r"\b(claude|opus|sonnet|haiku|fable)",
@@ -171,11 +172,14 @@ class Judge:
         spending, session = judges_spending(), Session()
         try:
             deadline = None if spending is None else spending.deadline
-            found = run(prompt, self.adapter, session=session, deadline=deadline).require_output()
+            response = run(prompt, self.adapter, session=session, deadline=deadline)
         finally:
             if spending is not None:
                 spending.add(session)
+        found = response.require_output()
         verdict = plain(found)
+        if any(each != verdict for each in _verdicts(response.text, verdict)):
+            raise Unscored("the judge wrote several verdicts, of which one may be quoted from the answer")
         with self._lock:
             self._kept[key] = verdict
         if self._cache is not None:
@@ -235,6 +239,21 @@ def agreement(labels: Sequence[bool], verdicts: Sequence[bool], flips: int = 0, 
         flips,
         unscored,
     )
+
+
+def _verdicts(text: str, like: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The JSON objects in a judge's text that have the fields of a verdict."""
+    decoder, place = json.JSONDecoder(), text.find("{")
+    for _ in range(MAX_OBJECTS):
+        if place < 0:
+            return
+        try:
+            found, end = decoder.raw_decode(text, place)
+        except (ValueError, RecursionError):
+            found, end = None, place + 1
+        if isinstance(found, dict) and {*like} <= {*found}:
+            yield {name: found[name] for name in like}
+        place = text.find("{", end)
 
 
 def _fenced(text: str, tag: str) -> str:
