@@ -302,12 +302,22 @@ class Search:
 Line = list[ToolCall] | str | Search
 
 
-def script_for(needed: list[str], disclosure: Disclosure, *, everything_open: bool, searches: bool = False) -> Any:
-    """A model that opens what it needs in one turn, uses one tool of each section in a turn of its own, and answers."""
+def script_for(
+    needed: list[str], disclosure: Disclosure, *, everything_open: bool, searches: bool = False, asks: bool = False
+) -> Any:
+    """A model that opens what it needs in one turn, uses one tool of each section in a turn of its own, and answers.
+
+    If it `searches`, the provider does that; if it `asks`, the first turn is a search of ours.
+    """
     opened: set[str] = set()
+    asked = not asks
     done: set[str] = set()
 
     def play(request: ModelRequest) -> Line:
+        nonlocal asked
+        if not asked:
+            asked = True
+            return [call("search_sections", query=" ".join(needed))]
         offered = {tool.name for tool in request.tools}
         if searches and not opened and any(map(has_tools, needed)):
             opened.update(filter(has_tools, needed))
@@ -349,8 +359,9 @@ def measure(disclosure: Disclosure, real: Any, *, everything_open: bool = False)
     totals = Totals()
     blueprint = template(disclosure, SectionVisibility.FULL if everything_open else SectionVisibility.SUMMARY)
     searches = real.defers_tools and isinstance(disclosure, ReadSections) and not everything_open
+    asks = real.carries_search and isinstance(disclosure, SearchSections)
     for needed in questions():
-        script = script_for(needed, disclosure, everything_open=everything_open, searches=searches)
+        script = script_for(needed, disclosure, everything_open=everything_open, searches=searches, asks=asks)
         adapter = WireAdapter(script, real)
         session = Session()
         MainLoop().execute(Prompt(blueprint), session=session, adapter=adapter)
@@ -367,6 +378,7 @@ SETUPS: tuple[tuple[str, Disclosure, str, dict[str, Any], float | None], ...] = 
     ("ReadSections (default), additional_tools", ReadSections(), OPENAI, {}, 0.2),
     ("ReadSections, append", ReadSections(), OPENAI, {"tool_route": "append"}, None),
     ("ReadSections, tool_search with namespaces", ReadSections(), OPENAI, {"tool_search": True}, None),
+    ("SearchSections, tool_search that we execute", SearchSections(), OPENAI, {"tool_search": True}, None),
     ("ReadSections, tool_addition", ReadSections(), OPUS, {}, 0.15),
     ("ReadSections, append", ReadSections(), SONNET, {"tool_route": "append"}, None),
     ("ReadSections, tool_reference", ReadSections(), SONNET, {}, 0.15),

@@ -354,6 +354,7 @@ def subjects() -> list[Subject]:
 ROUTES = (
     Network(OPENAI, options={"tool_route": "append"}),
     Network(OPENAI, options={"tool_search": True}),
+    Network(OPENAI, options={"model": "gpt-6-sol"}),
     Network(ANTHROPIC, options={"model": "claude-sonnet-5"}),
     Network(ANTHROPIC, options={"model": "claude-haiku-5-5"}),
     Network(ANTHROPIC, options={"model": "claude-sonnet-5", "tool_route": "append"}),

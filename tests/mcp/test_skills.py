@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -233,13 +234,26 @@ def test_content_that_is_not_what_the_server_lists_is_refused(tmp_path: Path, li
     assert not results[1][0] and "Text." not in results[1][1]
 
 
-@pytest.mark.parametrize("lie", ["entry", "foreign", "huge"])
+@pytest.mark.parametrize("lie", ["entry", "foreign", "huge", "named"])
 def test_an_entry_that_breaks_the_rules_is_left_out(tmp_path: Path, lie: str) -> None:
     write(tmp_path, "refunds", "Text.")
     write(tmp_path, "parcels", "Text.")
     (tmp_path / ".lie").write_text(lie)
     results = run(peddler(tmp_path), read("shop"), read("shop.refunds"), read("shop.parcels"))
     assert [success for success, _ in results] == [True, False, True]
+
+
+def test_a_servers_words_take_little_room_and_its_files_get_keys_of_their_own(tmp_path: Path) -> None:
+    write(tmp_path, "refunds", "Text.")
+    write(tmp_path, "parcels", "Text.")
+    for name in ("A.md", "a.md", "b c.md", "b-c.md", ".md", "new\nline.md", "`tick`.md"):
+        (tmp_path / "parcels" / name).write_text(f"This is {name}.")
+    (tmp_path / ".lie").write_text("wide")
+    opened, parcels, page = run(peddler(tmp_path), read("shop"), read("shop.parcels"), read("shop.parcels.a-2"))
+    assert opened[0] and len(opened[1]) < 3_000
+    assert parcels[0] and page[0] and "This is a.md." in page[1]
+    assert {"a", "a-2", "b-c", "b-c-2", "tools"} <= set(re.findall("is the subsection `([^`]+)`", parcels[1]))
+    assert "\nline.md" not in parcels[1]
 
 
 def test_a_skill_from_outside_never_speaks_as_the_system(tmp_path: Path) -> None:

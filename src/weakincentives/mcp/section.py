@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, wraps
+from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
@@ -252,9 +253,7 @@ class MCPSection(Section[None]):
         made = []
         for skill in listing.skills:
             path = skill.uri.partition("://")[2].removesuffix("/SKILL.md")
-            keys = (section_key(skill.name), section_key(path.replace("/", "-")), f"skill-{len(taken)}")
-            key = next(key for key in keys if key not in taken)
-            taken.add(key)
+            key = _free_key(taken, section_key(skill.name), section_key(path.replace("/", "-")))
             made.append(MCPSkill(key, skill, partial(self._read, skill)))
         return made
 
@@ -334,14 +333,25 @@ class MCPSkill(SkillPage):
 
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
         root = self._skill.uri.removesuffix("SKILL.md")
-        paths = {file.uri: file.uri.removeprefix(root) for file in self._skill.files if file.uri != self._skill.uri}
-        pages = {uri: section_key(path.removesuffix(".md")) for uri, path in paths.items() if path.endswith(".md")}
+        others = [file.uri for file in self._skill.files if file.uri != self._skill.uri]
+        paths = {uri: _printable(uri.removeprefix(root)).replace("`", "'") for uri in others}
+        taken: set[str] = set()
+        texts = {uri: section_key(path.removesuffix(".md")) for uri, path in paths.items() if path.endswith(".md")}
+        pages = {uri: _free_key(taken, key) for uri, key in texts.items()}
         children = tuple(SkillPage(key, paths[uri], paths[uri], uri, self._read) for uri, key in pages.items())
         notes = [f"`{paths[uri]}` is the subsection `{key}`." for uri, key in pages.items()]
         if other := [f"`{path}`" for uri, path in paths.items() if uri not in pages]:
             notes.append(f"Files of this skill that are not shown: {', '.join(other)}.")
         text = self._read(self._skill.uri, resources).strip()
         return LateContent(children=children, text="\n\n".join([text, *notes]))
+
+
+def _free_key(taken: set[str], *keys: str) -> str:
+    """The first of these keys that is not taken, or a numbered one."""
+    numbered = (f"{keys[0][:58]}-{number}" for number in count(2))
+    key = next(key for key in chain(keys, numbered) if key not in taken)
+    taken.add(key)
+    return key
 
 
 def by_prefix(name: str) -> str | None:

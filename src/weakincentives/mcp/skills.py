@@ -15,6 +15,7 @@ import mcp_types as types
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
+from weakincentives._display import shortened
 from weakincentives.errors import PromptValidationError
 from weakincentives.mcp.listing import MAX_LISTING, MAX_PAGES, MAX_SKILLS, ListedSkill, SkillFile
 from weakincentives.mcp.server import AnnouncingServer, Context
@@ -26,6 +27,9 @@ logger = logging.getLogger("weakincentives.mcp")
 EXTENSION = "io.modelcontextprotocol/skills"
 # Of one skill, as the specification limits it.
 MAX_FILES, MAX_BYTES = 512, 16 << 20
+# Of an Agent Skill.
+NAME = re.compile(r"(?=.{1,64}\Z)[a-z0-9]+(?:-[a-z0-9]+)*")
+MAX_DESCRIPTION = 1_024
 
 
 class ListSkills(types.PaginatedRequest[Literal["skills/list"]]):
@@ -183,12 +187,13 @@ def _listed(entry: Any) -> ListedSkill | None:
         return None
     folder = uri.removesuffix("SKILL.md")
     fits = isinstance(name, str) and isinstance(description, str) and uri.endswith(f"/{name}/SKILL.md")
+    fits = fits and NAME.fullmatch(name) is not None
     fits = fits and all(file.uri.startswith(folder) for file in files)
     fits = fits and len(files) <= MAX_FILES and sum(file.size for file in files) <= MAX_BYTES
-    if not fits or not name or not description.strip() or not (dynamic or uri in {file.uri for file in files}):
+    if not fits or not description.strip() or not (dynamic or uri in {file.uri for file in files}):
         logger.warning("The skill at %r is left out: its entry breaks the rules of the specification.", uri)
         return None
-    return ListedSkill(uri, name, description, files, dynamic)
+    return ListedSkill(uri, name, shortened(description, MAX_DESCRIPTION), files, dynamic)
 
 
 def _complete(**fields: Any) -> dict[str, Any]:

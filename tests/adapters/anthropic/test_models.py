@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import anthropic
@@ -107,21 +106,20 @@ def test_an_endpoint_that_hangs_takes_no_more_than_its_time(monkeypatch: pytest.
             assert adapter.evaluate(prompt(), session=Session(), deadline=deadline).text == "3"
 
 
-def custom(server: MessagesServer) -> Any:
-    return anthropic.Anthropic(
-        api_key=KEY, base_url=server.url, http_client=httpx2.Client(transport=httpx2.HTTPTransport())
-    )
+@pytest.mark.parametrize("kind", ["async", "own"])
+def test_whatever_sends_the_requests_asks_too(kind: str) -> None:
+    async def converse(server: MessagesServer, given: Any) -> None:
+        client = anthropic.AsyncAnthropic(api_key=KEY, base_url=server.url, **given)
+        with AnthropicAdapter(NEW, client=client) as adapter:
+            assert (await adapter.evaluate_async(prompt(), session=Session())).text == "3"
+            assert (adapter.context_window, len(server.looked_up)) == (90_000, 1)
+            assert adapter.uses_own_connections is (kind == "async")
+        await client.close()
 
-
-@pytest.mark.parametrize(
-    "client", [lambda server: anthropic.AsyncAnthropic(api_key=KEY, base_url=server.url), custom], ids=["async", "own"]
-)
-def test_whatever_sends_the_requests_asks_too(client: Callable[[MessagesServer], Any]) -> None:
-    with MessagesServer([DONE, DONE]) as server:
+    with MessagesServer([DONE]) as server:
         server.models[NEW] = described()
-        adapter = AnthropicAdapter(NEW, client=client(server))
-        assert asyncio.run(adapter.evaluate_async(prompt(), session=Session())).text == "3"
-        assert (adapter.context_window, len(server.looked_up)) == (90_000, 1)
+        own = {"http_client": httpx2.AsyncClient(transport=httpx2.AsyncHTTPTransport())} if kind == "own" else {}
+        asyncio.run(converse(server, own))
 
 
 def test_the_window_of_an_unlisted_model_is_that_of_its_conversations() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -280,5 +280,24 @@ def _input(text: str) -> Any:
 
 def found_tools(items: Sequence[str]) -> tuple[str, ...]:
     """The tools that the tool search tool found; a failed search finds none."""
-    results = [msgspec.json.decode(item)["content"] for item in items if '"tool_search_tool_result"' in item]
+    results = [msgspec.json.decode(item)["content"] for item in items if is_search(item)]
     return tuple(found["tool_name"] for result in results for found in result.get("tool_references", ()))
+
+
+def is_search(item: str) -> bool:
+    """True if a message item is what the tool search tool found."""
+    return '"tool_search_tool_result"' in item
+
+
+def known_findings(items: Sequence[str], known: Collection[str]) -> list[str]:
+    """The items, of whose searches only tools that are known are found; a search that is left with none is left out."""
+    kept: list[str] = []
+    gone: set[str] = set()
+    for item in items:
+        if unknown := is_search(item) and {*found_tools([item])} - {*known}:
+            block = msgspec.json.decode(item)
+            references = [each for each in block["content"]["tool_references"] if each["tool_name"] not in unknown]
+            item = msgspec.json.encode(block | {"content": block["content"] | {"tool_references": references}}).decode()
+            gone |= {block["tool_use_id"]} if not references else set()
+        kept.append(item)
+    return [item for item in kept if not any(identity in item for identity in gone)]

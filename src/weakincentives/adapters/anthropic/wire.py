@@ -16,8 +16,11 @@ from weakincentives.adapters.anthropic.reply import (
     CONTAINER,
     MessageEventParser,
     decode_container,
+    found_tools,
     is_advice,
+    is_search,
     is_thinking,
+    known_findings,
     parse_compaction,
     parse_reply,
 )
@@ -189,6 +192,8 @@ class MessagesWire(Wire):
         # The tools that messages have added, and those of them that a result has revealed.
         self._declared: set[str] = set()
         self._referenced: frozenset[str] = frozenset()
+        # The names of tools that the provider's searches have found.
+        self._found: set[str] = set()
         self._container = b""
         # A digest of all that tools have added to the conversation, which binds the thinking after it.
         self._tools = _digest(self._listed)
@@ -318,11 +323,11 @@ class MessagesWire(Wire):
             content = self._content(message)
             self._turn.words += map(encode, _as_blocks(content))
         elif is_compaction(message):
-            blocks = _blocks(message, advised=self._advised)
+            blocks = self._blocks(message, request)
             self._append(b'{"role":"assistant","content":[' + b",".join(blocks) + b"]}")
             self._continue_from(message)
         elif role == "assistant":
-            blocks = _blocks(message, advised=self._advised)
+            blocks = self._blocks(message, request)
             if blocks:
                 if turn := self._turn.encoded(is_first=not self._buffer):
                     self._append(turn)
@@ -346,6 +351,21 @@ class MessagesWire(Wire):
         if new and _has_plain_tool(request) and self._turn.reveal([self._name(name, request) for name in new]):
             self._referenced |= set(new)
 
+    def _blocks(self, message: Message, request: ModelRequest) -> list[bytes]:
+        """The blocks of a reply; those of an advisor are sent only together with its tool, as the vendor requires."""
+        if not message.items or message.provider != PROVIDER:
+            return _plain_blocks(message)
+        items = [item for item in message.items if not item.startswith((BOUND, CONTAINER))]
+        if any(map(is_search, items)):
+            items = known_findings(items, self._revealable(request))
+            self._found.update(found_tools(items))
+        return [item.encode() for item in items if self._advised or not is_advice(item)]
+
+    def _revealable(self, request: ModelRequest) -> set[str]:
+        """The tools that a search may have found: the vendor rejects a reference to any other."""
+        every: tuple[AnyTool, ...] = (*request.tools, *request.hosted_tools)
+        return {self._name(tool.name, request) for tool in every if tool.name in request.deferred}
+
     def _deferred(self, request: ModelRequest) -> Collection[str]:
         return request.deferred.keys() | self._referenced if self._referenced else request.deferred
 
@@ -355,7 +375,7 @@ class MessagesWire(Wire):
         return super()._listed_tools(request)
 
     def _redefines_tools(self, request: ModelRequest) -> bool:
-        redefined = super()._redefines_tools(request)
+        redefined = super()._redefines_tools(request) or not self._found <= self._revealable(request)
         if not self._referenced:
             return redefined
         # The vendor rejects a reference to a tool that is not listed, and a list without a tool for all to see.
@@ -398,6 +418,8 @@ class MessagesWire(Wire):
         return "in thinking block" in str(payload)
 
     def _without_reasoning(self, message: Message) -> Message:
+        if is_compaction(message):  # It stands for the thinking that it summarizes.
+            return message
         kept = (item for item in message.items if not item.startswith(BOUND) and not is_thinking(item))
         return replace(message, items=tuple(kept))
 
@@ -500,11 +522,8 @@ def _change(kind: str, name: str) -> bytes:
     return encode({"type": kind, "tool": {"type": "tool_reference", "name": name}})
 
 
-def _blocks(message: Message, *, advised: bool) -> list[bytes]:
-    """The blocks of a reply; those of an advisor are sent only together with its tool, as the vendor requires."""
-    if message.items and message.provider == PROVIDER:
-        items = [item for item in message.items if not item.startswith((BOUND, CONTAINER))]
-        return [item.encode() for item in items if advised or not is_advice(item)]
+def _plain_blocks(message: Message) -> list[bytes]:
+    """The blocks of a reply whose own are not known here."""
     blocks = [encode({"type": "text", "text": message.text})] if message.text else []
     for call in message.tool_calls:
         head = encode({"type": "tool_use", "id": call.id, "name": _name(call.name)})

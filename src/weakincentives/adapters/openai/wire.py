@@ -257,7 +257,7 @@ class ResponsesWire(Wire):
         if message.items and message.provider == PROVIDER:
             for item in message.items:
                 if not item.startswith(OUTPUT):
-                    self._append(item.encode())
+                    self._append(self._own_item(item, request))
                 elif self._updates_output:
                     form = msgspec.json.decode(item)["after"]
                     self._buffer += self._output_update(form)
@@ -268,6 +268,16 @@ class ResponsesWire(Wire):
             self._append(encode({"role": "assistant", "content": message.text}))
         for call in message.tool_calls:
             self._append(encode(self._call(call, request)))
+
+    def _own_item(self, item: str, request: ModelRequest) -> bytes:
+        """An item as the model wrote it; a call made on another route names the namespace that its tool is in now."""
+        if request.deferred and self._groups and '"function_call"' in item:
+            call = msgspec.json.decode(item)
+            spaces = {portable_name(name): namespace_name(space.key) for name, space in request.deferred.items()}
+            space = spaces.get(call.get("name"), call.get("namespace"))
+            if call["type"] == "function_call" and space != call.get("namespace"):
+                return encode({**call, "namespace": space})
+        return item.encode()
 
     def _call(self, call: ToolCall, request: ModelRequest) -> dict[str, Any]:
         """A call of a model whose own items are not sent."""
