@@ -179,6 +179,8 @@ def asked(tmp_path: Path) -> Iterator[Asked]:
 
 
 def test_short_answers_decide_too_and_a_note_comes_with_a_denial_only(asked: Asked) -> None:
+    with pytest.raises(TypeError, match="approved must be True or False, got 'false'"):
+        asked.approve("bill", "c1", approved="false")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="takes a decision or approved=, note=, by=, not both"):
         asked.approve("bill", "c1", Deny(), by="Ann")
     with pytest.raises(DurableError, match=r"Call 'c1' is approved without a note; decide it with Approve\(\)"):

@@ -166,6 +166,13 @@ class Approval:
     by: str = ""
     expired: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.approved, bool):
+            raise TypeError(f"approved must be True or False, got {self.approved!r}")
+        for name in ("note", "by"):
+            if not isinstance(value := getattr(self, name), str):
+                raise TypeError(f"{name} must be a str, got {value!r}")
+
 
 Reply: TypeAlias = Approval | Decision
 CALL_FACTS = ("tool", "arguments", "needs", "schema")
