@@ -107,7 +107,7 @@ def test_a_run_is_shown_below_as_it_happens(page: Any, tmp_path: Path) -> None:
     page.get_by_role("button", name="Run", exact=True).click()
     run = page.locator(".page.run")
     expect(run.locator(".title .pill")).to_have_text("answered")
-    expect(run.locator(".story")).to_contain_text("read 1 of 14 sections, got search_logs, called it")
+    expect(run.locator(".story")).to_contain_text("opened 1 of 14 sections, got search_logs, called it")
     expect(run.locator('.node[data-section="deployments"]')).to_have_class(re.compile("full"))
     expect(page.locator(".play-tree .node")).to_have_count(14)
     with RunStore(tmp_path / "runs.db") as store:
