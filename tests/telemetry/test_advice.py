@@ -189,12 +189,12 @@ def test_a_route_that_keeps_the_cache_costs_less(path: Path, tmp_path: Path) -> 
     assert kept.cost_summary <= broken.cost_summary
 
 
-def test_a_restart_costs_the_turn_that_asked_for_it_and_the_cache(path: Path) -> None:
+def test_a_restart_costs_the_turn_that_asked_for_it_and_no_cache_that_was_never_reported(path: Path) -> None:
     played(path, reply(50, call("search")), reply(60, READ_WEB), reply(80), supports_dynamic_tools=False)
     web = advised(path)[1]["web"]
-    # The summary in the first turn, the whole second one, 60 tokens that the third could have read from the cache, and
-    # there the section in full with the call that opened it.
-    assert web.cost_summary == pytest.approx((18 * 2 + 60 * 2 + 60 * 1.8 + 45 * 2) * MICRO)
+    # The summary in the first turn, the whole second one, and in the third the section in full with the call that
+    # opened it.
+    assert web.cost_summary == pytest.approx((18 * 2 + 60 * 2 + 45 * 2) * MICRO)
     assert web.cost_full == pytest.approx(web.full_tokens * (2 + 2) * MICRO)
 
 
