@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Locator, Page, sync_playwright
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -27,6 +27,8 @@ from weakincentives.viewer import AdapterChoice, Playground, Viewer
 IMAGES = Path(__file__).resolve().parents[1] / "docs" / "images"
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--disable-sync")
 WINDOW = (1280, 800)
+NARROW = (470, 900)
+"""At this width, the letters are still legible where a page shows the picture on a phone."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +40,13 @@ class Picture:
     wait_for: str
     dark: bool = False
     click: str = ""
+    window: tuple[int, int] = WINDOW
 
 
 PICTURES = [
     Picture("list", "", ".run-row .openings"),
     Picture("turn", "run/{newest}/turn/4", ".message.tools_added"),
+    Picture("narrow", "run/{newest}/turn/4", ".message.tools_added", window=NARROW),
     Picture("rollback", "run/{newest}/turn/5?section=deployments", ".call.failed", dark=True),
     Picture("disclosure", "run/{newest}/disclosure", ".steps-list li >> nth=3"),
     Picture("ledger", "run/{newest}/ledger", ".chart .area"),
@@ -68,7 +72,9 @@ def main(argv: list[str]) -> int:
         with Viewer(path, port=0, playground=playground) as viewer:
             for picture in PICTURES:
                 context = browser.new_context(
-                    viewport={"width": WINDOW[0], "height": WINDOW[1]}, color_scheme="dark" if picture.dark else "light"
+                    viewport={"width": picture.window[0], "height": picture.window[1]},
+                    color_scheme="dark" if picture.dark else "light",
+                    device_scale_factor=2 if picture.window == NARROW else 1,
                 )
                 page = context.new_page()
                 page.goto(f"{viewer.url}#/{picture.place.format(newest=newest)}")
@@ -83,7 +89,8 @@ def take(page: Page, picture: Picture, target: Path) -> None:
         page.locator(picture.click).click()
     page.locator(picture.wait_for).first.wait_for()
     page.evaluate("document.fonts.ready")
-    page.screenshot(path=target, animations="disabled")
+    shown: Page | Locator = page.locator("main") if picture.window == NARROW else page
+    shown.screenshot(path=target, animations="disabled")
     print(f"{target} ({target.stat().st_size // 1000} KB)")
 
 
