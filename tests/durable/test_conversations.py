@@ -26,6 +26,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.durable import (
+    DatabaseUnavailableError,
     DurableConversations,
     DurableError,
     KeyConflictError,
@@ -272,6 +273,34 @@ def test_a_reader_that_falls_behind_reads_each_word_once(tmp_path: Any) -> None:
             assert set(connection.execute(sa.select(stream_table.c.number)).scalars()) == {3}
         assert list(unread) == [TextDelta("1: one"), end]
         assert list(late) == [Restarted("The run ended a while ago; this is its answer."), TextDelta("1: one"), end]
+
+
+class LostAtTheEnd:
+    """An archive whose database is lost, once, after a reader has read the events of a run that has ended."""
+
+    def __init__(self, archive: Any) -> None:
+        self._archive = archive
+        self.lost = False
+        self._read = False
+
+    def find(self, *arguments: Any) -> Any:
+        if self._read and not self.lost:
+            self.lost = True
+            raise DatabaseUnavailableError("restarting")
+        return self._archive.find(*arguments)
+
+    def read(self, *arguments: Any) -> Any:
+        self._read = True
+        return self._archive.read(*arguments)
+
+
+def test_a_reader_loses_no_word_when_the_database_restarts_while_it_reads(tmp_path: Any) -> None:
+    with answered_by(echo, str(tmp_path / "durable.db")) as chats:
+        chats.send("ann", "one", timeout=PATIENCE)
+        stream = chats.stream("ann")
+        archive = stream._reader.archive = LostAtTheEnd(chats.store.archive)  # type: ignore[assignment]
+        delta, end = stream
+        assert (delta, isinstance(end, Completed), archive.lost) == (TextDelta("1: one"), True, True)
 
 
 def test_a_failed_run_raises_for_its_sender_and_the_conversation_goes_on(database_url: str) -> None:

@@ -7,6 +7,8 @@ A signal can be lost, with the connection or before anybody listens, so those wh
 from __future__ import annotations
 
 import asyncio
+import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
@@ -15,11 +17,13 @@ from hashlib import sha256
 from typing import Any
 from weakref import WeakSet
 
+import psycopg
 import sqlalchemy as sa
 
 from weakincentives.durable.work import DatabaseUnavailableError
 
 _CHANNEL = "wink"
+_LOST = (DatabaseUnavailableError, sa.exc.SQLAlchemyError, sqlite3.Error, psycopg.Error)
 _NAMES = "weakincentives.signals"
 # How often a SQLite file is checked for a commit, which takes a few microseconds.
 _CHECK_SECONDS = 0.01
@@ -77,6 +81,7 @@ class Signals:
         self._waiters: WeakSet[Waiter] = WeakSet()
         self._thread: threading.Thread | None = None
         self._closing = threading.Event()
+        self._sender = secrets.token_hex(4)
 
     def waiter(self, name: str) -> Waiter:
         waiter = Waiter(_encoded(name))
@@ -96,7 +101,7 @@ class Signals:
             yield connection
             if not self._is_sqlite:
                 for name in sorted(names):
-                    connection.execute(sa.select(sa.func.pg_notify(_CHANNEL, name)))
+                    connection.execute(sa.select(sa.func.pg_notify(_CHANNEL, f"{self._sender} {name}")))
         # In this process, at once.
         for name in names:
             self._signal(name)
@@ -114,14 +119,16 @@ class Signals:
     def _listen(self) -> None:
         while not self._closing.is_set():
             # Without the database, those who wait look by themselves.
-            with suppress(Exception), self._engine.connect() as connection:
-                connection.detach()
+            with suppress(*_LOST), self._engine.connect() as connection:
+                driver = connection.connection.driver_connection
                 if self._is_sqlite:
-                    self._watch(connection.connection.driver_connection)
+                    connection.detach()
+                    self._watch(driver)
                 else:
                     connection.execution_options(isolation_level="AUTOCOMMIT")
+                    connection.detach()
                     connection.execute(sa.text(f"LISTEN {_CHANNEL}"))
-                    self._receive(connection.connection.driver_connection)
+                    self._receive(driver)
             with self._lock:
                 if not self._waiters:
                     self._thread = None
@@ -146,7 +153,9 @@ class Signals:
         used = time.monotonic()
         while not self._closing.is_set():
             for notice in connection.notifies(timeout=_LINGER_SECONDS / 4, stop_after=1):
-                self._signal(notice.payload)
+                sender, _, name = notice.payload.partition(" ")
+                if sender != self._sender:
+                    self._signal(name)
             if self._waiters:
                 used = time.monotonic()
             elif time.monotonic() - used > _LINGER_SECONDS:

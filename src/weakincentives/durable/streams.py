@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from weakincentives.durable.archive import Archive, Batch, ConversationRun, RunRow
@@ -161,6 +161,7 @@ class StreamReader(Generic[OutputT]):
     _place: int = 0
     _shown: bool = False
     _run: int = 0
+    _unread: list[StreamEvent[OutputT]] = field(default_factory=list)
 
     def poll(self) -> list[StreamEvent[OutputT]]:
         """The events since the last call; `done` and `failure` are set with the last of them."""
@@ -172,10 +173,9 @@ class StreamReader(Generic[OutputT]):
             self._run = row.joined or row.number
             if row.joined:
                 row = self.archive.find(self.conversation, self._run) or row
-        events: list[StreamEvent[OutputT]] = []
         if row.attempt != self._attempt:
             if self._shown:
-                events.append(Restarted(_BEGUN_AGAIN))
+                self._unread.append(Restarted(_BEGUN_AGAIN))
             self._attempt, self._place, self._shown = row.attempt, 0, False
         # From the last batch that was read: if that is gone, so may others be that were not.
         batches = self.archive.read(self.conversation, self._run, self._attempt, self._place)
@@ -183,10 +183,12 @@ class StreamReader(Generic[OutputT]):
         for place, text in batches:
             if place > self._place:
                 self._place = place
-                events += self.serializer.deserialize(text)
+                self._unread += self.serializer.deserialize(text)
         self._shown = self._shown or bool(self._place)
         if row.ended:
-            events += self._end(row, gone)
+            self._unread += self._end(row, gone)
+        # Kept until here: the database may become unavailable in between.
+        events, self._unread = self._unread, []
         return events
 
     def _end(self, row: RunRow, gone: bool) -> list[StreamEvent[OutputT]]:
