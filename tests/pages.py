@@ -76,7 +76,7 @@ def run_console(example: Example) -> None:
         done = subprocess.run(
             [sys.executable, "-m", "weakincentives.cli", *words],
             cwd=_folder(example),
-            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1"},
+            env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

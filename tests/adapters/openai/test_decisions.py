@@ -129,7 +129,7 @@ def test_rankings_stand_in_the_ledger_beside_the_turns_they_were_made_for() -> N
         (2_000_000, pytest.approx(0.2)),
     ]
     assert "3,000,000 more to rank sections ($0.3000)" in repr(told)
-    assert "ranked" in told._repr_markdown_()
+    assert "ranked" in told._repr_html_()
     assert told.sent_tokens < 1_000
 
 
