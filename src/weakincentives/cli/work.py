@@ -350,7 +350,7 @@ def _details(answer: Reply | None) -> str:
 
 
 def _note(answer: Reply) -> str:
-    """What a person added, with secrets replaced."""
+    """The words that a person added, with secrets replaced."""
     from weakincentives.runtime import Answer, Approve, Deny, Edit
     from weakincentives.telemetry import Redactor
 

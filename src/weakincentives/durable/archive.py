@@ -83,7 +83,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """What was sent to a conversation: a message, decisions about calls that wait, or an action; and params."""
+    """Something sent to a conversation: a message, decisions about calls that wait, or an action; and params."""
 
     message: Message | None = None
     decisions: Mapping[str, Decision] | None = None
@@ -359,7 +359,7 @@ class Archive:
             return self._state(connection, name, stored)
 
     def in_flight(self, name: str) -> InFlight:
-        """What is not answered yet."""
+        """The runs that are not answered yet."""
         c, minute = runs.c, _now() - 60_000
         waiting = sa.select(c.number, c.request, c.joined).where(c.conversation == name, c.ended_ms.is_(None))
         recent = sa.select(sa.func.count()).where(c.conversation == name, c.created_ms > minute)
@@ -538,7 +538,7 @@ def _this(run: ConversationRun) -> tuple[sa.ColumnElement[bool], ...]:
 
 
 def _dump(sent: Sent) -> tuple[str, dict[str, bytes]]:
-    """What was sent as JSON, with the digests of its media, and their bytes."""
+    """The sent content as JSON, with the digests of its media, and their bytes."""
     media: dict[str, Blob] = {}
     document: dict[str, Any] = {"sent": dump_tagged(sent, media)}
     if media:

@@ -225,7 +225,7 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         return await asyncio.to_thread(self.checkpoints, conversation)
 
     def preview(self, conversation: str, point: Point | str, *, timeout: float | None = None) -> RewindReport:
-        """What a rewind would change, as a worker finds it."""
+        """The changes that a rewind would make, as a worker finds them."""
         return cast(RewindReport, self._act(conversation, "preview", point, timeout))
 
     async def preview_async(

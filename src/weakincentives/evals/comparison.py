@@ -71,7 +71,7 @@ class GroupDifference:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """What a judge of pairs prefers; `flips` are cases on which its verdict depended on the order, which are ties."""
+    """Preferences of a judge of pairs; `flips` are cases on which its verdict depended on the order, which are ties."""
 
     wins: int
     losses: int

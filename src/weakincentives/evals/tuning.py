@@ -71,7 +71,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What a proposer may know of a section: its texts, its neighbours', and questions of the first half alone."""
+    """Facts on a section for a proposer: its texts, its neighbours', and questions of the first half alone."""
 
     section: SectionText
     outline: Mapping[str, str]

@@ -238,7 +238,7 @@ class HostFilesystem(Searchable):
         return tuple(change(path, *both) for path, both in self.nodes_since(mark).items())
 
     def nodes_since(self, mark: HostSnapshot, limit: int | None = None) -> dict[str, tuple[Node | None, Node | None]]:
-        """What was, and is, at the paths in `changes_since`; of files with more than `limit` bytes, only that."""
+        """Content, then and now, of the paths in `changes_since`; of files with more than `limit` bytes, only that."""
         with self._lock:
             call = mark.mark if isinstance(mark, HostSnapshot) else None
             if not isinstance(call, CallMark) or call.journal is not self._changes:
@@ -256,7 +256,7 @@ class HostFilesystem(Searchable):
         return {path: nodes[path] for path in sorted(nodes) if path in unread or nodes[path][0] != nodes[path][1]}
 
     def node(self, path: str, limit: int | None = None) -> Node | None:
-        """What is at a path, links not followed; a file with more than `limit` bytes is not read."""
+        """The content of a path, links not followed; a file with more than `limit` bytes is not read."""
         return as_node(self._store.peek(split(path), limit))
 
     def apply(self, changes: Iterable[FileChange]) -> None:

@@ -178,7 +178,7 @@ class InMemoryFilesystem(Searchable):
     def nodes_since(
         self, mark: InMemorySnapshot | CallMark[InMemoryDirectory | bytes | None], limit: int | None = None
     ) -> dict[str, tuple[Node | None, Node | None]]:
-        """What was, and is, at the paths in `changes_since`; of files with more than `limit` bytes, only that."""
+        """Content, then and now, of the paths in `changes_since`; of files with more than `limit` bytes, only that."""
         with self._lock:
             if not isinstance(mark, CallMark) or mark.journal is not self._changes:
                 raise SnapshotError("mark must be what begin_call() of this filesystem returned in the current call")
@@ -190,7 +190,7 @@ class InMemoryFilesystem(Searchable):
         }
 
     def node(self, path: str, limit: int | None = None) -> Node | None:
-        """What is at a path; a file with more than `limit` bytes is not read."""
+        """The content of a path; a file with more than `limit` bytes is not read."""
         with self._lock:
             return _as_node(self._current(_parts(path)), limit)
 
@@ -218,7 +218,7 @@ class InMemoryFilesystem(Searchable):
         return node
 
     def _current(self, parts: Parts) -> InMemoryDirectory | bytes | None:
-        """What is at a path; of a directory, that it is one."""
+        """The content of a path; of a directory, only that it is one."""
         try:
             node = self._find(parts, "")
         except NotDirectoryError:

@@ -31,7 +31,7 @@ MAX_COMPARED = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What is at a path; `kind` is "other" if it can be neither stored nor compared."""
+    """The content of a path; `kind` is "other" if it can be neither stored nor compared."""
 
     kind: FileKind | Literal["other"]
     content: bytes = b""

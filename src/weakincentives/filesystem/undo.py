@@ -160,7 +160,7 @@ class StateStore:
             return LostState(f"{error}, so it was not saved")
 
     def peek(self, parts: Parts, limit: int | None) -> State:
-        """What is at a path, for a moment: nothing is written to disk, and a file of more bytes is not read."""
+        """The content of a path, for a moment: nothing is written to disk, and a file of more bytes is not read."""
         try:
             with self.jail.locate(parts, join(parts), follow=False, links=False) as place:
                 status = place.stat()

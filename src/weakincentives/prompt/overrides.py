@@ -276,7 +276,7 @@ def check_override(descriptor: PromptDescriptor, override: PromptOverride) -> Ap
 def _parts(
     descriptor: PromptDescriptor, override: PromptOverride
 ) -> Iterator[tuple[Kind, Mapping[Any, Any], Mapping[Any, Any]]]:
-    """What the prompt has and what replaces it, of each kind, by path or name."""
+    """The prompt's texts and their replacements, of each kind, by path or name."""
     for kind, name in _MAPS.items():
         yield kind, getattr(descriptor, name), getattr(override, name)
 

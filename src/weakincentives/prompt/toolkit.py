@@ -145,7 +145,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     reaches_outside = False
     """True if calls have effects outside our resources, although `compensate` may not be given."""
     blocking: Handler[Any, Any] | None = None
-    """What sync runs call in place of an async handler, if there is such a thing."""
+    """The function that sync runs call in place of an async handler, if there is one."""
 
     def __init__(
         self,

@@ -230,7 +230,7 @@ class _Job:
         return self._estimate(sent[same:]) * self.scale
 
     def _part(self, cut: Cut, stop: int | None = None) -> list[Message]:
-        """What would be sent of the messages before an index, by default of all."""
+        """The messages before an index, by default all, as they would be sent."""
         return excerpt(self.messages[:stop], cut, self.context.adapter.name)
 
     def _tokens(self, cut: Cut) -> int:

@@ -25,7 +25,7 @@ MAX_SHOWN = 2_000
 
 
 class StaleEffectsError(WinkError):
-    """What the effects are based on has changed since, so they cannot be applied as they were shown."""
+    """The base of the effects has changed since, so they cannot be applied as they were shown."""
 
 
 @dataclass(frozen=True, slots=True)

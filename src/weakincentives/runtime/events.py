@@ -497,7 +497,7 @@ class Rewound(RunEvent):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFailed(RunEvent):
-    """What a call changed at `paths` cannot be taken back; the conversation can still go back without it."""
+    """The changes of a call at `paths` cannot be taken back; the conversation can still go back without it."""
 
     reason: str
     call_id: str = ""

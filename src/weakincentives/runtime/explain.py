@@ -168,7 +168,7 @@ def explain(
 
 
 def _compaction(session: Session, adapter: LoopAdapter) -> str:
-    """What the compactions of a conversation have cost and saved so far."""
+    """The cost and saving of a conversation's compactions so far."""
     window = session[ContextWindow].latest()
     if window is None or window.cut is None:
         return ""

@@ -136,7 +136,7 @@ def state_of(session: Session) -> Snapshot:
 
 
 def changes_of(tool: str, call_id: str, resources: ScopedResourceContext, before: Any) -> Iterator[Written]:
-    """What a call has changed; `before` is what `resources.begin_call()` returned for it."""
+    """The changes that a call has made; `before` is what `resources.begin_call()` returned for it."""
     for protocol, value, state in resources.since(before):
         try:
             yield from [Written(tool, call_id, protocol, **change) for change in _changes(value, state)]

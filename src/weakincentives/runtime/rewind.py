@@ -137,7 +137,7 @@ class Rewindable:
         return self.session[Point].all()
 
     def preview(self, point: Point | str) -> RewindReport:
-        """What a rewind would change."""
+        """The changes that a rewind would make."""
         found = self._find(point)
         with self._waiting("preview"), self._way_to(found.state) as way:
             return way.report(self._changed(found.state), self.outside_calls(found), self._unbindable(found))

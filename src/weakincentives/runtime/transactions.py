@@ -58,7 +58,7 @@ class CallSuspended(BaseException):
 
 
 class Branch(NamedTuple):
-    """What a call at the same time as others changes in place of the session and the resources."""
+    """The stand-ins that a call beside others changes in place of the session and the resources."""
 
     session: Session
     resources: ScopedResourceContext

@@ -156,7 +156,7 @@ class Excerpt:
 
 
 def sent_messages(session: Session, count: int, provider: str) -> Sequence[Message]:
-    """What was sent of the first `count` messages by the adapter of this name."""
+    """The first `count` messages as the adapter of this name sent them."""
     return Excerpt(provider).of(session[Message].view()[:count], session[ContextWindow].latest())
 
 

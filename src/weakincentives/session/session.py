@@ -259,7 +259,7 @@ class Session(Displayed):
         return self._store.has_items(slice_type)
 
     def initial(self, slice_type: type) -> tuple[list[Any], int]:
-        """What the slice holds before anything was written to it, as a mark."""
+        """The content of the slice before anything was written to it, as a mark."""
         with self._store.lock:
             items = list(self._store.column(slice_type).initial)
         return items, len(items)

@@ -18,7 +18,7 @@ from weakincentives.runtime.spi import prices_for
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """What a run cost, and would have cost with everything open, its cache included; `saved` may be negative."""
+    """The cost of a run, and that with everything open, its cache included; `saved` may be negative."""
 
     cost: float
     open_cost: float

@@ -129,7 +129,7 @@ async def read_body(request: Request, limit: int) -> bytes:
 
 
 class Received(NamedTuple):
-    """What to do with the message of a page: go back to a point, if there is one, and send a message, if there is one.
+    """The action for the message of a page: go back to a point, if there is one, and send a message, if there is one.
 
     Without a message, the conversation answers again what it has; without a point, after its last answer was removed.
     """

@@ -83,7 +83,7 @@ class Bill:
 
     @property
     def opening(self) -> str:
-        """What happens to the cache when the model itself opens a section that has tools."""
+        """The effect on the cache when the model itself opens a section that has tools."""
         if not self.adapter.supports_dynamic_tools:
             return "When the model opens a section with tools, the run restarts: the cache starts anew."
         if self.adapter.tool_route in cache_safe_routes():

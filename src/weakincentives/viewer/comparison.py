@@ -47,7 +47,7 @@ def _first_prompt(store: RunStore, run_id: str) -> str:
 
 
 def _messages(store: RunStore, run_id: str) -> Iterator[RecordedEvent]:
-    """What was said in a run after its prompt; a restart repeats messages, which are left out."""
+    """The messages of a run after its prompt; a restart repeats messages, which are left out."""
     for recorded in store.all_events(run_id, kinds=["Message"]):
         event = recorded.event
         if isinstance(event, Message) and not event.rebased and event.role not in ("system", "tools_removed"):
@@ -55,7 +55,7 @@ def _messages(store: RunStore, run_id: str) -> Iterator[RecordedEvent]:
 
 
 def _identity(message: Message) -> tuple[Any, ...]:
-    """What a message says; the ids of calls differ between runs that say the same."""
+    """The content of a message; the ids of calls differ between runs that say the same."""
     calls = tuple((call.name, call.arguments) for call in message.tool_calls)
     return message.role, message.text, message.name, message.tools, calls
 

@@ -44,7 +44,7 @@ def form_of(cls: type, default: Any = None, depth: int = 0) -> list[dict[str, An
 
 
 def with_examples(fields: Sequence[Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """What was filled in, with an example for each required field that was not; a text stands as its placeholder."""
+    """The filled-in values, with an example for each required field that was not; a text stands as its placeholder."""
     found = dict(given)
     for field in fields:
         name, kind = field["name"], field["kind"]
@@ -93,7 +93,7 @@ def _input(hint: Any, value: Any, depth: int) -> dict[str, Any]:
         return {"kind": "list", "optional": False, "item": {"name": "", "required": True, "value": None, **item}}
     try:
         written = schema(hint)
-    except Exception:
+    except Exception:  # A type that has no schema is written as JSON.
         written = {}
     if "enum" in written:
         return {"kind": "choice", "optional": False, "choices": list(written["enum"])}

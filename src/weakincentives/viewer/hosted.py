@@ -1,4 +1,4 @@
-"""What the provider's own tools did in a run, for people: the queries, and how many sources came of them."""
+"""The provider's own tools in a run, in words: their queries, and how many sources they found."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _TIMES = {1: " once", 2: " twice"}
 
 
 def queries_of(items: Iterable[str]) -> list[str]:
-    """What hosted tools were asked for, from a provider's output items; their results do not repeat it."""
+    """The queries of hosted tools, from a provider's output items; their results do not repeat it."""
     return list(dict.fromkeys(query for item in items for query in _queries(_parsed(item))))
 
 
 def hosted_story(used: Sequence[Mapping[str, Any]], events: Sequence[Any]) -> list[str]:
-    """What the hosted tools of a run did, one part of a sentence each."""
+    """The work of a run's hosted tools, one part of a sentence each."""
     asked = queries_of(item for event in events if isinstance(event, Message) for item in event.items)
     parts = []
     for one in used:

@@ -329,7 +329,7 @@ class Playground:
         return chosen, out
 
     def _changes(self, wanted: Wanted, sections: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-        """What was changed, in the order of the prompt."""
+        """The changed texts, in the order of the prompt."""
         for one in sections:
             chosen = wanted.states.get(one["key"])
             if chosen is not None and one["state"] != one["declared"] and one["state"] != "off":
@@ -350,7 +350,7 @@ class Playground:
         return self._template.outline.params_types
 
     def _given_of(self, wanted: Wanted, cls: type) -> Mapping[str, Any]:
-        """What the form has for a params type; the bound instance or a default of a section if it has nothing."""
+        """The form's values for a params type; the bound instance or a default of a section if it has nothing."""
         given, default = wanted.params.get(cls.__name__), self._default(cls)
         if given is None and default is not None:
             return cast(Mapping[str, Any], dump(default))
