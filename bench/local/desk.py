@@ -18,7 +18,7 @@ from weakincentives.prompt import Prompt, SectionVisibility
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 
-SETS = ("test", "fresh", "tuning", "last", "new", "unseen", "final", "open", "asked", "third", "fourth")
+SETS = ("test", "fresh", "tuning", "last", "new", "unseen", "final", "open", "asked", "third", "fourth", "fifth")
 NOTHING = "The text does not say that."
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "questions.json").read_text(encoding="utf-8")
