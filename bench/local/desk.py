@@ -18,7 +18,21 @@ from weakincentives.prompt import Prompt, SectionVisibility
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 
-SETS = ("test", "fresh", "tuning", "last", "new", "unseen", "final", "open", "asked", "third", "fourth", "fifth")
+SETS = (
+    "test",
+    "fresh",
+    "tuning",
+    "last",
+    "new",
+    "unseen",
+    "final",
+    "open",
+    "asked",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+)
 NOTHING = "The text does not say that."
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "questions.json").read_text(encoding="utf-8")
