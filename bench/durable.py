@@ -47,18 +47,21 @@ def rows() -> Iterator[Row]:
 
 def conversations() -> Iterator[Row]:
     """Exchanges of three steps (a model call, a tool call, a model call) through real workers."""
+    plain = in_memory()
+    yield Row("exchange of a conversation in memory, p50", plain * 1e3, "ms", note="the same three steps")
     with TemporaryDirectory() as folder:
-        yield from fleet(f"{folder}/durable.db", 1, "SQLite", folder)
+        # Only one process at a time works on a SQLite file.
+        yield from fleet(f"{folder}/durable.db", 1, "SQLite", folder, plain)
     with postgres() as server, TemporaryDirectory() as folder:
         if server is None:
             return
         yield from beside_pydantic_ai(server.get_uri())
         for count in (1, 2, 4):
-            yield from fleet(server.get_uri(), count, "Postgres", folder)
+            yield from fleet(server.get_uri(), count, "Postgres", folder, plain)
         yield from idle(server.get_uri(), folder)
 
 
-def fleet(url: str, count: int, name: str, folder: str) -> Iterator[Row]:
+def fleet(url: str, count: int, name: str, folder: str, plain: float) -> Iterator[Row]:
     from bench.clerk import chats
 
     chats.database_url = url
@@ -67,7 +70,7 @@ def fleet(url: str, count: int, name: str, folder: str) -> Iterator[Row]:
         chats.send("warm", "up", timeout=60)
         size, stored = stored_bytes(chats.store.engine), stored_rows(chats.store.engine)
         alone = [timed(partial(talk, chats, f"alone {where}", 1)) for _ in range(EXCHANGES // 4)]
-        cuts = quantiles(alone, n=100)
+        cuts = [1e3 * (cut - plain) for cut in quantiles(alone, n=100)]
         with ThreadPoolExecutor(CONVERSATIONS) as threads:
             each = EXCHANGES // CONVERSATIONS
             began = time.perf_counter()
@@ -75,8 +78,9 @@ def fleet(url: str, count: int, name: str, folder: str) -> Iterator[Row]:
             took = time.perf_counter() - began
         total = len(alone) + each * CONVERSATIONS
         grown, added = stored_bytes(chats.store.engine) - size, stored_rows(chats.store.engine) - stored
-        yield Row(f"durable exchange, {where}, p50", cuts[49] * 1e3, "ms", note="one conversation, from send to answer")
-        yield Row(f"durable exchange, {where}, p99", cuts[98] * 1e3, "ms")
+        note = "one conversation, from send to answer"
+        yield Row(f"added to an exchange by durability, {where}, p50", cuts[49], "ms", note=note)
+        yield Row(f"added to an exchange by durability, {where}, p99", cuts[98], "ms")
         note = f"{CONVERSATIONS} conversations side by side"
         yield Row(f"durable exchanges, {where}", each * CONVERSATIONS / took, "per s", better="more", note=note)
         if count == 1:
@@ -183,17 +187,28 @@ def stored_rows(engine: Any) -> int:
 
 def in_process(url: str) -> float:
     """Seconds of an exchange, by the median, in a process that is its own worker."""
+    return median_of("chats.start(); send = lambda text: chats.send('own', text, timeout=60)", url)
+
+
+def in_memory() -> float:
+    """Seconds of the same exchange, by the median, in a conversation without a database."""
+    return median_of("send = Conversation(Prompt(TEMPLATE), adapter=ClerkAdapter('clerk')).send")
+
+
+def median_of(begin: str, url: str = "") -> float:
+    """Seconds of an exchange, by the median, in a process that begins like this."""
     code = (
-        "import time, statistics; from bench.clerk import chats\n"
+        "import time, statistics; from bench.clerk import TEMPLATE, ClerkAdapter, chats\n"
+        "from weakincentives import Conversation, Prompt\n"
         "with chats:\n"
-        "    chats.start(); chats.send('own', 'warm', timeout=60); took = []\n"
+        f"    {begin}; send('warm'); took = []\n"
         "    for n in range(30):\n"
-        "        began = time.perf_counter(); chats.send('own', str(n), timeout=60)\n"
+        "        began = time.perf_counter(); send(str(n))\n"
         "        took.append(time.perf_counter() - began)\n"
         "    print(statistics.median(took))\n"
     )
     with TemporaryDirectory() as folder:
-        environment = os.environ | {"WINK_DATABASE_URL": url, "WINK_CLERK": folder}
+        environment = os.environ | {"WINK_CLERK": folder} | ({"WINK_DATABASE_URL": url} if url else {})
         printed = subprocess.run(
             [sys.executable, "-c", code], env=environment, check=True, capture_output=True, text=True
         )
