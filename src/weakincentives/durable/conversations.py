@@ -389,7 +389,8 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
             return row
         if wait.is_over():
             status = "running" if row.attempt else "queued"
-            raise WorkPendingError(f"Run {number} of conversation {conversation!r} is {status}.", status=status)
+            whose = "" if row.attempt else f" for workers of version {self.version!r}"
+            raise WorkPendingError(f"Run {number} of conversation {conversation!r} is {status}{whose}.", status=status)
         return None
 
     def _response(self, row: RunRow) -> PromptResponse[OutputT]:
