@@ -119,7 +119,7 @@ def test_messages_that_arrive_during_a_run_come_next_in_order(database_url: str)
     with answered_by(model, database_url) as chats:
         streams = [chats.stream("ann", text) for text in ("one", "two", "three")]
         assert model.reached.wait(PATIENCE)
-        with pytest.raises(WorkPendingError, match="Run 4 of conversation 'ann' is queued"):
+        with pytest.raises(WorkPendingError, match="Run 4 of conversation 'ann' is queued for workers of version"):
             chats.send("ann", "four", timeout=0)
         # Other conversations are not held up.
         assert chats.send("bob", "hi", timeout=PATIENCE).text == "1: hi"
@@ -582,10 +582,26 @@ def test_a_state_of_another_release_says_what_to_do(tmp_path: Any) -> None:
             chats.send("ann", "two", timeout=PATIENCE)
 
 
-@pytest.mark.parametrize("name", ["", "  ", 7])
+@pytest.mark.parametrize("name", ["", "  ", 7, "a\0b", "\ud800"])
 def test_a_conversation_needs_a_name(tmp_path: Any, name: Any) -> None:
     with answered_by(echo, str(tmp_path / "durable.db")) as chats, pytest.raises(DurableError, match="must be a text"):
         chats.send(name, "one")
+
+
+@pytest.mark.parametrize("key", ["", 7, "a\0b", "\ud800"])
+def test_a_key_that_no_database_stores_is_refused_before_anything_is_sent(tmp_path: Any, key: Any) -> None:
+    with answered_by(["hi"], str(tmp_path / "durable.db")) as chats:
+        with pytest.raises(DurableError, match="key must be a text that names the message"):
+            chats.send("ann", "hi", key=key)
+        assert chats.send("ann", "hi", timeout=PATIENCE).text == "hi"
+
+
+def test_a_conversation_that_does_not_exist_cannot_be_forked_or_rewound(tmp_path: Any) -> None:
+    with answered_by([], str(tmp_path / "durable.db")) as chats:
+        for change in (lambda: chats.fork("bob"), lambda: chats.rewind("bob", "p1"), lambda: chats.undo_rewind("bob")):
+            with pytest.raises(NoSuchWorkError, match="There is no conversation 'bob'; send it a message first"):
+                change()
+        assert not chats.delete("bob")
 
 
 async def test_the_awaitable_forms_do_the_same(tmp_path: Any) -> None:

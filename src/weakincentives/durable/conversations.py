@@ -19,6 +19,7 @@ from weakincentives.durable.work import (
     InFlight,
     NoSuchWorkError,
     WorkPendingError,
+    is_name,
 )
 from weakincentives.limits import Budget, Meter
 from weakincentives.prompt import Prompt, Tool
@@ -284,6 +285,8 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         where = point.id if isinstance(point, Point) else point
         sent = Sent(action=Action(action, where, **arguments))
         name, whose = self._id(conversation), {"loop": self.name, "version": self.version}
+        if self._archive.find(name) is None and self._archive.load(name) is None:
+            raise NoSuchWorkError(f"There is no conversation {conversation!r}; send it a message first.")
         number = self._archive.post(name, sent, **whose, tenant=None, key=None, join=False)
         wait = self._wait(conversation, timeout)
         while (row := self._ended(conversation, number, wait)) is None:
@@ -320,7 +323,7 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         return self.store.archive
 
     def _id(self, conversation: str) -> str:
-        if not isinstance(conversation, str) or not conversation.strip():
+        if not is_name(conversation):
             raise DurableError(f"A conversation's id must be a text, such as 'ann', got {conversation!r}.")
         return f"{self.name}/{conversation}"
 
@@ -332,6 +335,8 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
             known = ", ".join(SendOptions.__annotations__)
             raise TypeError(f"unexpected keyword argument '{min(unknown)}'; known: {known}")
         key, decisions = options.get("key"), options.get("decisions")
+        if key is not None and not is_name(key):
+            raise DurableError(f"key must be a text that names the message, such as 'm-7', got {key!r}.")
         message = None if content is None else user_message(content)
         if message is not None and key:
             message = replace(message, key=key)
@@ -384,7 +389,8 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
             return row
         if wait.is_over():
             status = "running" if row.attempt else "queued"
-            raise WorkPendingError(f"Run {number} of conversation {conversation!r} is {status}.", status=status)
+            whose = "" if row.attempt else f" for workers of version {self.version!r}"
+            raise WorkPendingError(f"Run {number} of conversation {conversation!r} is {status}{whose}.", status=status)
         return None
 
     def _response(self, row: RunRow) -> PromptResponse[OutputT]:

@@ -24,6 +24,7 @@ from weakincentives.durable.work import (
     Work,
     WorkCancelledError,
     WorkPendingError,
+    is_name,
 )
 from weakincentives.limits import Budget
 from weakincentives.prompt import Prompt
@@ -149,7 +150,7 @@ class DurableClient(DurableProcess, Generic[RequestT, OutputT]):
 
     def work_id(self, key: str) -> str:
         """The id of the work with this key in the database and for `wink work`: `loop/key`."""
-        if not isinstance(key, str) or not key.strip():
+        if not is_name(key):
             raise DurableError(f"key must be a text that names the work, such as 'ticket-7', got {key!r}.")
         return f"{self.name}/{key}"
 

@@ -225,6 +225,14 @@ def _rejected(question: Question, why: str, how: str) -> DurableError:
     return DurableError(f"Call {question.call_id!r} {why}; decide it with {how}.")
 
 
+def is_name(given: object) -> bool:
+    """True if this can name work in every database: a text that is not blank, of valid Unicode without NUL."""
+    if not isinstance(given, str) or not given.strip() or "\0" in given:
+        return False
+    # Postgres stores no lone surrogates.
+    return given.encode(errors="replace").decode() == given
+
+
 class ApprovalRequired(CallSuspended):
     """Unwinds a tool call that needs an answer."""
 

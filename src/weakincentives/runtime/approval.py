@@ -150,7 +150,7 @@ def is_waiting(call_id: str, waiting: Iterable[str]) -> bool:
 def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_name: str) -> None:
     """Raise unless each decision is one, and is about a call that waits; nothing has acted yet."""
     open_calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values())
-    open_calls = open_calls or "none; pass the session= of the run that waits"
+    open_calls = open_calls or "none; it was decided, or waits in another session"
     if not isinstance(decisions, Mapping) or not all(isinstance(call_id, str) for call_id in decisions):
         raise TypeError(
             f"decisions must map call ids to decisions, got {shortened(repr(decisions), 100)}; "
