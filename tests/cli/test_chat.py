@@ -197,14 +197,14 @@ def test_a_section_is_opened_by_hand_and_why_says_so(wink: Wink) -> None:
     done = wink(*script(wink, BOOK, "Booked."), stdin="/open house\nA room\n/why\n")
     assert done.stderr.startswith("open    house, with book\n") and done.stdout.startswith("Booked.\n")
     assert [line.split(maxsplit=2) for line in done.stdout.splitlines()[2:-1]] == [
-        ["welcome", "prompt", "as declared"],
-        ["house", "prompt", "you, with /open"],
+        ["welcome", "full", "as declared"],
+        ["house", "full", "you, with /open"],
     ]
 
 
 def test_why_says_what_the_model_opened(wink: Wink) -> None:
     done = wink(*script(wink, READ, "Hello."), stdin="Hi\n/why house\n")
-    assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "conversation", "the model, turn 1, for 'Hi'"]
+    assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "read", "the model, turn 1, for 'Hi'"]
 
 
 RANKING = """
@@ -221,7 +221,7 @@ adapter = ScriptedAdapter([ModelReply(tool_calls=(asked,), items=(item,)), "Hell
 def test_why_says_the_rank_of_a_section_that_was_picked(wink: Wink) -> None:
     (wink.folder / "ranking.py").write_text(RANKING, encoding="utf-8")
     done = wink("chat", "desk:template", *GUEST, "-a", "ranking:adapter", stdin="A room?\n/why house\n")
-    assert done.stdout.splitlines()[-1].endswith("the model, turn 1, for 'A room?' (rank 0.51 of 27)")
+    assert done.stdout.splitlines()[-1].endswith("the model, turn 1 (rank 0.51 of 27), for 'A room?'")
 
 
 def test_a_saved_conversation_goes_on_where_it_was(wink: Wink) -> None:
@@ -229,7 +229,7 @@ def test_a_saved_conversation_goes_on_where_it_was(wink: Wink) -> None:
     written = (wink.folder / "chat.md").read_text(encoding="utf-8")
     assert written == "**user**\n\nHi\n\n**assistant**\n\nHello.\n\n"
     done = wink(*script(wink, BOOK, "Booked."), "--resume", "chat.json", stdin="A room\n/why house\n")
-    assert done.stdout.startswith("Booked.\n") and "house    conversation" in done.stdout
+    assert done.stdout.startswith("Booked.\n") and "house    read" in done.stdout
 
 
 def test_view_serves_the_conversation(wink: Wink) -> None:

@@ -40,16 +40,16 @@ STATUS_STYLES = {"running": "36", "ok": "32", "waiting": "33", "failed": "31", "
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb")
-    listing = verbs.add_parser("list", help="the newest runs, one per line")
-    show = verbs.add_parser("show", help="the story of one run: question, turns, openings, tool calls, answer, tokens")
-    export = verbs.add_parser("export", help="every event as one line of JSON")
+    listing = verbs.add_parser("list", help="list the newest runs, one per line")
+    show = verbs.add_parser("show", help="show one run: question, turns, openings, tool calls, answer, tokens")
+    export = verbs.add_parser("export", help="write every event as one line of JSON")
     prune = verbs.add_parser("prune", help="delete runs, and texts that no other run has")
     listing.add_argument("names", nargs="*", metavar="RUNS.DB", help=FILE_HELP)
     for verb, which in ((show, " (default: the newest)"), (export, "s (default: all)"), (prune, "s to delete")):
         purpose = f"the run{which}; a run file may come first [WINK_RECORD] (default: {RUNS})"
         verb.add_argument("names", nargs="*", metavar="RUN", help=purpose)
-    listing.add_argument("--limit", type=number(1), default=50, help="at most this many (default: 50)")
-    listing.add_argument("--offset", type=number(0), default=0, help="skip this many of the newest")
+    listing.add_argument("--limit", type=number(1), default=50, metavar="N", help="at most this many (default: 50)")
+    listing.add_argument("--offset", type=number(0), default=0, metavar="N", help="skip this many of the newest")
     listing.add_argument("--search", default="", metavar="TEXT", help="only runs that contain this text")
     listing.add_argument(
         "--where",
@@ -57,11 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=tag,
         metavar="KEY=VALUE",
-        help="only runs with this tag; overrides=TAG finds those with this override; may be repeated",
+        help="only runs with this tag; overrides=TAG finds those with this override; repeatable",
     )
     listing.add_argument("--status", default="", choices=list(STATUS_STYLES), help="only runs with this status")
     show.add_argument(
-        "--turn", type=number(1), metavar="N", help="one turn: its sections, request, reply and tool calls"
+        "--turn", type=number(1), metavar="N", help="show one turn: its sections, request, reply and tool calls"
     )
     export.add_argument("--jsonl", action="store_true", help="one JSON object per line (the default and only format)")
     export.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")
