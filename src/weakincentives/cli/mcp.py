@@ -47,7 +47,8 @@ def serve(arguments: argparse.Namespace) -> int:
     file = arguments.record or default("record")
     with (recorder(file) if file else None) or nullcontext():
         if arguments.http is None:
-            stdin()
+            if stdin().isatty():
+                progress(f"serving {prompt.name} on standard input and output, for an MCP host; stop with Ctrl-C")
             server.run_stdio()
         else:
             import uvicorn

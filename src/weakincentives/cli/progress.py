@@ -56,6 +56,20 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
         if line := describe(event, MAX_STEP if sys.stderr.isatty() else WIDTH):
             progress(line, " " * LABEL)
 
+    with showing(session, observe):
+        yield
+
+
+@contextmanager
+def showing(session: Session, show: Callable[[Any], None]) -> Iterator[None]:
+    """Show each session event; if the reader has closed the pipe, nothing more is shown."""
+
+    def observe(event: Any) -> None:
+        try:
+            show(event)
+        except BrokenPipeError:
+            unsubscribe()
+
     unsubscribe = session.observe(observe)
     try:
         yield

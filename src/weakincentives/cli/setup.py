@@ -9,7 +9,7 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 
-from weakincentives.cli.output import UsageError, meter, print_error, print_json, print_line, progress
+from weakincentives.cli.output import UsageError, meter, plural, print_error, print_json, print_line, progress
 
 INIT = "Make a starter project: an agent with sections and tools, a test and cases for it, and the commands to try."
 SKILLS = "Check skill folders, and install the skill that teaches coding agents to build with this library."
@@ -65,11 +65,14 @@ def run_skills(arguments: argparse.Namespace) -> int:
         shutil.copytree(BUNDLED, arguments.folder, dirs_exist_ok=True)
         print_line("\n".join(f"{arguments.folder}/{skill.name}" for skill in skill_folders(BUNDLED)))
         return 0
-    problems = [problem for skill in skill_folders(arguments.folder) for problem in validate_skill(skill)]
+    skills = list(skill_folders(arguments.folder))
+    problems = [problem for skill in skills for problem in validate_skill(skill)]
     if arguments.json:
         print_json(problems)
     for problem in () if arguments.json else problems:
         print_error(problem)
+    if not problems:
+        progress(f"{plural(len(skills), 'skill')} checked, no rule is broken")
     return 1 if problems else 0
 
 

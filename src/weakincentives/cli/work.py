@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Any, get_args
 from weakincentives._display import Table, shortened
 from weakincentives._imports import require_extra
 from weakincentives.cli.commands import SECONDS, default, duration, number
-from weakincentives.cli.output import UsageError, plural, print_error, print_json, print_line, print_table, progress
+from weakincentives.cli.output import (
+    UsageError,
+    plural,
+    print_error,
+    print_json,
+    print_line,
+    print_prose,
+    print_table,
+    progress,
+)
 from weakincentives.cli.progress import diff_style
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.runs import moment
@@ -294,11 +303,11 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     for name in _NAMES:
         print_line(f"{name:9} {_worker(work, alive) if name == 'worker' else getattr(work, name)}")
     print_line(f"created   {moment(work.created_ms / 1000)}")
-    print_line(f"updated   {moment(work.updated_ms / 1000)}")
+    print_line(f"changed   {moment(work.updated_ms / 1000)}")
     if failure:
-        print_line(f"error     {failure}")
+        print_prose(f"error     {failure}", indent=" " * 10)
     if answer:
-        print_line(f"answer    {shortened(' '.join(answer.split()), 200)}")
+        print_prose(f"answer    {shortened(' '.join(answer.split()), 200)}", indent=" " * 10)
     for call_id, decision in decisions.items():
         print_line(f"{_answered(decision, ''):9} {call_id}{_details(decision)}")
     for question in questions:
