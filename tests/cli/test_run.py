@@ -201,3 +201,8 @@ def test_the_message_may_stand_anywhere_after_the_prompt(wink: Wink, words: tupl
     script(wink, "Hello.")
     assert wink("run", *words).stdout == "Hello.\n"
     assert wink.json("runs", "list")[0]["question"] == "Hi there"
+
+
+def test_an_adapter_that_needs_an_address_says_so(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "-a", "openai-chat:some")
+    assert done.returncode == 2 and done.stderr.startswith("wink: --adapter openai-chat:some: ")

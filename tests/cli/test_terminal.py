@@ -68,7 +68,7 @@ def recorded(wink: Wink) -> Wink:
 @pytest.mark.parametrize(
     ("columns", "heading"),
     [
-        (80, ["run", "status", "started", "turns", "question"]),
+        (80, ["run", "status", "started", "input", "question"]),
         (200, ["run", "status", "started", "prompt", "model", "turns", "input", "output", "time", "question"]),
     ],
 )

@@ -156,7 +156,7 @@ class Chat:
                 self._screen.end()
                 self._failed = True
                 new = " /new starts a new conversation." if isinstance(error, ContextOverflowError) else ""
-                print_error(f"wink: {'' if isinstance(error, UsageError) else f'{type(error).__name__}: '}{error}{new}")
+                print_error(f"wink: {error}{new}")
             line = self._read()
         if self._chat.pending:
             return self._continuation.report(self._chat.pending)
