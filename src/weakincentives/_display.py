@@ -95,13 +95,18 @@ def shortened(text: str, width: int) -> str:
 
 
 def wrapped(text: str, width: int | None, indent: str = "") -> str:
-    """Text whose lines end between words, with `indent` before all but the first; unchanged without a width."""
+    """Text whose lines end between words, with `indent` before all but the first; unchanged without a width.
+
+    Lines that fit stay as they are.
+    """
     from textwrap import wrap  # Not for what never wraps, such as `wink --version`.
 
     if width is None:
         return text
     lines = (
-        wrap(line, max(width, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+        [line]
+        if cell_width(line) <= width
+        else wrap(line, max(width, 20), subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
         for line in text.split("\n")
     )
     return "\n".join(part for line in lines for part in line)

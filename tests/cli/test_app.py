@@ -9,6 +9,7 @@ from tests.cli.conftest import Wink
 from tests.cli.terminal import Terminal
 from weakincentives import __version__
 from weakincentives.cli.commands import EXAMPLES, PURPOSES, parsed, parser
+from weakincentives.cli.completion import grammar
 
 
 def test_help_lists_every_command(wink: Wink) -> None:
@@ -52,13 +53,31 @@ def test_a_command_that_lists_does_so_without_its_verb(wink: Wink, command: str,
     assert says in wink(command).stderr and says in wink(command, "list").stderr
 
 
-def test_every_command_has_two_examples_that_it_accepts() -> None:
+def test_every_command_and_subcommand_has_examples_that_it_accepts_and_that_fit_a_terminal() -> None:
     for name, examples in EXAMPLES.items():
-        assert len(examples) == 2
+        command = name.split()[0]
+        assert command != name or len(examples) == 2
         for example in examples:
-            command, *words = split(example.partition(" > ")[0].partition(" | ")[0])
-            assert command == name and parsed(parser(name), words) is not None
-    assert list(EXAMPLES) == list(PURPOSES)
+            words = split(example.partition(" > ")[0].partition(" | ")[0])
+            assert example.startswith(name) and len(f"  wink {example}") <= 80
+            assert parsed(parser(command), words[1:]) is not None
+    verbs = [child.name for name in PURPOSES for child in grammar(parser(name), "").commands]
+    assert {*EXAMPLES} == {*PURPOSES, *(verb.removeprefix("wink ") for verb in verbs)}
+
+
+def test_every_help_fits_a_terminal(wink: Wink, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    for name in EXAMPLES:
+        done = wink(*name.split(), "--help")
+        lines = done.stdout.splitlines()
+        assert done.returncode == 0 and max(map(len, lines)) <= 80
+        assert "example" in done.stdout and lines[lines.index("") + 1][0].isupper()
+
+
+def test_an_unknown_option_of_a_subcommand_is_answered_with_its_own_usage(wink: Wink) -> None:
+    done = wink("eval", "run", "cases.jsonl", "desk:template", "--open", "x")
+    assert done.returncode == 2 and done.stderr.startswith("usage: wink eval run ")
+    assert done.stderr.endswith("wink eval run: error: unrecognized arguments: --open x\n")
 
 
 @pytest.mark.parametrize("columns", [80, 140])

@@ -197,14 +197,14 @@ def test_a_section_is_opened_by_hand_and_why_says_so(wink: Wink) -> None:
     done = wink(*script(wink, BOOK, "Booked."), stdin="/open house\nA room\n/why\n")
     assert done.stderr.startswith("open    house, with book\n") and done.stdout.startswith("Booked.\n")
     assert [line.split(maxsplit=2) for line in done.stdout.splitlines()[2:-1]] == [
-        ["welcome", "prompt", "as declared"],
-        ["house", "prompt", "you, with /open"],
+        ["welcome", "full", "as declared"],
+        ["house", "full", "you, with /open"],
     ]
 
 
 def test_why_says_what_the_model_opened(wink: Wink) -> None:
     done = wink(*script(wink, READ, "Hello."), stdin="Hi\n/why house\n")
-    assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "conversation", "the model, turn 1, for 'Hi'"]
+    assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "read", "the model, turn 1, for 'Hi'"]
 
 
 RANKING = """
@@ -221,7 +221,7 @@ adapter = ScriptedAdapter([ModelReply(tool_calls=(asked,), items=(item,)), "Hell
 def test_why_says_the_rank_of_a_section_that_was_picked(wink: Wink) -> None:
     (wink.folder / "ranking.py").write_text(RANKING, encoding="utf-8")
     done = wink("chat", "desk:template", *GUEST, "-a", "ranking:adapter", stdin="A room?\n/why house\n")
-    assert done.stdout.splitlines()[-1].endswith("the model, turn 1, for 'A room?' (rank 0.51 of 27)")
+    assert done.stdout.splitlines()[-1].endswith("the model, turn 1 (rank 0.51 of 27), for 'A room?'")
 
 
 def test_a_saved_conversation_goes_on_where_it_was(wink: Wink) -> None:
@@ -229,7 +229,7 @@ def test_a_saved_conversation_goes_on_where_it_was(wink: Wink) -> None:
     written = (wink.folder / "chat.md").read_text(encoding="utf-8")
     assert written == "**user**\n\nHi\n\n**assistant**\n\nHello.\n\n"
     done = wink(*script(wink, BOOK, "Booked."), "--resume", "chat.json", stdin="A room\n/why house\n")
-    assert done.stdout.startswith("Booked.\n") and "house    conversation" in done.stdout
+    assert done.stdout.startswith("Booked.\n") and "house    read" in done.stdout
 
 
 def test_view_serves_the_conversation(wink: Wink) -> None:
@@ -245,7 +245,7 @@ def test_view_serves_the_conversation(wink: Wink) -> None:
         ("/open hosue", "no section 'hosue'; there are welcome, house; did you mean 'house'?"),
         ("/save", "/save needs a FILE"),
         ("/save nowhere/chat.md", "cannot write nowhere/chat.md"),
-        ("Hello", "PromptEvaluationError: script.json has no more replies"),
+        ("Hello", "script.json has no more replies"),
     ],
 )
 def test_what_goes_wrong_is_said_and_the_conversation_goes_on(wink: Wink, line: str, message: str) -> None:
@@ -288,7 +288,7 @@ def test_a_full_context_is_reported_with_the_way_on(wink: Wink) -> None:
     (wink.folder / "full.py").write_text(FULL, encoding="utf-8")
     done = wink("chat", "desk:template", *GUEST, "-a", "full:adapter", stdin="Hello.\n/new\nHello.\n")
     assert done.stdout == "Hi.\n"
-    assert "wink: ContextOverflowError: " in done.stderr and "/new starts a new conversation." in done.stderr
+    assert "wink: " in done.stderr and "/new starts a new conversation." in done.stderr
 
 
 ENDLESS = """
@@ -302,7 +302,7 @@ adapter = ScriptedAdapter(lambda request: call("unknown"))
 def test_an_endless_loop_stops_after_fifty_turns_and_the_chat_goes_on(wink: Wink) -> None:
     (wink.folder / "endless.py").write_text(ENDLESS, encoding="utf-8")
     done = wink("chat", "desk:template", *GUEST, "-a", "endless:adapter", stdin="Hi.\nAgain.\n")
-    assert done.stderr.count("BudgetExceededError: Budget of prompt 'desk' is exhausted: max_turns=50, spent 50") == 2
+    assert done.stderr.count("Budget of prompt 'desk' is exhausted: max_turns=50, spent 50") == 2
     assert [row["turns"] for row in wink.json("runs", "list")] == [50, 50]
 
 
@@ -311,3 +311,13 @@ def test_a_run_stops_after_its_turns(wink: Wink, option: tuple[str, ...], turns:
     (wink.folder / "endless.py").write_text(ENDLESS, encoding="utf-8")
     done = wink("run", "desk:template", *GUEST, "-a", "endless:adapter", *option)
     assert done.returncode == 1 and f"max_turns={turns}, spent {turns}" in done.stderr
+
+
+def test_ctrl_c_before_an_answer_leaves_no_mark_on_the_screen(wink: Wink) -> None:
+    (wink.folder / "slow.py").write_text(SLOW.replace("(thinking)", ""), encoding="utf-8")
+    with Terminal(wink.folder, "chat", "desk:template", *GUEST, "-a", "slow:adapter", NO_COLOR="1") as terminal:
+        terminal.read("> ")
+        terminal.type("Hello?\n")
+        terminal.read("reading… ")
+        shown = terminal.press("\x03", until="stopped; what was said so far stays")
+    assert shown.rpartition("^C")[2].startswith("\r\x1b[2K")

@@ -123,3 +123,9 @@ def test_the_store_is_a_setting(wink: Wink) -> None:
         "overrides", "list", "--store", "elsewhere"
     )
     assert wink.json("overrides", "list") == []
+
+
+def test_an_unknown_section_is_rejected_before_the_editor_opens(wink: Wink) -> None:
+    done = wink("overrides", "edit", "desk:template", "hose", EDITOR="false")
+    said = "wink: hotel/desk has no section 'hose'; it has welcome, house; did you mean 'house'?\n"
+    assert (done.returncode, done.stderr) == (2, said)

@@ -75,7 +75,7 @@ def test_an_unknown_section_to_open_is_answered_with_the_keys(wink: Wink) -> Non
 def test_a_target_that_is_no_prompt_says_what_it_is(wink: Wink) -> None:
     done = wink("render", "desk:answer")
     assert done.returncode == 2
-    assert done.stderr.startswith("wink: 'desk:answer' must be a PromptTemplate, ") and "got a int" in done.stderr
+    assert done.stderr.startswith("wink: 'desk:answer' must be a PromptTemplate, ") and "got int" in done.stderr
 
 
 def test_a_function_that_needs_arguments_makes_no_prompt(wink: Wink) -> None:

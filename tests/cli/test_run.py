@@ -82,12 +82,12 @@ def test_structured_output_is_printed_as_json(wink: Wink) -> None:
 def test_a_run_that_fails_ends_with_1_and_its_error(wink: Wink) -> None:
     done = wink("run", "desk:template", *GUEST, "-q", "-a", script(wink, READ))
     assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "wink: PromptEvaluationError: script.json has no more replies\n"
+    assert done.stderr == "wink: script.json has no more replies\n"
 
 
 def test_a_limit_on_turns_stops_the_run(wink: Wink) -> None:
     done = wink("run", "desk:template", *GUEST, "-q", "--max-turns", "1", "-a", script(wink, READ, "Never."))
-    assert (done.returncode, done.stderr.startswith("wink: BudgetExceededError: ")) == (1, True)
+    assert (done.returncode, "max_turns=1" in done.stderr) == (1, True)
 
 
 def test_an_adapter_of_ones_own_is_named_like_a_prompt(wink: Wink) -> None:
@@ -140,7 +140,6 @@ def test_a_missing_extra_is_one_line_and_not_a_traceback(wink: Wink) -> None:
     )
     done = wink.process("python", "-c", script, "run", "desk:template", *GUEST, "-q", "-a", "openai:gpt-5.6")
     assert done.returncode == 1
-    assert done.stderr.startswith("wink: ModuleNotFoundError: ")
     assert done.stderr.endswith("pip install 'weakincentives[openai]'\n")
 
 
@@ -202,3 +201,8 @@ def test_the_message_may_stand_anywhere_after_the_prompt(wink: Wink, words: tupl
     script(wink, "Hello.")
     assert wink("run", *words).stdout == "Hello.\n"
     assert wink.json("runs", "list")[0]["question"] == "Hi there"
+
+
+def test_an_adapter_that_needs_an_address_says_so(wink: Wink) -> None:
+    done = wink("run", "desk:template", *GUEST, "-a", "openai-chat:some")
+    assert done.returncode == 2 and done.stderr.startswith("wink: --adapter openai-chat:some: ")

@@ -68,7 +68,7 @@ def recorded(wink: Wink) -> Wink:
 @pytest.mark.parametrize(
     ("columns", "heading"),
     [
-        (80, ["run", "status", "started", "turns", "question"]),
+        (80, ["run", "status", "started", "input", "question"]),
         (200, ["run", "status", "started", "prompt", "model", "turns", "input", "output", "time", "question"]),
     ],
 )
@@ -91,3 +91,28 @@ def test_a_story_is_wrapped_beside_its_labels_and_coloured(recorded: Wink) -> No
     assert lines[0].startswith("\x1b[32m") and all(len(line) <= 80 for line in plain[2:])
     answer = next(index for index, line in enumerate(plain) if line.startswith("answer  Hello."))
     assert lines[answer].startswith("\x1b[1manswer") and plain[answer + 1].startswith("        Hello.")
+
+
+@pytest.mark.parametrize("columns", [60, 80])
+def test_the_text_of_a_prompt_and_of_a_turn_ends_its_lines_between_words(wink: Wink, columns: int) -> None:
+    long = "One two three four five six seven eight nine ten. " * 4
+    (wink.folder / "words.py").write_text(
+        "from weakincentives import MarkdownSection, PromptTemplate\n"
+        f"section = MarkdownSection(key='c', title='C', template={long!r})\n"
+        "template = PromptTemplate(ns='a', key='b', sections=[section])\n",
+        encoding="utf-8",
+    )
+    (wink.folder / "script.json").write_text(json.dumps([long]), encoding="utf-8")
+    assert wink("run", "words:template", "-q", "-a", "scripted:script.json").returncode == 0
+    for words in (["render", "words:template"], ["runs", "show", "--turn", "1"]):
+        with Terminal(wink.folder, *words, columns=columns, NO_COLOR="1") as terminal:
+            shown = terminal.rest()[1].splitlines()
+        assert max(map(len, shown)) <= columns
+        assert long.strip() in " ".join(" ".join(shown).split())
+
+
+def test_a_reader_who_closes_the_pipe_sees_no_traceback(wink: Wink) -> None:
+    (wink.folder / "script.json").write_text('["Hello."]', encoding="utf-8")
+    command = "python -m weakincentives.cli run desk:template -p Guest.name=Ada -a scripted:script.json 2>&1 | head -0"
+    done = wink.process("sh", "-c", command.replace("python", sys.executable))
+    assert (done.stdout, done.stderr) == ("", "")

@@ -166,7 +166,7 @@ class Continuation:
         if self._file is None:
             progress("it is not kept in a file, so it cannot be continued; run it again on a terminal")
         else:
-            progress(f"decide on a terminal: {Redactor().text(self.command)}")
+            progress(f"decide on a terminal: {Redactor().text(self.command)}", wrap=False)
         return WAITING
 
 

@@ -75,7 +75,7 @@ def configure_play(parser: argparse.ArgumentParser) -> None:
     from weakincentives.cli.selection import add_adapter_option, add_store_option
 
     parser.add_argument(
-        "target", metavar="module:template", help="a PromptTemplate, a Prompt, or a function that returns one"
+        "target", metavar="module:variable", help="a PromptTemplate, a Prompt, or a function that returns one"
     )
     _add_server_options(parser)
     add_adapter_option(parser)

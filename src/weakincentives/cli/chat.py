@@ -25,6 +25,7 @@ from weakincentives.cli.output import (
     UsageError,
     Wait,
     did_you_mean,
+    erase_line,
     plural,
     print_error,
     print_line,
@@ -35,7 +36,17 @@ from weakincentives.cli.output import (
     stdin,
     terminal_width,
 )
-from weakincentives.cli.progress import EMBEDDED, LABEL, MAX_STEP, STYLES, WIDTH, describe, quoted_sources, rank_of
+from weakincentives.cli.progress import (
+    EMBEDDED,
+    LABEL,
+    MAX_STEP,
+    STYLES,
+    WIDTH,
+    describe,
+    quoted_sources,
+    rank_of,
+    used,
+)
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import ADAPTER, add_adapter_option, make_adapter
 from weakincentives.errors import ContextOverflowError, WinkError
@@ -53,13 +64,13 @@ from weakincentives.runtime import (
     ToolsInjected,
     run_history,
 )
-from weakincentives.runtime.spi import DecisionError, TurnSection
+from weakincentives.runtime.spi import SHOWS, DecisionError, TurnSection
 from weakincentives.session import Session
 
 MAX_WIDTH = 100
 COMMANDS = {
     "/open KEY": "show a section in full from the next message on",
-    "/why [KEY]": "what the model has of each section, and why",
+    "/why [KEY]": "what each section shows to the model, and why",
     "/decide": "ask again about the calls that wait for your decision",
     "/back [N]": "list the points of the conversation, or go back to one, with files and state; /back undo undoes it",
     "/again": "have the model reply again, after /back to a turn",
@@ -76,7 +87,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     selection.configure(parser)
     add_adapter_option(parser)
     add_record_option(parser)
-    parser.add_argument("--resume", metavar="FILE", help="go on with a conversation that /save has written")
+    parser.add_argument("--resume", metavar="FILE", help="continue a conversation that /save has written")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -145,7 +156,7 @@ class Chat:
                 self._screen.end()
                 self._failed = True
                 new = " /new starts a new conversation." if isinstance(error, ContextOverflowError) else ""
-                print_error(f"wink: {'' if isinstance(error, UsageError) else f'{type(error).__name__}: '}{error}{new}")
+                print_error(f"wink: {error}{new}")
             line = self._read()
         if self._chat.pending:
             return self._continuation.report(self._chat.pending)
@@ -213,12 +224,11 @@ class Chat:
                     elif isinstance(event, Completed):
                         if typed:
                             screen.write(event.response.text)
-                        turns, tokens = plural(event.response.turns, "turn"), event.response.usage.total_tokens
                         screen.end()
                         if not event.response.pending:
-                            screen.done(f"{turns}, {tokens:,} tokens, {time.monotonic() - started:.1f} s")
+                            screen.done(used(event.response, self._chat.session, time.monotonic() - started))
         except KeyboardInterrupt:
-            screen.end()
+            screen.interrupt()
             screen.line("stopped; what was said so far stays in the conversation", "33")
             screen.gap()
             if not screen.interactive:
@@ -255,7 +265,7 @@ class Chat:
     def _why(self, key: str) -> None:
         wanted = self._node(key).key if key else ""
         rows = [
-            (section.key, section.seen, self._reason(section))
+            (section.key, SHOWS[section.seen], self._reason(section))
             for section in run_history(self._chat.session).now.sections
             if section.key == wanted or not (wanted or (section.seen == "summary" and section.decided_by == "declared"))
         ]
@@ -263,7 +273,10 @@ class Chat:
             explanation = self._chat.adapter.explain(self._chat.prompt, session=self._chat.session)
             print_line(explanation.render(terminal_width()))
             return
-        print_table(Table(("section", "the model has it from", "why"), rows, flexible="why"))
+        width = max(len("section"), *(len(key) for key, _, _ in rows))
+        print_line(f"{'section':{width}}  shows    why", style="1")
+        for key, shows, reason in rows:
+            print_prose(f"{key:{width}}  {shows:7}  {reason}", indent=" " * (width + 11))
         if not wanted:
             print_line("all others are summaries, as declared", style="2")
 
@@ -278,9 +291,9 @@ class Chat:
                 rank = rank_of(message, section.key)
                 for_what = f", for {shortened(' '.join(asked.split()), 40)!r}" if asked else ""
                 why = f": {section.reason}" if section.reason and not rank else ""
-                return f"the model, turn {turn}{for_what}{f' ({rank})' if rank else ''}{why}"
+                return f"the model, turn {turn}{f' ({rank})' if rank else ''}{for_what}{why}"
         if section.key in self._opened:
-            return "you, with /open"
+            return f"you, with /open{'; open from the next message on' if section.seen == 'summary' else ''}"
         return "as declared" if section.decided_by == "declared" else f"{section.decided_by} {section.reason}".strip()
 
     def _new(self, _: str) -> None:
@@ -357,12 +370,12 @@ class Chat:
             said = [each for each in self._chat.messages if each.text and (each.asks or each.role == "assistant")]
             text, then = "".join(f"**{each.role}**\n\n{each.text}\n\n" for each in said), ""
         else:
-            text, then = self._chat.session.snapshot().to_json(), f"; go on with --resume {name}"
+            text, then = self._chat.session.snapshot().to_json(), f"; --resume {name} continues it"
         try:
             Path(name).write_text(text, encoding="utf-8")
         except OSError as error:
             raise UsageError(f"cannot write {name}: {error.strerror}") from None
-        progress(f"saved to {name}{then}")
+        progress(f"saved to {name}{then}", wrap=False)
 
     def _help(self, _: str) -> None:
         for command, purpose in COMMANDS.items():
@@ -464,6 +477,13 @@ class Screen:
             print_line()
             self._within_line = False
         self._erase()
+
+    def interrupt(self) -> None:
+        """Finish after Ctrl-C, which the terminal has echoed as ^C: it is erased if it stands alone on a line."""
+        within_line = self._setter.within_line or self._within_line
+        self.end()
+        if self.interactive and not within_line:
+            erase_line()
 
     def _erase(self) -> None:
         if self._wait is not None:

@@ -41,7 +41,7 @@ GROUPS = {
     "Look": {
         "runs": "list, show, export and prune recorded runs",
         "view": "open recorded runs in the browser",
-        "fork": "go on with a recorded run in the chat, from one of its turns",
+        "fork": "continue a recorded run in the chat, from one of its turns",
         "report": "advise which sections to show in full, from recorded runs",
         "export": "write recorded runs in another tool's format",
     },
@@ -50,7 +50,7 @@ GROUPS = {
         "tune": "propose better summaries, tested on cases they were not chosen on",
     },
     "Operate": {
-        "worker": "work on durable runs until told to stop",
+        "worker": "work on durable runs until it is stopped",
         "work": "list, show, retry, cancel, approve and prune durable runs",
         "completion": "print a completion script for your shell",
     },
@@ -63,26 +63,69 @@ MODULES = {
     **dict.fromkeys(("worker", "work"), "work"),
 }
 EPILOG = "Run wink COMMAND --help for its options.\nAgents and prompts are given as module:variable."
+# Those with agent:template work as they stand in a project that `wink init` has made.
 EXAMPLES = {
-    "run": ('run agent:template "Where is order 7?"', "run agent:template -p name=Ada -a openai:gpt-5.6 --json"),
-    "chat": ("chat agent:template", "chat agent:template --resume talk.json -a anthropic:claude-opus-5"),
+    "run": (
+        'run agent:template "Where is order 7?"',
+        'run agent:template "Please refund order 7." --open refunds --json',
+    ),
+    "chat": ("chat agent:template", "chat agent:template --resume talk.json -a openai:gpt-5.6"),
     "play": ("play agent:template", "play agent:template -a openai:gpt-5.6"),
     "init": ("init my-desk", "init ."),
-    "render": ("render agent:template -p name=Ada", "render agent:template --open refunds --tools"),
-    "explain": ("explain agent:template", "explain agent:template -a openai:gpt-5.6 --open refunds"),
+    "render": ("render agent:template", "render agent:template --open refunds --tools"),
+    "explain": ("explain agent:template", "explain agent:template --open refunds --json"),
     "overrides": ("overrides", "overrides edit agent:template refunds --summary"),
+    "overrides list": ("overrides list", "overrides list --json"),
+    "overrides show": ("overrides show agent:template", "overrides show agent:template --tag better"),
+    "overrides diff": ("overrides diff agent:template", "overrides diff agent:template --tag better"),
+    "overrides edit": (
+        "overrides edit agent:template refunds --summary",
+        "overrides edit agent:template orders --visibility full --tag better",
+    ),
     "skills": ("skills install", "skills check .claude/skills"),
+    "skills install": ("skills install", "skills install ~/.claude/skills"),
+    "skills check": ("skills check .claude/skills", "skills check .claude/skills --json"),
     "mcp": ("mcp serve agent:template", "mcp lock .mcp.json --check"),
-    "model": ("model get", "model list"),
-    "runs": ("runs", "runs show 3f2a --turn 2"),
-    "view": ("view", "view --export run.html --run 3f2a"),
+    "mcp serve": ("mcp serve agent:template", "mcp serve agent:template --http 8080"),
+    "mcp lock": ("mcp lock", "mcp lock .mcp.json --check"),
+    "model": ("model", "model get"),
+    "model get": ("model get",),
+    "model list": ("model list", "model list --json"),
+    "model remove": ("model remove",),
+    "runs": ("runs", "runs show --turn 2"),
+    "runs list": ("runs list --search refund", "runs list --status failed --limit 10"),
+    "runs show": ("runs show", "runs show 3f2a --turn 2"),
+    "runs export": ("runs export -o runs.jsonl", "runs export 3f2a"),
+    "runs prune": ("runs prune --older-than 30d", "runs prune --keep 100"),
+    "view": ("view", "view --export run.html"),
     "fork": ("fork 3f2a", "fork 3f2a agent:template --turn 2"),
-    "report": ("report", "report --prompt shop/desk --all"),
-    "export": ("export --atif 3f2a", "export --atif -o run.json"),
+    "report": ("report", "report --missed"),
+    "export": ("export --atif", "export --atif -o run.json 3f2a"),
     "eval": ("eval run cases.jsonl agent:template --name before", "eval compare before after"),
+    "eval run": (
+        "eval run cases.jsonl agent:template --name before",
+        "eval run cases.jsonl agent:template --scorer contains --repeats 3",
+    ),
+    "eval compare": ("eval compare before after", "eval compare before after --judge polite -a openai:gpt-5.6"),
+    "eval show": ("eval show", "eval show before"),
+    "eval cases": ("eval cases -o mine.jsonl", "eval cases --where release=7 -o mine.jsonl"),
+    "eval judge": (
+        "eval judge mine.jsonl --labels labels.csv --criterion polite",
+        "eval judge mine.jsonl --labels labels.csv --criterion polite --json",
+    ),
     "tune": ("tune agent:template cases.jsonl", "tune agent:template cases.jsonl --propose"),
     "worker": ("worker my_app:loop", "worker my_app:loop --concurrency 16 --health 8080"),
     "work": ("work", "work approve desk/42 call_1 --by Ada"),
+    "work list": ("work list", "work list --status waiting"),
+    "work show": ("work show desk/42", "work show desk/42 --json"),
+    "work retry": ("work retry desk/42",),
+    "work cancel": ("work cancel desk/42",),
+    "work questions": ("work questions", "work questions desk/42"),
+    "work approve": (
+        "work approve desk/42 call_1 --by Ada",
+        'work approve desk/42 call_1 --deny --note "over the limit"',
+    ),
+    "work prune": ("work prune --older-than 30d", "work prune --older-than 7d --status done"),
     "completion": ("completion bash > ~/.local/share/bash-completion/completions/wink", "completion fish | source"),
 }
 
@@ -140,7 +183,7 @@ def run(name: str, words: Sequence[str]) -> int:
             return fail(f"{error.filename}: {error.strerror}", 1)
         # What fails in the user's own program needs a traceback; for a missing extra, the message is enough.
         if isinstance(error, (WinkError, OSError)) or (isinstance(error, ImportError) and "pip install" in str(error)):
-            return fail(f"{type(error).__name__}: {error}", 1)
+            return fail(str(error), 1)
         import traceback  # Not for `wink --help`, which must be fast.
 
         trace = None if isinstance(error, SyntaxError) else callers_traceback(error)
@@ -209,15 +252,29 @@ def duration(text: str) -> float:
 
 
 class Parser(argparse.ArgumentParser):
-    """Makes its messages printable, as they may quote untrusted text, and suggests the nearest name."""
+    """Makes its messages printable, as they may quote untrusted text, and suggests the nearest name.
+
+    A subcommand, which `is_verb`, reports unknown options itself, with its own usage.
+    """
+
+    is_verb = False
 
     def error(self, message: str) -> NoReturn:
-        unknown = re.search(r"unrecognized arguments: (-[^\s=]+)|invalid choice: '([^']*)'", message)
-        if unknown:
-            message += did_you_mean(unknown[1] or unknown[2], self._names())
+        unknown = re.search(r"unrecognized arguments: --([^\s=]+)|invalid choice: '([^']*)'", message)
+        if unknown and unknown[1]:
+            options = [name.removeprefix("--") for name in self._names() if name.startswith("--")]
+            message += did_you_mean(unknown[1], options).replace("mean '", "mean '--")
+        elif unknown:
+            message += did_you_mean(unknown[2], self._names())
         self.print_usage(sys.stderr)
         print_error(f"{self.prog}: error: {message}")
         self.exit(2)
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, unknown = super().parse_known_args(args, namespace)
+        if unknown and self.is_verb:
+            self.error(f"unrecognized arguments: {' '.join(unknown)}")
+        return found, unknown
 
     def _names(self) -> Iterator[str]:
         """The options and choices of this parser and its subcommands."""
@@ -250,17 +307,24 @@ def load(name: str) -> Command:
 def parser(name: str) -> argparse.ArgumentParser:
     """The complete parser of one command."""
     command = load(name)
-    made = Parser(
-        prog=f"wink {name}",
-        description=_wrapped(command.description),
-        epilog="\n".join(["examples:", *(f"  wink {example}" for example in EXAMPLES[name])]),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    made = Parser(prog=f"wink {name}")
     command.configure(made)
+    _describe(made, command.description)
     for action in made._actions:
         if isinstance(action, argparse._SubParsersAction):
             action.metavar = "{" + "|".join(action.choices) + "}"
+            for choice in action._choices_actions:
+                verb, purpose = action.choices[choice.dest], choice.help or ""
+                verb.is_verb = True
+                _describe(verb, f"{purpose[:1].upper()}{purpose[1:]}.")
     return made
+
+
+def _describe(made: argparse.ArgumentParser, description: str) -> None:
+    examples = EXAMPLES[made.prog.removeprefix("wink ")]
+    made.description = _wrapped(description)
+    made.epilog = "\n".join([f"example{'s' if len(examples) > 1 else ''}:", *(f"  wink {words}" for words in examples)])
+    made.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
 def _wrapped(text: str) -> str:

@@ -1,4 +1,9 @@
-"""Print a completion script for your shell; use it as in: eval "$(wink completion bash)"."""
+"""Print a completion script for your shell.
+
+To try it in bash or zsh:
+
+    eval "$(wink completion bash)"
+"""
 
 from __future__ import annotations
 

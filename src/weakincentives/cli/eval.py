@@ -1,10 +1,11 @@
-"""Run a prompt on cases, compare two evaluations case by case, show them, make cases of recorded runs, check a judge.
+"""Run a prompt on cases, compare two evaluations case by case, show them, make cases of recorded runs, check a judge;
+alone it lists the evaluations.
 
 CASES is a JSONL file, or module:variable. Without --scorer, the answer must contain what a case expects, and the run
 must open the sections that it names. An evaluation that was interrupted goes on where it stopped. With `-a recorded`,
 the model replies as in the cases' recordings, and nothing is sent anywhere.
 
-Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed does not any more); 2 usage error.
+Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now); 2 usage error.
 """
 
 from __future__ import annotations
@@ -20,7 +21,17 @@ from typing import TYPE_CHECKING, Any
 
 from weakincentives._display import Table
 from weakincentives.cli.commands import number, tag
-from weakincentives.cli.output import UsageError, meter, plural, print_json, print_line, print_table, progress
+from weakincentives.cli.output import (
+    UsageError,
+    meter,
+    plural,
+    print_json,
+    print_line,
+    print_prose,
+    print_table,
+    progress,
+    reason,
+)
 from weakincentives.cli.recordings import FILE_HELP, RUNS, check_target, recorder, runs_file
 from weakincentives.cli.selection import add_adapter_option, add_store_option, make_adapter, resolve, selected_prompt
 from weakincentives.errors import WinkError
@@ -37,16 +48,18 @@ LABELS = {"1": True, "true": True, "pass": True, "passed": True, "yes": True, "g
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True)
+    verbs = parser.add_subparsers(dest="verb")
+    parser.set_defaults(verb="show")
     run = verbs.add_parser("run", help="run a prompt on cases and score the answers")
     _configure_run(run)
-    compare = verbs.add_parser("compare", help="two evaluations case by case; B is judged against A")
-    compare.add_argument("names", nargs=2, metavar=("A", "B"), help="names or ids of evaluations")
+    compare = verbs.add_parser("compare", help="compare two evaluations case by case; B is judged against A")
+    compare.add_argument("before", metavar="A", help="the name or id of an evaluation")
+    compare.add_argument("after", metavar="B", help="the one to judge against it")
     compare.add_argument(
         "--judge", metavar="TEXT", help="also ask a model which answers meet this better, in both orders"
     )
     add_adapter_option(compare)
-    show = verbs.add_parser("show", help="one evaluation, or a list of all")
+    show = verbs.add_parser("show", help="show one evaluation, or list all")
     show.add_argument("name", nargs="?", metavar="NAME", help="the name or id of an evaluation (default: list all)")
     cases = verbs.add_parser("cases", help="make cases of recorded runs, as JSONL")
     cases.add_argument("names", nargs="*", metavar="RUNS", help=f"run ids; a run file may come first (default: {RUNS})")
@@ -76,7 +89,7 @@ def _configure_run(run: argparse.ArgumentParser) -> None:
     run.add_argument(
         "target", metavar="module:variable", help="a PromptTemplate, a Prompt, or a function that returns one"
     )
-    add_adapter_option(run)
+    add_adapter_option(run, also=f"{RECORDED}, ")
     run.add_argument("--name", help="the name of the evaluation (default: the prompt's)")
     run.add_argument(
         "--scorer",
@@ -85,8 +98,12 @@ def _configure_run(run: argparse.ArgumentParser) -> None:
         metavar="NAME[=VALUE]",
         help=f"{SCORERS}, or module:function; repeatable",
     )
-    run.add_argument("--repeats", type=number(1), default=1, metavar="N", help="run each case so often (default: 1)")
-    run.add_argument("--limit", type=number(1), default=4, metavar="N", help="at most so many at a time (default: 4)")
+    run.add_argument(
+        "--repeats", type=number(1), default=1, metavar="N", help="run each case this many times (default: 1)"
+    )
+    run.add_argument(
+        "--limit", type=number(1), default=4, metavar="N", help="run at most this many at a time (default: 4)"
+    )
     run.add_argument(
         "--tools",
         choices=["live", "recorded", "recorded-or-read-only"],
@@ -97,13 +114,15 @@ def _configure_run(run: argparse.ArgumentParser) -> None:
         nargs="?",
         const="all",
         choices=["all", "unscored"],
-        help="run finished cases again, or unscored ones",
+        help="run finished cases again, or only unscored ones",
     )
     run.add_argument(
-        "--max-cost", type=number(0, kind=float), metavar="DOLLARS", help="begin no case once this is spent"
+        "--max-cost", type=number(0, kind=float), metavar="DOLLARS", help="start no further case once this is spent"
     )
-    run.add_argument("--max-tokens", type=number(1), metavar="N", help="begin no case once so many tokens are used")
-    run.add_argument("--timeout", type=number(0, kind=float), metavar="SECONDS", help="the most that one case may take")
+    run.add_argument("--max-tokens", type=number(1), metavar="N", help="start no further case after this many tokens")
+    run.add_argument(
+        "--timeout", type=number(0, kind=float), metavar="SECONDS", help="stop a case after this many seconds"
+    )
     run.add_argument("--tag", help="apply the stored overrides with this tag")
     add_store_option(run)
 
@@ -192,15 +211,15 @@ def show_progress(done: int, total: int, result: CaseResult) -> None:
     if sys.stderr.isatty():
         meter(f"{done} of {total} cases", done, total)
     else:
-        reason = f": {result.reason}" if result.verdict != "passed" and result.reason else ""
-        progress(f"{done}/{total} {result.case_id} {result.verdict}{reason}")
+        because = f": {result.reason}" if result.verdict != "passed" and result.reason else ""
+        progress(f"{done}/{total} {result.case_id} {result.verdict}{because}")
 
 
 def compare_evaluations(arguments: argparse.Namespace) -> int:
     from weakincentives.evals import compare, load_evaluation
 
     file = runs_file(arguments.file)
-    before, after = (load_evaluation(file, name) for name in arguments.names)
+    before, after = (load_evaluation(file, name) for name in (arguments.before, arguments.after))
     found = compare(before, after) if arguments.judge is None else _judged_pairs(before, after, arguments)
     if arguments.json:
         print_json(comparison_facts(found))
@@ -226,7 +245,7 @@ def print_comparison(found: Comparison) -> None:
             print_line()
             print_table(shown)
         else:
-            print_line(str(shown))
+            print_prose(str(shown))
 
 
 def comparison_facts(found: Comparison) -> dict[str, Any]:
@@ -250,7 +269,7 @@ def show_evaluations(arguments: argparse.Namespace) -> int:
         print_json([_facts(each) for each in found])
         return 0
     if not found:
-        print_line(f"There are no evaluations in {file}; `wink eval run` makes one.")
+        print_prose(f"There are no evaluations in {file}; `wink eval run` makes one.")
         return 0
     rows = [
         (
@@ -265,7 +284,8 @@ def show_evaluations(arguments: argparse.Namespace) -> int:
         for each in found
     ]
     heading = ("id", "name", "model", "passed", "not scored", "mean", "finished")
-    print_table(Table(heading, rows, right=("passed", "not scored", "mean"), flexible="name"))
+    drop = ("not scored", "id", "finished", "model", "mean")
+    print_table(Table(heading, rows, right=("passed", "not scored", "mean"), drop=drop, flexible="name"))
     return 0
 
 
@@ -415,7 +435,7 @@ def _print_evaluation(evaluation: Evaluation, arguments: argparse.Namespace) -> 
         print_json(_facts(evaluation))
         return
     print_table(results_table(evaluation.results), styles=STYLES)
-    print_line(f"\n{evaluation}")
+    print_prose(f"\n{evaluation}")
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
@@ -450,7 +470,7 @@ def _labels(file: str) -> dict[str, bool]:
                 else [json.loads(line) for line in source if line.strip()]
             )
     except (OSError, ValueError) as error:
-        raise UsageError(f"--labels {file}: {error}") from None
+        raise UsageError(f"--labels {file}: {reason(error)}") from None
     found: dict[str, bool] = {}
     for line in lines:
         label = str(next((line[name] for name in ("passed", "label", "score") if name in line), "")).lower()

@@ -1,4 +1,4 @@
-"""Go on with a recorded run in the chat, from before the reply of one of its turns.
+"""Continue a recorded run in the chat, from before the reply of one of its turns.
 
 The conversation begins with what was sent then, with the sections that were open, and the model replies at once; the
 recorded run stays as it is. The prompt is found in the module that made it, unless you name it. It may be run on
@@ -26,7 +26,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the id of a run, or its beginning")
     parser.add_argument("target", metavar="module:variable", nargs="?", help="its prompt, if it cannot be found")
     parser.add_argument("--turn", metavar="N", type=number(1), help="the turn to reply to again (default: the last)")
-    parser.add_argument("--file", help=FILE_HELP)
+    parser.add_argument("--file", metavar="RUNS.DB", help=FILE_HELP)
     selection.add_prompt_options(parser)
     selection.add_adapter_option(parser)
     add_record_option(parser)

@@ -1,6 +1,6 @@
 """Serve a prompt to MCP hosts, or lock what the MCP servers of a config file list.
 
-`serve` speaks over standard input and output, or with --http over a port. `lock` starts every server of the config and
+`serve` uses standard input and output, or with --http a port. `lock` starts every server of the config and
 writes what it lists beside it, so that wink explain and prices know the tools without starting a server.
 """
 
@@ -27,8 +27,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add_params_option(server)
     server.add_argument("--http", type=number(1, 65535), metavar="PORT", help="serve at http://127.0.0.1:PORT/mcp")
     server.add_argument("--record", metavar="FILE", help="record what hosts do [WINK_RECORD]")
-    lock = verbs.add_parser("lock", help="write what every server of a config lists")
-    lock.add_argument("config", nargs="?", default=".mcp.json", help="the config file (default: .mcp.json)")
+    lock = verbs.add_parser("lock", help="write the tools that every server of a config lists")
+    lock.add_argument(
+        "config", nargs="?", metavar="CONFIG", default=".mcp.json", help="the config file (default: .mcp.json)"
+    )
     lock.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a listing has changed")
 
 
@@ -45,7 +47,8 @@ def serve(arguments: argparse.Namespace) -> int:
     file = arguments.record or default("record")
     with (recorder(file) if file else None) or nullcontext():
         if arguments.http is None:
-            stdin()
+            if stdin().isatty():
+                progress(f"serving {prompt.name} on standard input and output, for an MCP host; stop with Ctrl-C")
             server.run_stdio()
         else:
             import uvicorn

@@ -73,24 +73,32 @@ def print_json(value: Any) -> None:
     print(text)
 
 
-def print_text(text: str) -> None:
-    """Print text that is a command's data: unchanged to a file or pipe, made printable on a terminal."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(printable(text) if sys.stdout.isatty() else text.encode(encoding, "backslashreplace").decode(encoding))
+def print_text(text: str, *, wrap: bool = True) -> None:
+    """Print text that is a command's data: unchanged to a file or pipe, printable and wrapped on a terminal."""
+    if sys.stdout.isatty():
+        print(printable(_wrapped(text, terminal_width() if wrap else None)))
+    else:
+        encoding = sys.stdout.encoding or "utf-8"
+        print(text.encode(encoding, "backslashreplace").decode(encoding))
 
 
 def may_colour(stream: TextIO) -> bool:
     """True if the stream is a terminal and NO_COLOR is not set."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+    return stream.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
 
 
-def progress(message: str, indent: str | None = None) -> None:
-    """Print a dim line to stderr for a person who is waiting; with an indent, it is wrapped on a terminal.
+def erase_line() -> None:
+    """Erase the line of the terminal that the cursor is on; a terminal that cannot do it begins a new one."""
+    print("\n" if _is_dumb() else "\r\x1b[2K", end="", flush=True)
 
-    A line that holds a command to copy has none: where the terminal wraps it, it can still be copied.
+
+def progress(message: str, indent: str = "", *, wrap: bool = True) -> None:
+    """Print a dim line to stderr for a person who is waiting, wrapped on a terminal.
+
+    Do not `wrap` a line that holds a command to copy: where the terminal breaks it, it can still be copied.
     """
-    width = shutil.get_terminal_size().columns if sys.stderr.isatty() and indent is not None else None
-    text = printable(_wrapped(message, width, indent or ""), stream=sys.stderr)
+    width = shutil.get_terminal_size().columns if sys.stderr.isatty() and wrap else None
+    text = printable(_wrapped(message, width, indent), stream=sys.stderr)
     print(_styled(text, "2", sys.stderr), file=sys.stderr, flush=True)
 
 
@@ -104,7 +112,9 @@ class Wait:
         self._drawn = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._tick, name="wink-wait", daemon=True) if shown else None
+        self._thread = (
+            threading.Thread(target=self._tick, name="wink-wait", daemon=True) if shown and not _is_dumb() else None
+        )
 
     def __enter__(self) -> Wait:
         self._since = self._quiet_since = time.monotonic()
@@ -125,7 +135,7 @@ class Wait:
         with self._lock:
             self._quiet_since = time.monotonic()
             if self._drawn:
-                print("\r\x1b[2K", end="", flush=True)
+                erase_line()
                 self._drawn = False
 
     def pause(self) -> None:
@@ -145,7 +155,7 @@ class Wait:
 
 def meter(label: str, done: int, size: int) -> None:
     """Draw progress on one line of stderr if it is a terminal that nothing else draws on; else print nothing."""
-    if sys.stderr.isatty() and Wait.active is None:
+    if sys.stderr.isatty() and Wait.active is None and not _is_dumb():
         filled = 30 * done // max(size, 1)
         line = f"{label} [{'#' * filled}{'.' * (30 - filled)}]"
         print(f"\r{line}", end=f"\r{' ' * len(line)}\r" if done >= size else "", file=sys.stderr, flush=True)
@@ -195,8 +205,14 @@ def in_editor(text: str, name: str, otherwise: str) -> str:
         try:
             subprocess.run([*split(editor), str(draft)], check=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            raise UsageError(f"the editor {editor!r} failed ({error}); set EDITOR, or {otherwise}") from None
+            how = f"exit code {error.returncode}" if isinstance(error, subprocess.CalledProcessError) else reason(error)
+            raise UsageError(f"the editor {editor!r} failed ({how}); set EDITOR, or {otherwise}") from None
         return draft.read_text(encoding="utf-8").strip("\n")
+
+
+def reason(error: Exception) -> str:
+    """The reason of an error without its number and the file, which the message around it names."""
+    return getattr(error, "strerror", None) or str(error)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -205,6 +221,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
     close = get_close_matches(name, list(known), n=1)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def _is_dumb() -> bool:
+    """True if the terminal understands no escape sequences."""
+    return os.environ.get("TERM") == "dumb"
 
 
 def _wrapped(text: str, width: int | None, indent: str = "") -> str:

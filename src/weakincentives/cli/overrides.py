@@ -11,7 +11,16 @@ import os
 from pathlib import Path
 from typing import Any
 
-from weakincentives.cli.output import UsageError, in_editor, print_json, print_line, progress, stdin
+from weakincentives.cli.output import (
+    UsageError,
+    did_you_mean,
+    in_editor,
+    print_json,
+    print_line,
+    progress,
+    reason,
+    stdin,
+)
 from weakincentives.cli.selection import add_store_option, named_prompt, open_store
 from weakincentives.prompt import SectionVisibility
 from weakincentives.prompt.overrides import (
@@ -32,9 +41,9 @@ DECLARED = "declared"
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb")
-    listing = verbs.add_parser("list", help="every stored override")
-    show = verbs.add_parser("show", help="what can be overridden in a prompt, and what is")
-    compare = verbs.add_parser("diff", help="the original text beside the override")
+    listing = verbs.add_parser("list", help="list the stored overrides")
+    show = verbs.add_parser("show", help="show what can be overridden in a prompt, and what is")
+    compare = verbs.add_parser("diff", help="compare the overrides with the original texts")
     edit = verbs.add_parser("edit", help="override a section's text, summary or visibility, or a tool's description")
     for verb in (show, compare, edit):
         verb.add_argument("target", metavar="module:variable", help="the prompt")
@@ -43,7 +52,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     what.add_argument("--tool", action="store_true", help="KEY names a tool, whose description is edited")
     what.add_argument("--summary", action="store_true", help="edit the summary of the section")
     choices = [FULL.value, SUMMARY.value, DECLARED]
-    what.add_argument("--visibility", choices=choices, help=f"show the section like this; {DECLARED}: as the code says")
+    what.add_argument(
+        "--visibility",
+        choices=choices,
+        metavar="STATE",
+        help=f"show the section as {FULL.value} or {SUMMARY.value}, or as {DECLARED} in the code",
+    )
     edit.add_argument("--from", dest="source", metavar="FILE", help="take the text from a file, or - for stdin")
     edit.add_argument("--delete", action="store_true", help="remove the override")
     for verb in (show, compare, edit):
@@ -94,7 +108,7 @@ def list_all(store: JsonPromptOverridesStore, *, as_json: bool) -> int:
         ]
         print_line(f"{override.ns}/{override.key}@{override.tag}: {', '.join(names) or 'empty'}")
     if not found:
-        progress(f"no overrides in {store.root_dir}")
+        progress(f"no overrides in {store.root_dir}; `wink overrides edit module:variable KEY` stores one")
     return 0
 
 
@@ -175,6 +189,11 @@ def edit_one(
         progress(f"removed {label}")
         return 0
 
+    known = list(descriptor.tools) if kind == "tool" else [".".join(each) for each in descriptor.sections]
+    if name not in known:
+        what = "tool" if kind == "tool" else "section"
+        has = f"it has {', '.join(known)}{did_you_mean(name, known)}"
+        raise UsageError(f"{descriptor.ns}/{descriptor.key} has no {what} {name!r}; {has}")
     before = _current(descriptor, override, name, path, kind)
     after = arguments.visibility or _new_text(before, arguments.source)
     if not after.strip():
@@ -206,7 +225,7 @@ def edit_one(
 def _current(
     descriptor: PromptDescriptor, override: PromptOverride, name: str, path: tuple[str, ...], kind: Kind
 ) -> str:
-    """The stored text, else the original; the descriptor rejects an unknown name."""
+    """The stored text, else the original."""
     if kind == "tool":
         words = override.tools.get(name)
         tool = descriptor.tools.get(name)
@@ -226,7 +245,7 @@ def _new_text(before: str, source: str | None) -> str:
         try:
             return Path(source).read_text(encoding="utf-8").strip("\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise UsageError(f"--from {source}: {error}") from None
+            raise UsageError(f"--from {source}: {reason(error)}") from None
     if not (os.environ.get("VISUAL") or os.environ.get("EDITOR") or stdin().isatty()):
         raise UsageError("there is no terminal to edit in; pass --from FILE, or --from - for stdin")
     return in_editor(before, "override.md", "use --from FILE")

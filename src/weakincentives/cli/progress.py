@@ -10,6 +10,7 @@ from typing import Any
 
 from weakincentives._display import shortened, wrapped
 from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
+from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     CallDecided,
     CheckpointFailed,
@@ -21,6 +22,7 @@ from weakincentives.runtime import (
     PendingCall,
     PromptChanged,
     PromptRendered,
+    PromptResponse,
     Rewound,
     RunEnded,
     SectionsRanked,
@@ -53,6 +55,20 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
     def observe(event: Any) -> None:
         if line := describe(event, MAX_STEP if sys.stderr.isatty() else WIDTH):
             progress(line, " " * LABEL)
+
+    with showing(session, observe):
+        yield
+
+
+@contextmanager
+def showing(session: Session, show: Callable[[Any], None]) -> Iterator[None]:
+    """Show each session event; if the reader has closed the pipe, nothing more is shown."""
+
+    def observe(event: Any) -> None:
+        try:
+            show(event)
+        except BrokenPipeError:
+            unsubscribe()
 
     unsubscribe = session.observe(observe)
     try:
@@ -129,16 +145,29 @@ def print_spent(
 
 def _rendered(event: PromptRendered) -> str:
     changed = f" with override {event.overrides_tag!r}" if event.overrides_tag else ""
-    name = f"{event.prompt_name}{changed} on {event.model}"
+    name = f"{event.prompt_name}{changed} on {event.model or event.adapter}"
     least = "at least " if any(section.unloaded for section in event.sections) else ""
     return f"prompt  {name}: {event.size.sent:,} tokens per request, {least}{event.size.full:,} with everything open"
 
 
+def used(response: PromptResponse[Any], session: Session, seconds: float) -> str:
+    """The turns, tokens, time and cost of a run that has ended, in the words of its turns."""
+    calls = session[ModelCalled].where(lambda event: event.run_id == response.run_id)
+    prices = [prices_for(call.model) for call in calls]
+    text = f"{plural(response.turns, 'turn')}, {_tokens(response.usage)}, {seconds:.1f} s"
+    if not prices or None in prices:
+        return text
+    cost = sum(each.cost(call.usage) for each, call in zip(prices, calls, strict=True) if each is not None)
+    return f"{text}, ${cost:.4f}"
+
+
 def _called(event: ModelCalled) -> str:
-    usage = event.usage
+    return f"model   turn {event.turn}: {_tokens(event.usage)}, {event.latency:.1f} s"
+
+
+def _tokens(usage: TokenUsage) -> str:
     cached = f" ({usage.cached_tokens:,} cached)" if usage.cached_tokens else ""
-    spent = f"{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"
-    return f"model   turn {event.turn}: {spent}, {event.latency:.1f} s"
+    return f"{usage.input_tokens:,} tokens in{cached}, {usage.output_tokens:,} out"
 
 
 def _invoked(event: ToolInvoked) -> str:

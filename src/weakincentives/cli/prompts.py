@@ -15,7 +15,6 @@ from weakincentives.cli import selection
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
-    plural,
     print_error,
     print_json,
     print_line,
@@ -57,14 +56,14 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-turns", type=number(1), default=50, metavar="N", help="stop after this many model calls (default: 50)"
     )
-    parser.add_argument("--resume", metavar="FILE", help="go on with a run that waits for a decision")
+    parser.add_argument("--resume", metavar="FILE", help="continue a run that waits for a decision")
     parser.add_argument(
         "--run-tag",
         action="append",
         default=[],
         type=tag,
         metavar="KEY=VALUE",
-        help="a tag of the run, for `wink runs list --where`; may be repeated",
+        help="a tag of the run, for `wink runs list --where`; repeatable",
     )
     add_record_option(parser)
     parser.add_argument("--no-record", action="store_true", help="record nothing")
@@ -74,7 +73,7 @@ def configure_run(parser: argparse.ArgumentParser) -> None:
 
 def run_run(arguments: argparse.Namespace) -> int:
     from weakincentives.cli.approval import Asker, Continuation, resume
-    from weakincentives.cli.progress import reporting
+    from weakincentives.cli.progress import reporting, used
     from weakincentives.runtime import Conversation
     from weakincentives.session import Session
 
@@ -108,10 +107,9 @@ def run_run(arguments: argparse.Namespace) -> int:
     elif response.output is None:
         print_text(response.text)
     else:
-        print_text(encode(response.output).decode())
+        print_text(encode(response.output).decode(), wrap=False)
     if not arguments.quiet:
-        usage = response.usage
-        progress(f"done    {plural(response.turns, 'turn')}, {usage.total_tokens:,} tokens, {seconds:.1f} s")
+        progress(f"done    {used(response, session, seconds)}")
     return 0
 
 

@@ -84,11 +84,13 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
     from weakincentives.telemetry import MIN_RUNS
 
     unit = prompt.unit if prompt.unit == "USD" else "input tokens (an output token counts as 5, a cached one as 0.1)"
-    print_prose(
-        f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {unit}; {prompt.cache_first:.0%} of first "
-        f"requests and {prompt.cache_again:.0%} of repeated tokens came from the cache",
-        style="1",
-    )
+    cache = "no cache was reported"
+    if prompt.cache_first or prompt.cache_again:
+        cache = (
+            f"{prompt.cache_first:.0%} of first requests and {prompt.cache_again:.0%} of repeated tokens came from the "
+            "cache"
+        )
+    print_prose(f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {unit}; {cache}", style="1")
     shown = [section for section in prompt.sections if every or changed(section) or section.misses]
     rows = [
         (
@@ -116,7 +118,8 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
     if fine and prompt.runs < MIN_RUNS:
         print_line(f"\n{'Other advice' if rows else 'Advice'} needs at least {MIN_RUNS} runs.")
     elif fine:
-        print_line(f"\n{plural(fine, 'other section')} {'is' if fine == 1 else 'are'} best left as declared.")
+        noun = "other section" if rows else "section"
+        print_line(f"\n{plural(fine, noun)} {'is' if fine == 1 else 'are'} best left as declared.")
     changes = list(filter(changed, prompt.sections))
     cost = f"These runs cost {with_unit(prompt.cost, prompt.unit)}"
     if changes:

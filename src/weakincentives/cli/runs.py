@@ -40,16 +40,16 @@ STATUS_STYLES = {"running": "36", "ok": "32", "waiting": "33", "failed": "31", "
 
 def configure(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb")
-    listing = verbs.add_parser("list", help="the newest runs, one per line")
-    show = verbs.add_parser("show", help="the story of one run: question, turns, openings, tool calls, answer, tokens")
-    export = verbs.add_parser("export", help="every event as one line of JSON")
+    listing = verbs.add_parser("list", help="list the newest runs, one per line")
+    show = verbs.add_parser("show", help="show one run: question, turns, openings, tool calls, answer, tokens")
+    export = verbs.add_parser("export", help="write every event as one line of JSON")
     prune = verbs.add_parser("prune", help="delete runs, and texts that no other run has")
     listing.add_argument("names", nargs="*", metavar="RUNS.DB", help=FILE_HELP)
     for verb, which in ((show, " (default: the newest)"), (export, "s (default: all)"), (prune, "s to delete")):
         purpose = f"the run{which}; a run file may come first [WINK_RECORD] (default: {RUNS})"
         verb.add_argument("names", nargs="*", metavar="RUN", help=purpose)
-    listing.add_argument("--limit", type=number(1), default=50, help="at most this many (default: 50)")
-    listing.add_argument("--offset", type=number(0), default=0, help="skip this many of the newest")
+    listing.add_argument("--limit", type=number(1), default=50, metavar="N", help="at most this many (default: 50)")
+    listing.add_argument("--offset", type=number(0), default=0, metavar="N", help="skip this many of the newest")
     listing.add_argument("--search", default="", metavar="TEXT", help="only runs that contain this text")
     listing.add_argument(
         "--where",
@@ -57,11 +57,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
         default=[],
         type=tag,
         metavar="KEY=VALUE",
-        help="only runs with this tag; overrides=TAG finds those with this override; may be repeated",
+        help="only runs with this tag; overrides=TAG finds those with this override; repeatable",
     )
     listing.add_argument("--status", default="", choices=list(STATUS_STYLES), help="only runs with this status")
     show.add_argument(
-        "--turn", type=number(1), metavar="N", help="one turn: its sections, request, reply and tool calls"
+        "--turn", type=number(1), metavar="N", help="show one turn: its sections, request, reply and tool calls"
     )
     export.add_argument("--jsonl", action="store_true", help="one JSON object per line (the default and only format)")
     export.add_argument("--output", "-o", metavar="FILE", help="write to a file instead of stdout")
@@ -84,7 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.verb == "prune":
         return prune_runs(file, names, arguments)
     if len(names) > {"list": 0, "show": 1}.get(arguments.verb, len(names)):
-        first = "; the run file comes before the run" if Path(names[-1]).is_file() else ""
+        misplaced = Path(names[-1]).is_file() or names[-1].endswith(".db")
+        first = "; the run file comes before the run" if misplaced else ""
         raise UsageError(f"wink runs {arguments.verb} does not take {names[-1]!r}{first}")
     with RunStore(file) as store:
         _VERBS[arguments.verb](store, names, arguments)
@@ -128,14 +129,19 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
         at = heading.index("cost")
         heading, rows = [*heading[:at], *heading[at + 1 :]], [(*row[:at], *row[at + 1 :]) for row in rows]
     right = ("turns", "input", "output", "cost", "time", "children")
-    drop = ("output", "model", "time", "prompt", "cost", "children", "tags", "input", "turns", "started", "question")
+    # The cost, or where no price is known the input, stays longest of the numbers.
+    drop = ("output", "model", "time", "prompt", "children", "tags", "turns", "input", "cost", "started", "question")
     print_table(Table(heading, rows, right, drop=drop, flexible="question"), styles=STATUS_STYLES)
 
 
 def show_run(store: RunStore, names: list[str], arguments: argparse.Namespace) -> None:
     run = named_run(store, *names)
     if arguments.turn is not None:
-        show_turn(store.turn(run.run_id, arguments.turn), as_json=arguments.json)
+        turn = store.turn(run.run_id, arguments.turn)
+        if not arguments.json:
+            print_prose(f"{run.run_id}  turn {arguments.turn} of {run.turns}  {run.prompt} on {run.model}", style="1")
+            print_line()
+        show_turn(turn, as_json=arguments.json)
         return
     history = store.history(run.run_id)
     if arguments.json:
@@ -265,7 +271,7 @@ def show_turn(turn: Turn, *, as_json: bool) -> None:
         (
             "  " * (len(section.path) - 1) + section.key,
             SHOWS[section.seen],
-            section.decided_by,
+            "the model" if section.read and section.call_id else section.decided_by,
             f"{section.shown_tokens:,}",
             f"{section.hidden_tokens:,}",
             ", ".join(section.tools_offered),
@@ -296,7 +302,7 @@ def print_block(heading: str, text: str, calls: Sequence[ToolCall] = ()) -> None
         *filter(None, [text]),
         *(f"{call.name}({call.arguments})" for call in calls),
     ]
-    print_line("\n" + "\n".join(lines))
+    print_prose("\n" + "\n".join(lines))
 
 
 def export_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) -> None:

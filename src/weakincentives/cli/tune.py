@@ -42,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--within", type=number(1), default=5, metavar="K", help="found means among the first K (default: 5)"
     )
-    add_adapter_option(parser)
+    add_adapter_option(parser, unset="(default: no model proposes)")
     add_store_option(parser)
     parser.add_argument("--log", default=LOG, metavar="FILE", help=f"every candidate and its score (default: {LOG})")
     parser.add_argument("--json", action="store_true", help="print JSON")

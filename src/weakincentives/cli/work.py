@@ -20,7 +20,16 @@ from typing import TYPE_CHECKING, Any, get_args
 from weakincentives._display import Table, shortened
 from weakincentives._imports import require_extra
 from weakincentives.cli.commands import SECONDS, default, duration, number
-from weakincentives.cli.output import UsageError, plural, print_error, print_json, print_line, print_table, progress
+from weakincentives.cli.output import (
+    UsageError,
+    plural,
+    print_error,
+    print_json,
+    print_line,
+    print_prose,
+    print_table,
+    progress,
+)
 from weakincentives.cli.progress import diff_style
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.runs import moment
@@ -54,11 +63,17 @@ are shown as stored.
 
 
 def configure_worker(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("loop", help="the DurableMainLoop or DurableConversations, as module:variable")
-    parser.add_argument("--database-url", help="a file or postgresql://... (default: the loop's own)")
-    parser.add_argument("--queue", action="append", help="a queue to serve, repeatable (default: the loop's name)")
-    parser.add_argument("--concurrency", type=number(1), default=8, help="runs at a time per worker (default: 8)")
-    parser.add_argument("--tenant-concurrency", type=number(1), help="runs at a time per tenant, over all workers")
+    parser.add_argument("loop", metavar="module:variable", help="a DurableMainLoop or DurableConversations")
+    parser.add_argument("--database-url", metavar="URL", help="a file or postgresql://... (default: the loop's own)")
+    parser.add_argument(
+        "--queue", action="append", metavar="NAME", help="a queue to serve; repeatable (default: the loop's name)"
+    )
+    parser.add_argument(
+        "--concurrency", type=number(1), default=8, metavar="N", help="runs at a time per worker (default: 8)"
+    )
+    parser.add_argument(
+        "--tenant-concurrency", type=number(1), metavar="N", help="runs at a time per tenant, over all workers"
+    )
     parser.add_argument("--rate", type=_per_second, help="starts over all workers, such as 10/s, 300/m, 1000/h")
     parser.add_argument("--record", metavar="FILE", help="record the runs to this file [WINK_RECORD] (default: none)")
     parser.add_argument(
@@ -66,7 +81,11 @@ def configure_worker(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--otel", action="store_true", help="report spans and metrics to OpenTelemetry's providers")
     parser.add_argument(
-        "--drain", type=number(0, kind=float), default=30.0, help="seconds to wait for running steps (default: 30)"
+        "--drain",
+        type=number(0, kind=float),
+        default=30.0,
+        metavar="SECONDS",
+        help="wait for running steps (default: 30)",
     )
 
 
@@ -113,34 +132,40 @@ def run_worker(arguments: argparse.Namespace) -> int:
 def configure_work(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb")
     parser.set_defaults(verb="list")
-    listing = verbs.add_parser("list", help="the newest runs, one per line")
+    listing = verbs.add_parser("list", help="list the newest runs, one per line")
     listing.add_argument("--status", help="only: queued, running, waiting, done, failed, cancelled or dead")
-    listing.add_argument("--loop", help="only the runs of this loop")
-    listing.add_argument("--limit", type=number(1), default=50, help="at most this many (default: 50)")
+    listing.add_argument("--loop", metavar="NAME", help="only the runs of this loop")
+    listing.add_argument("--limit", type=number(1), default=50, metavar="N", help="at most this many (default: 50)")
     for verb, purpose in (
-        ("show", "one run with its steps and questions"),
+        ("show", "show one run with its steps and questions"),
         ("retry", "run a failed, dead or cancelled run again; recorded steps are kept"),
         ("cancel", "stop a run at its next step"),
     ):
-        verbs.add_parser(verb, help=purpose).add_argument("id", help="loop/key")
-    asked = verbs.add_parser("questions", help="the tool calls that wait for a person, with what they would change")
-    asked.add_argument("id", nargs="?", help="loop/key (default: all runs)")
+        verbs.add_parser(verb, help=purpose).add_argument("id", metavar="RUN", help="loop/key")
+    asked = verbs.add_parser(
+        "questions", help="list the tool calls that wait for a person, with what they would change"
+    )
+    asked.add_argument("id", nargs="?", metavar="RUN", help="loop/key (default: all runs)")
     answer = verbs.add_parser("approve", help="decide about a tool call, which `questions` lists; the run goes on")
-    answer.add_argument("id", help="loop/key")
-    answer.add_argument("call_id", help="the call that waits")
+    answer.add_argument("id", metavar="RUN", help="loop/key")
+    answer.add_argument("call_id", metavar="CALL", help="the call that waits")
     instead = answer.add_mutually_exclusive_group()
     instead.add_argument("--deny", "--refuse", action="store_true", help="answer no; the call does not happen")
     instead.add_argument("--edit", type=_object, metavar="JSON", help="let the call happen with these arguments")
     instead.add_argument("--answer", metavar="TEXT", help="give the model this text in place of the call")
-    answer.add_argument("--note", default="", help="with --deny, the reason; a handler that asked reads any note")
-    answer.add_argument("--by", default="", help="who decided")
+    answer.add_argument(
+        "--note", default="", metavar="TEXT", help="with --deny, the reason; a handler that asked reads any note"
+    )
+    answer.add_argument("--by", default="", metavar="NAME", help="who decided")
     prune = verbs.add_parser("prune", help="delete finished runs with their steps; their keys are free again")
     prune.add_argument("--older-than", type=duration, required=True, metavar="TIME", help="such as 30d, 12h, 90m, 45s")
     prune.add_argument("--status", help="only: done, failed, cancelled or dead")
-    prune.add_argument("--loop", help="only the runs of this loop")
+    prune.add_argument("--loop", metavar="NAME", help="only the runs of this loop")
     for each in verbs.choices.values():
         each.add_argument(
-            "--database-url", help="a file or postgresql://... (default: WINK_DATABASE_URL, .wink/durable.db)"
+            "--database-url",
+            metavar="URL",
+            help="a file or postgresql://... (default: WINK_DATABASE_URL, .wink/durable.db)",
         )
         each.add_argument("--json", action="store_true", help="print JSON")
 
@@ -278,11 +303,11 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
     for name in _NAMES:
         print_line(f"{name:9} {_worker(work, alive) if name == 'worker' else getattr(work, name)}")
     print_line(f"created   {moment(work.created_ms / 1000)}")
-    print_line(f"updated   {moment(work.updated_ms / 1000)}")
+    print_line(f"changed   {moment(work.updated_ms / 1000)}")
     if failure:
-        print_line(f"error     {failure}")
+        print_prose(f"error     {failure}", indent=" " * 10)
     if answer:
-        print_line(f"answer    {shortened(' '.join(answer.split()), 200)}")
+        print_prose(f"answer    {shortened(' '.join(answer.split()), 200)}", indent=" " * 10)
     for call_id, decision in decisions.items():
         print_line(f"{_answered(decision, ''):9} {call_id}{_details(decision)}")
     for question in questions:

@@ -11,8 +11,9 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from weakincentives.cli.browser import serve
+from weakincentives.cli.commands import Parser
 from weakincentives.cli.output import print_error, print_line
-from weakincentives.cli.progress import EMBEDDED, STYLES, print_labelled, print_spent, print_story
+from weakincentives.cli.progress import EMBEDDED, STYLES, print_labelled, print_spent, print_story, showing
 from weakincentives.cli.recordings import RUNS, recorder
 from weakincentives.cli.selection import show_reading
 from weakincentives.demo.desk import QUESTIONS, ask
@@ -74,23 +75,28 @@ def ask_desk(adapter: ProviderAdapter, question: str) -> PromptResponse[None]:
     """Ask the desk a question and print what happens, as `wink runs show` does afterwards."""
     session, started = Session(), time.monotonic()
     print_labelled("asked", question, "1")
-    unsubscribe = session.observe(lambda event: print_story(event, asked=question))
-    try:
+    with showing(session, lambda event: print_story(event, asked=question)):
         response = adapter.evaluate(ask(question), session=session)
-    finally:
-        unsubscribe()
     spent = ledger(session)
     print_spent(spent.sent_tokens, spent.turns, time.monotonic() - started, full=spent.full_prompt_tokens)
     return response
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="./run", description="Ask the demo's support desk; everything runs on this machine."
+    parser = Parser(
+        prog="./run",
+        description="Ask the demo's support desk; everything runs on this machine.",
+        epilog='examples:\n  ./run 3\n  ./run "How long is the warranty?"\n  ./run --model',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("question", nargs="*", help="a question of your own, or numbers of --list (default: 1)")
     parser.add_argument("--list", action="store_true", help="print the questions to choose from")
-    parser.add_argument("--model", metavar="FILE.gguf", help="another model [WINK_LOCAL_MODEL]")
+    # `./run` itself handles the flag without a file.
+    parser.add_argument(
+        "--model",
+        metavar="FILE.gguf",
+        help="answer with this model [WINK_LOCAL_MODEL]; without a file, fetch a larger one first (1.1 GB, once)",
+    )
     parser.add_argument("--record", metavar="FILE", help=f"where the run is recorded (default: {RUNS})")
     parser.add_argument("--no-record", action="store_true", help="record nothing")
     parser.add_argument(
