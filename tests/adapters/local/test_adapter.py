@@ -444,6 +444,12 @@ def test_where_nothing_fits_it_says_so(ranked: LocalAdapter, menu: Literal["all"
     assert answers[0].startswith("The text does not say that.")
 
 
+@pytest.mark.parametrize("question", ["Hi! What's the price of a brand new Six at the moment?", "What is 17 times 23?"])
+def test_a_question_that_no_section_answers_is_refused(ranked: LocalAdapter, question: str) -> None:
+    answer = ranked.evaluate(ask(question), session=Session()).text
+    assert answer.startswith("The text does not say that. The nearest sections are: ")
+
+
 def test_a_section_below_a_closed_one_is_opened_and_summaries_are_not_quoted(ranked: LocalAdapter) -> None:
     called, answers = told(ranked, "How are refunds done?", "What is the refund code for spoiled goods?")
     assert called == ["refunds", "refunds.spoiled"]

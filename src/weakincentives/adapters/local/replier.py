@@ -33,9 +33,9 @@ QUOTING, COMPOSING = (2, 0.8), (3, 0.75)
 QUOTES, QUOTES_UNSURE, SURE = 3, 5, 0.6
 # How many ranked sections are recorded, to show why one was opened.
 MAX_SHOWN = 5
-# What the best sentence and the share of familiar words add to the best section's score when it is decided whether the
-# question is about the text at all; chosen on the question sets of bench/local, without the last.
-SENTENCE_SHARE, FAMILIAR_SHARE = 0.5, 0.1
+# The weight of the share of familiar words beside the best section's score and its lead when it is decided whether the
+# text answers the question; fitted in bench/local, where docs/local-model.md tells how.
+FAMILIAR_SHARE = 0.15
 # How many sections are named where none answers the question.
 NEAREST = 3
 # Sentences the model writes its answer from; in experiments, whole pages took twice as long and helped no more.
@@ -110,7 +110,7 @@ class Replier:
             )
         if request.output is not None:
             return self._structured(request, outlook, found, sent, watch)
-        nearest = () if outlook.results else self._off_topic(outlook, found)
+        nearest = () if outlook.results else self._unanswered(outlook)
         fits = bool(found or outlook.results) and not nearest
         if not (fits or outlook.read or outlook.choices or outlook.calls):
             written = write(self._engine, chat(request), watch, heard=heard, max_tokens=self._max_tokens)
@@ -168,22 +168,24 @@ class Replier:
         found.sort(key=lambda sentence: -sentence.score)
         return found if found[0].score >= self._relevance.least else []
 
-    def _off_topic(self, outlook: Outlook, found: Sequence[Sentence]) -> list[str]:
-        """The titles of the nearest sections, if all of them together have too little to do with the question.
+    def _unanswered(self, outlook: Outlook) -> list[str]:
+        """The titles of the nearest sections, if the question is about none of them.
 
-        Three things count: the best section, the best sentence, and the question's words that occur in any section.
+        Three things count: the score of the best section, its lead over the second, and the question's words that occur
+        in any section. A question near the subject that no section answers is about as close to several of them.
         A quotation only: a model that composes decides for itself. A later question of a conversation may be clear only
-        from those before it, and one with an identifier, such as the number of an order, only from a tool.
+        from those before it.
         """
         known = [*outlook.choices, *outlook.opened]
-        if self._composes or outlook.earlier or not outlook.opened or any(map(str.isdigit, outlook.question)):
+        if self._composes or outlook.earlier or not outlook.opened:
             return []
         scores = self._relevance.sections(outlook.question, known)
         asked, written = set(terms(outlook.question)), {term for section in known for term in terms(section.text)}
         familiar = len(asked & written) / max(1, len(asked))
-        related = max(scores) + SENTENCE_SHARE * (found[0].score if found else 0.0) + FAMILIAR_SHARE * familiar
+        best, second = sorted([*scores, 0.0], reverse=True)[:2]
         ranked = sorted(range(len(known)), key=lambda place: -scores[place])
-        return [] if related >= self._relevance.related else [known[at].title for at in ranked[:NEAREST]]
+        answered = best + (best - second) + FAMILIAR_SHARE * familiar >= self._relevance.related
+        return [] if answered else [known[at].title for at in ranked[:NEAREST]]
 
     def _opening(self, outlook: Outlook, *, again: bool = False) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
         """Open the section that matches best, and others that match nearly as well; search for those not listed.
