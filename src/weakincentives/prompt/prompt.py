@@ -578,12 +578,12 @@ class ToolContext(HandlerContext):
     for tools that run others inside it.
     """
 
-    session: Session
-    resources: ScopedResourceContext
-    prompt: Prompt[Any]
-    call_id: str = ""
+    session: Session  #: the session of the run
+    resources: ScopedResourceContext  #: the resources bound for the run
+    prompt: Prompt[Any]  #: the prompt of the run
+    call_id: str = ""  #: the id of this call
     deadline: Deadline | None = None
-    budget: Budget | None = None
+    budget: Budget | None = None  #: the budget of the run
     idempotency_key: str = ""
     presentation: Presentation | None = None
     sink: Callable[[Any], None] | None = None

@@ -64,9 +64,9 @@ class ToolResult(Generic[ResultT]):
     `disclosure`, which is how such calls are recognised.
     """
 
-    message: str = ""
-    value: ResultT | None = None
-    success: bool = True
+    message: str = ""  #: the text that the model reads
+    value: ResultT | None = None  #: the typed value, for your program
+    success: bool = True  #: whether the call worked
     attachments: tuple[Part, ...] = field(default=(), kw_only=True)
     disclosure: DisclosureRequest | None = field(default=None, repr=False, kw_only=True)
 
@@ -366,8 +366,8 @@ class HostedTool(Generic[ConfigT]):
     """A capability that the provider runs; `kind` picks the adapter's codec, `config` is what the codec encodes."""
 
     kind: str
-    name: str
-    description: str
+    name: str  #: its name in results and events
+    description: str  #: for people; the provider describes the tool to the model
     config: ConfigT
 
     @property
