@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from scripts.site import FRONTS
+from scripts.site import FRONTS, MAIN
 from tests.npm_support import NpmModules
 from tests.viewer.axe import faults
 
@@ -113,6 +113,15 @@ def test_the_reference_describes_every_field_of_a_dataclass(site: Path, front: s
     fields_of = {name: [each.name for each in fields(kind) if each.name[0] != "_"] for name, kind in made.items()}
     wanted = [f"{name}.{each}" for name, names in fields_of.items() for each in names]
     assert [each for each in wanted if each not in described] == []
+
+
+@pytest.mark.parametrize("name", [name for name in MAIN if name not in ("SectionVisibility", "tool", "Snapshot")])
+def test_the_reference_describes_every_parameter_of_the_main_names(site: Path, name: str) -> None:
+    reference = "".join(path.read_text(encoding="utf-8") for path in (site / "api").glob("*.html"))
+    found = re.search(rf'<h2 id="weakincentives\.\w+\.{name}".*?(?=<h[23] )', reference, re.DOTALL)
+    assert found is not None
+    rows = re.findall(r'<tr class="doc-section-item">(.*?)</tr>', found[0], re.DOTALL)
+    assert rows and [row for row in rows if not re.search(r"<p>\S", row)] == []
 
 
 def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
