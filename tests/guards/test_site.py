@@ -87,7 +87,7 @@ def documented(made: type) -> bool:
 def test_diagrams_are_drawn_and_chapters_lead_on(site: Path) -> None:
     texts = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
     drawn = {name for name, text in texts.items() if '<figure class="diagram">' in text}
-    assert drawn >= {"index", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
+    assert drawn >= {"index", "glossary", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
     for part in ("md-footer__link--prev", "md-footer__link--next", "Switch to dark mode"):
         assert part in texts["first-agent"]
 
