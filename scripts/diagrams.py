@@ -6,6 +6,9 @@
 
     request 2: [rules | question] | orders, with its tool      a request by its parts; those in brackets are cached
 
+    run: one message                     boxes inside boxes, by indentation; a request in one of them is drawn as above
+      turn: one model call
+
 Drawings are narrow, so that their text stays legible on a phone, and take their colours from the page.
 """
 
@@ -16,6 +19,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
+from itertools import takewhile
 
 WIDTH = 420  # units; text of 13 is still legible where a phone shows 340 pixels of them
 GLYPH = 7.0  # the mean width of a letter, with room to spare
@@ -48,7 +52,10 @@ def drawn(page: str) -> str:
 
 def figure(source: str) -> str:
     lines = [line.strip() for line in source.splitlines() if line.strip()]
-    parts, height = requests(lines) if all("|" in line or "[" in line for line in lines) else sequence(lines)
+    if re.search(r"^ ", source, re.MULTILINE):
+        parts, height = boxes([line.rstrip() for line in source.splitlines() if line.strip()])
+    else:
+        parts, height = requests(lines) if all("|" in line or "[" in line for line in lines) else sequence(lines)
     label = escape("; ".join(lines), quote=True)
     opening = f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{label}">'
     return "\n".join(['<figure class="diagram">', opening, *parts, "</svg>", "</figure>"])
@@ -56,24 +63,65 @@ def figure(source: str) -> str:
 
 def requests(lines: Sequence[str]) -> tuple[list[str], float]:
     """A bar for each request: its parts in order, the cached ones pale."""
-    parsed = [request(line) for line in lines]
+    parts, top = bars([request(line) for line in lines], 0.0, 0.0, WIDTH)
+    return [*parts, *legend(top)], top + 18
+
+
+def bars(parsed: Sequence[Request], x: float, top: float, width: float) -> tuple[list[str], float]:
     labels = {label: textwrap.wrap(label, 12) for each in parsed for label in (*each.cached, *each.new)}
-    widths = {label: max(map(len, wrapped)) * GLYPH + 14 for label, wrapped in labels.items()}
+    widths = {label: max(map(len, wrapped)) * GLYPH + 18 for label, wrapped in labels.items()}
     deep = max(map(len, labels.values())) * LINE + 10
-    parts, top = [], 0.0
+    parts = []
     for each in parsed:
-        parts.append(text(0, top + 13, each.name, "name"))
-        left, top = 0.0, top + 20
+        parts.append(text(x, top + 13, each.name, "name"))
+        left, top = x, top + 20
         for label in (*each.cached, *each.new):
             kind = "cached" if label in each.cached else "new"
             parts.append(box(left, top, widths[label], deep, kind))
             parts += centred(labels[label], left + widths[label] / 2, top + deep / 2)
             left += widths[label] + 3
-        check_width(left - 3, each.name)
+        check_width(left - 3 - x + WIDTH - width, each.name)
         top += deep + 12
-    parts += [box(0, top, 14, 14, "cached"), text(20, top + 12, "read from the provider's cache", "note")]
-    parts += [box(230, top, 14, 14, "new"), text(250, top + 12, "new in this request", "note")]
-    return parts, top + 18
+    return parts, top
+
+
+def legend(top: float) -> list[str]:
+    return [
+        *(box(0, top, 14, 14, "cached"), text(20, top + 12, "read from the provider's cache", "note")),
+        *(box(230, top, 14, 14, "new"), text(250, top + 12, "new in this request", "note")),
+    ]
+
+
+def boxes(lines: Sequence[str]) -> tuple[list[str], float]:
+    """Boxes inside boxes: a line holds the lines below it that are indented further."""
+    parts, top = nest(lines, 0.0, 0.0, WIDTH)
+    if any("|" in line for line in lines):
+        return [*parts, *legend(top + 4)], top + 22
+    return parts, top
+
+
+def nest(lines: Sequence[str], x: float, top: float, width: float) -> tuple[list[str], float]:
+    parts: list[str] = []
+    while lines:
+        first, rest = lines[0], lines[1:]
+        inside = list(takewhile(lambda line, depth=indent(first): indent(line) > depth, rest))  # type: ignore[misc]
+        lines = rest[len(inside) :]
+        if "|" in first:
+            drawing, top = bars([request(first.strip())], x, top, width)
+            parts += drawing
+            continue
+        name, _, note = first.strip().partition(": ")
+        words = textwrap.wrap(note, int((width - 16) / GLYPH))
+        written = [text(x + 8, top + 17, name, "name")]
+        written += [text(x + 8, top + 17 + LINE * (n + 1), line, "note") for n, line in enumerate(words)]
+        drawing, below = nest(inside, x + 8, top + 26 + LINE * len(words), width - 16)
+        parts += [box(x, top, width, below - top, "step"), *written, *drawing]
+        top = below + 8
+    return parts, top
+
+
+def indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
 
 
 def sequence(lines: Sequence[str]) -> tuple[list[str], float]:

@@ -46,11 +46,14 @@ FRONTS = (
     "tools",
     "contrib.tools",
     "skills",
+    "mcp",
     "ui",
     "telemetry",
     "evals",
     "durable",
     "viewer",
+    "clock",
+    "serde",
     "errors",
 )
 
@@ -143,7 +146,9 @@ def _entries(pages: list[tuple[str, str, str]]) -> str:
 
 
 def _exported(package: ModuleType) -> list[str]:
-    return list(getattr(package, "__all__", ()))
+    """The public names of a package front, or the classes of a module without one."""
+    own = (name for name, each in vars(package).items() if getattr(each, "__module__", "") == package.__name__)
+    return list(getattr(package, "__all__", None) or (name for name in own if not name.startswith("_")))
 
 
 def _is_error(found: object) -> bool:
@@ -217,7 +222,7 @@ members_order = "source"
 merge_init_into_class = true
 filters = "public"
 show_bases = false
-extensions = ["unpack_typeddict"]
+extensions = [{json.dumps(str(Path(__file__).with_name("fields.py")))}]
 separate_signature = true
 show_signature_annotations = true
 line_length = 100

@@ -46,7 +46,7 @@ class Blob:
 class Text:
     """A piece of text between other parts."""
 
-    text: str
+    text: str  #: the text
 
     def __post_init__(self) -> None:
         if not isinstance(self.text, str):
@@ -60,11 +60,11 @@ class Text:
 class Media:
     """The base of `Image`, `Document` and `Audio`: exactly one of bytes, a URL or a file id."""
 
-    media_type: str = ""
-    blob: Blob | None = None
-    url: str = ""
-    file_id: str = ""
-    name: str = ""
+    media_type: str = ""  #: such as image/png; guessed from the name if empty
+    blob: Blob | None = None  #: the bytes
+    url: str = ""  #: where the provider fetches it
+    file_id: str = ""  #: the id of a file uploaded to the provider
+    name: str = ""  #: a file name
 
     # Media types by file name ending.
     types: ClassVar[dict[str, str]] = {}

@@ -37,7 +37,7 @@ class Deadline(_Clocked):
     that setting the machine's clock neither shortens nor extends a run.
     """
 
-    expires_at: datetime
+    expires_at: datetime  #: with a time zone
 
     def __post_init__(self) -> None:
         if not isinstance(self.expires_at, datetime):
@@ -90,11 +90,11 @@ class Deadline(_Clocked):
 class TokenUsage:
     """Tokens spent. Cached tokens are included in the input, reasoning tokens in the output."""
 
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cached_tokens: int = 0
-    reasoning_tokens: int = 0
-    hosted_requests: int = 0
+    input_tokens: int = 0  #: tokens sent
+    output_tokens: int = 0  #: tokens received
+    cached_tokens: int = 0  #: of those sent, read from the provider's cache
+    reasoning_tokens: int = 0  #: of those received, spent on reasoning
+    hosted_requests: int = 0  #: requests that hosted tools made
 
     @property
     def total_tokens(self) -> int:
@@ -118,9 +118,9 @@ class Spent:
     They include those of runs inside it, which had `inner_turns`.
     """
 
-    usage: TokenUsage = TokenUsage()
+    usage: TokenUsage = TokenUsage()  #: tokens so far
     turns: int = 0
-    tool_calls: int = 0
+    tool_calls: int = 0  #: calls of tools so far
     cost: float = 0.0
     inner_turns: int = 0
 
@@ -138,8 +138,8 @@ class Spent:
 class Prices:
     """Prices per million tokens, in the currency of `Budget.max_cost`. `cached_input` defaults to the input price."""
 
-    input: float
-    output: float
+    input: float  #: tokens sent
+    output: float  #: tokens received
     cached_input: float | None = None
 
     def __post_init__(self) -> None:
@@ -165,11 +165,11 @@ class Budget:
     `max_cost` is in US dollars, by the library's table of prices, unless you pass `prices`.
     """
 
-    max_input_tokens: int | None = None
-    max_output_tokens: int | None = None
-    max_total_tokens: int | None = None
-    max_turns: int | None = _DefaultTurns(50)
-    max_tool_calls: int | None = None
+    max_input_tokens: int | None = None  #: tokens sent, cached ones included
+    max_output_tokens: int | None = None  #: tokens received, reasoning included
+    max_total_tokens: int | None = None  #: both together
+    max_turns: int | None = _DefaultTurns(50)  #: calls of the model
+    max_tool_calls: int | None = None  #: calls of tools
     max_cost: float | None = None
     prices: Prices | None = None
 

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
@@ -15,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from scripts.site import FRONTS
+from scripts.site import FRONTS, MAIN
 from tests.npm_support import NpmModules
 from tests.viewer.axe import faults
 
@@ -86,7 +87,7 @@ def documented(made: type) -> bool:
 def test_diagrams_are_drawn_and_chapters_lead_on(site: Path) -> None:
     texts = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
     drawn = {name for name, text in texts.items() if '<figure class="diagram">' in text}
-    assert drawn >= {"index", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
+    assert drawn >= {"index", "glossary", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
     for part in ("md-footer__link--prev", "md-footer__link--next", "Switch to dark mode"):
         assert part in texts["first-agent"]
 
@@ -98,6 +99,29 @@ def test_the_reference_has_every_documented_name_of_a_package(pages: dict[Path, 
     made = [name for name in public if isinstance(getattr(module, name), type) and documented(getattr(module, name))]
     anchors = pages[site / "api" / f"{front}.html"].anchors
     assert [name for name in made if f"weakincentives.{front}.{name}" not in anchors] == []
+
+
+@pytest.mark.parametrize("front", FRONTS)
+def test_the_reference_describes_every_field_of_a_dataclass(site: Path, front: str) -> None:
+    module = import_module(f"weakincentives.{front}")
+    text = (site / "api" / f"{front}.html").read_text(encoding="utf-8")
+    name, kind = r'title="weakincentives\.[\w.]*?(\w+\.\w+)">\w+</span></code></td>', r"\s*<td>(?:(?!</td>).)*</td>"
+    row = name + kind + r"\s*<td>\s*<div [^>]*>\s*<p>\S"
+    described = set(re.findall(row, text, re.DOTALL))
+    public = {name: getattr(module, name) for name in getattr(module, "__all__", [])}
+    made = {name: each for name, each in public.items() if isinstance(each, type) and is_dataclass(each)}
+    fields_of = {name: [each.name for each in fields(kind) if each.name[0] != "_"] for name, kind in made.items()}
+    wanted = [f"{name}.{each}" for name, names in fields_of.items() for each in names]
+    assert [each for each in wanted if each not in described] == []
+
+
+@pytest.mark.parametrize("name", [name for name in MAIN if name not in ("SectionVisibility", "tool", "Snapshot")])
+def test_the_reference_describes_every_parameter_of_the_main_names(site: Path, name: str) -> None:
+    reference = "".join(path.read_text(encoding="utf-8") for path in (site / "api").glob("*.html"))
+    found = re.search(rf'<h2 id="weakincentives\.\w+\.{name}".*?(?=<h[23] )', reference, re.DOTALL)
+    assert found is not None
+    rows = re.findall(r'<tr class="doc-section-item">(.*?)</tr>', found[0], re.DOTALL)
+    assert rows and [row for row in rows if not re.search(r"<p>\S", row)] == []
 
 
 def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:

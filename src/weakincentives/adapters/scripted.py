@@ -50,11 +50,11 @@ class ScriptedAdapter(ProviderAdapter):
 
     def __init__(
         self,
-        script: Script = (),
+        script: Script = (),  #: one line for each request, or a function of the request
         *,
-        model: str = "scripted",
-        supports_dynamic_tools: bool = True,
-        tool_route: str | None = None,
+        model: str = "scripted",  #: the name in records
+        supports_dynamic_tools: bool = True,  #: False restarts the run to open sections
+        tool_route: str | None = None,  #: the route to imitate
         tool_errors: Literal["raise", "tell"] = "raise",
         **options: Any,
     ) -> None:

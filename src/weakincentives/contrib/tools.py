@@ -43,12 +43,12 @@ MAX_LINES_LISTED = 10
 class VfsLimits:
     """How much one tool call may return or write. A truncated result notes that, and how to get the rest."""
 
-    read_lines: int = 2_000
-    read_characters: int = 60_000
-    entries: int = 500
-    matches: int = 100
-    line_characters: int = 500
-    write_characters: int = 1_000_000
+    read_lines: int = 2_000  #: lines of one read
+    read_characters: int = 60_000  #: characters of one read
+    entries: int = 500  #: entries of one listing
+    matches: int = 100  #: matches of one search
+    line_characters: int = 500  #: characters of one matching line
+    write_characters: int = 1_000_000  #: characters of one write
 
     def __post_init__(self) -> None:
         for item in fields(self):

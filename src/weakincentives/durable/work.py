@@ -49,16 +49,16 @@ FINISHED: frozenset[WorkStatus] = frozenset({"done", "failed", "cancelled", "dea
 class Work:
     """One request and its progress."""
 
-    id: str
-    loop: str
-    status: WorkStatus
-    version: str
-    queue: str
-    tenant: str
-    worker: str
-    attempts: int
-    created_ms: int
-    updated_ms: int
+    id: str  #: the key it was sent with
+    loop: str  #: the name of its loop
+    status: WorkStatus  #: how far it is
+    version: str  #: the version of the program that began it
+    queue: str  #: its queue
+    tenant: str  #: who it is done for, if limits are by tenant
+    worker: str  #: the worker that has it
+    attempts: int  #: how often it was begun
+    created_ms: int  #: milliseconds since 1970
+    updated_ms: int  #: milliseconds since 1970
 
     @property
     def key(self) -> str:
@@ -69,11 +69,11 @@ class Work:
 class Step:
     """A recorded step. Unless it failed, it is never run again."""
 
-    number: int
-    name: str
-    started_ms: int | None
-    completed_ms: int | None
-    error: str | None
+    number: int  #: its number in the work, from 1
+    name: str  #: the step's name
+    started_ms: int | None  #: milliseconds since 1970
+    completed_ms: int | None  #: milliseconds since 1970; None until then
+    error: str | None  #: why it failed
 
     @property
     def milliseconds(self) -> int:
@@ -88,10 +88,10 @@ class WorkerHealth:
     database; a restart would not help.
     """
 
-    live: bool
-    ready: bool
+    live: bool  #: False if it must be restarted
+    ready: bool  #: True if it takes work
     reason: str
-    worker: str
+    worker: str  #: its id
     running: int
 
 
@@ -127,7 +127,7 @@ class InFlight:
 
     number: int | None
     messages: tuple[Message, ...] = ()
-    runs: int = 0
+    runs: int = 0  #: the number of runs that are queued or under way
     sent: int = 0
 
 
@@ -149,9 +149,9 @@ class Question:
     expires_ms: int | None = None
     step: int = 0
     key: str = ""
-    asked_ms: int = 0
+    asked_ms: int = 0  #: when it was asked
     answer: Approval | Decision | None = None
-    tool: str = ""
+    tool: str = ""  #: the tool's name
     arguments: str = ""
     needs: Literal["call", "effects", "answer"] | None = None
     schema: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -161,10 +161,10 @@ class Question:
 class Approval:
     """A person's answer to a handler: yes or no, a note for the handler, and who decided."""
 
-    approved: bool
-    note: str = ""
-    by: str = ""
-    expired: bool = False
+    approved: bool  #: yes or no
+    note: str = ""  #: a text for the handler
+    by: str = ""  #: who decided
+    expired: bool = False  #: True if nobody decided in time
 
     def __post_init__(self) -> None:
         if not isinstance(self.approved, bool):

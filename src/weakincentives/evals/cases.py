@@ -41,12 +41,12 @@ class Case:
     from which the case was made.
     """
 
-    id: str
+    id: str  #: unique in its dataset
     params: Any = None
     messages: tuple[str, ...] = ()
-    expected: Any = None
+    expected: Any = None  #: the expected answer, for scorers
     group: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict)  #: anything else, for scorers and your program
     recording: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:

@@ -92,23 +92,23 @@ class Comparison(Displayed):
     """
 
     wins: int
-    losses: int
-    ties: int
+    losses: int  #: cases that the first passes and the second does not
+    ties: int  #: cases with the same verdict
     difference: float
     low: float | None
     high: float | None
     smallest: float | None
-    cases: int
-    cost: Change
-    tokens: Change
-    seconds: Change
-    names: tuple[str, str] = ("", "")
+    cases: int  #: cases that were compared
+    cost: Change  #: per case, in US dollars
+    tokens: Change  #: per case
+    seconds: Change  #: per case
+    names: tuple[str, str] = ("", "")  #: the names of the two evaluations
     left_out: int = 0
-    groups: tuple[GroupDifference, ...] = ()
-    scorers: tuple[ScorerDifference, ...] = ()
-    differing: tuple[CaseDifference, ...] = ()
-    preferences: Preferences | None = None
-    diverged: tuple[int, int] = field(default=(0, 0))
+    groups: tuple[GroupDifference, ...] = ()  #: the difference in each group
+    scorers: tuple[ScorerDifference, ...] = ()  #: the difference for each scorer
+    differing: tuple[CaseDifference, ...] = ()  #: the cases that differ
+    preferences: Preferences | None = None  #: verdicts of a judge that saw both answers
+    diverged: tuple[int, int] = field(default=(0, 0))  #: cases of each that left their recording
     unshared: tuple[str, ...] = ()
 
     @property

@@ -53,22 +53,22 @@ class UnknownPriceError(WinkError):
 
 
 def evaluate(
-    cases: Iterable[Case] | str | os.PathLike[str],
-    prompt: Prompt[Any] | PromptTemplate[Any],
-    adapter: ProviderAdapter | Literal["recorded"],
-    scorers: Iterable[Any],
+    cases: Iterable[Case] | str | os.PathLike[str],  #: the cases, or a JSONL file of them
+    prompt: Prompt[Any] | PromptTemplate[Any],  #: the prompt; cases bind its params
+    adapter: ProviderAdapter | Literal["recorded"],  #: the model, or the recorded replies
+    scorers: Iterable[Any],  #: scorers, or functions of the finished run
     *,
     repeats: int = 1,
     limit: int = 4,
     tools: ToolMode = "live",
-    name: str | None = None,
+    name: str | None = None,  #: by default the prompt's
     file: str | os.PathLike[str] | None = None,
     again: bool | Literal["unscored"] = False,
     budget: Budget | None = None,
     total: Budget | None = None,
     timeout: float | None = None,
-    prices: Mapping[str, Prices] | None = None,
-    progress: Progress | None = None,
+    prices: Mapping[str, Prices] | None = None,  #: prices by model, before the listed ones
+    progress: Progress | None = None,  #: called after each case
 ) -> Evaluation:
     """Run each case `repeats` times, at most `limit` at a time, and score the finished runs.
 

@@ -37,16 +37,16 @@ _FAMILIES = {
 class Judgement:
     """A judge's verdict about one answer; the reason comes first, so that the verdict follows from it."""
 
-    reason: str
-    passed: bool
+    reason: str  #: why
+    passed: bool  #: the verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Preference:
     """A judge's verdict about two answers."""
 
-    reason: str
-    better: Literal["first", "second", "equal"]
+    reason: str  #: why
+    better: Literal["first", "second", "equal"]  #: the better answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,13 +213,13 @@ class Agreement:
     the price is unknown.
     """
 
-    labelled: int
+    labelled: int  #: answers with a label
     kappa: float | None
     sensitivity: float | None
     specificity: float | None
     flips: int
-    unscored: int = 0
-    length_correlation: float | None = None
+    unscored: int = 0  #: answers that the judge did not score
+    length_correlation: float | None = None  #: between an answer's length and the verdict
     cost: float | None = None
 
 

@@ -95,17 +95,17 @@ class RecordedReply:
 class Recording:
     """The recorded runs of a case: replies by run (empty for the case's own, a path for those inside), and calls."""
 
-    runs: list[str]
-    model: str = ""
-    adapter: str = ""
-    prompt: str = ""
-    dynamic_tools: bool = True
-    replies: dict[str, list[RecordedReply]] = field(default_factory=dict)
-    calls: list[RecordedCall] = field(default_factory=list)
-    opened: list[str] = field(default_factory=list)
-    answer: str = ""
-    status: str = ""
-    version: int = VERSION
+    runs: list[str]  #: ids of the recorded runs
+    model: str = ""  #: the model's name
+    adapter: str = ""  #: the adapter's name
+    prompt: str = ""  #: namespace and key of the template
+    dynamic_tools: bool = True  #: True if tools could appear mid-conversation
+    replies: dict[str, list[RecordedReply]] = field(default_factory=dict)  #: the model's replies, by run
+    calls: list[RecordedCall] = field(default_factory=list)  #: the tool calls, in order
+    opened: list[str] = field(default_factory=list)  #: keys of the opened sections
+    answer: str = ""  #: the text of the answer
+    status: str = ""  #: how the run ended
+    version: int = VERSION  #: the version of the format
 
     @classmethod
     def of(cls, case: Case) -> Recording:

@@ -61,17 +61,17 @@ class CaseResult:
     are the judges' part. `answer` and `question` are texts, `opened` the sections that were opened.
     """
 
-    case_id: str
-    repeat: int
-    verdict: Verdict
+    case_id: str  #: the case
+    repeat: int  #: which repetition, from 0
+    verdict: Verdict  #: passed, failed, diverged or unscored
     score: float | None = None
     scores: Mapping[str, float] = field(default_factory=dict)
     reason: str = ""
-    run_id: str = ""
-    group: str = ""
+    run_id: str = ""  #: the run
+    group: str = ""  #: the case's group
     usage: TokenUsage = field(default_factory=TokenUsage)
     cost: float | None = None
-    seconds: float = 0.0
+    seconds: float = 0.0  #: how long it took
     question: str = ""
     answer: str = ""
     opened: tuple[str, ...] = ()
@@ -98,19 +98,19 @@ class CaseResult:
 class Evaluation(Displayed):
     """The results of a prompt on some cases; `mean` is that of the cases that were scored, each counted once."""
 
-    name: str
-    results: tuple[CaseResult, ...]
-    id: str = ""
-    prompt: str = ""
-    prompt_hash: str = ""
-    adapter: str = ""
-    model: str = ""
-    tools: str = "live"
-    scorers: tuple[str, ...] = ()
-    cases: tuple[str, ...] = ()
-    repeats: int = 1
-    started: float = 0.0
-    ended: float | None = None
+    name: str  #: its name in lists and comparisons
+    results: tuple[CaseResult, ...]  #: one for each case and repetition
+    id: str = ""  #: its id in the file
+    prompt: str = ""  #: namespace and key of the template
+    prompt_hash: str = ""  #: a digest of the template's content
+    adapter: str = ""  #: the adapter's name
+    model: str = ""  #: the model's name
+    tools: str = "live"  #: live, recorded or recorded-or-read-only
+    scorers: tuple[str, ...] = ()  #: names of the scorers
+    cases: tuple[str, ...] = ()  #: ids of the cases
+    repeats: int = 1  #: how often each case was run
+    started: float = 0.0  #: seconds since 1970
+    ended: float | None = None  #: seconds since 1970; None if it did not finish
 
     @property
     def mean(self) -> float | None:

@@ -26,13 +26,13 @@ class FinishedRun:
     `cost` is in US dollars, None if the price of the model is unknown; both it and `usage` cover all exchanges.
     """
 
-    case: Case
-    text: str
-    output: Any
-    response: PromptResponse[Any]
-    session: Session
-    filesystem: Filesystem | None
-    history: RunHistory
+    case: Case  #: the case
+    text: str  #: the text of the answer
+    output: Any  #: the typed answer
+    response: PromptResponse[Any]  #: the response of the last exchange
+    session: Session  #: the session of the run
+    filesystem: Filesystem | None  #: the files of the run, if it had any
+    history: RunHistory  #: the turns and disclosures of the run
     usage: TokenUsage = field(default_factory=TokenUsage)
     cost: float | None = None
 
@@ -65,8 +65,8 @@ class Unscored(Exception):
 class Score:
     """The value of one scorer, between 0 and 1, and why."""
 
-    value: float
-    reason: str = ""
+    value: float  #: from 0 to 1
+    reason: str = ""  #: why
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Scorer:
     """A named function of the finished run; `name` identifies it in results and comparisons."""
 
     name: str
-    function: Callable[[FinishedRun], Any]
+    function: Callable[[FinishedRun], Any]  #: returns a bool, a number from 0 to 1, or one of them with a reason
 
     def __call__(self, run: FinishedRun) -> Score:
         return as_score(self.function(run), self.name)

@@ -23,8 +23,8 @@ class Spending:
 
     prices: Mapping[str, Prices] | None = None
     deadline: Deadline | None = None
-    usage: TokenUsage = field(default_factory=TokenUsage)
-    cost: float | None = 0.0
+    usage: TokenUsage = field(default_factory=TokenUsage)  #: tokens so far
+    cost: float | None = 0.0  #: in US dollars so far
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def add(self, session: Session) -> None:

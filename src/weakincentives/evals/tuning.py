@@ -97,20 +97,20 @@ class Tuning:
     `unknown` are sections that cases need and that have no summary.
     """
 
-    adopted: bool
-    reason: str
+    adopted: bool  #: True if the changes are an improvement
+    reason: str  #: why they were adopted or not
     summaries: Mapping[str, str]
     before: float
     after: float
     chosen_before: float
     chosen_after: float
-    wins: int
-    losses: int
-    p: float
-    held: int
+    wins: int  #: held cases that improved
+    losses: int  #: held cases that got worse
+    p: float  #: the chance of such a result without an improvement
+    held: int  #: the number of held cases
     tokens: int
-    log: tuple[Candidate, ...] = ()
-    override: PromptOverride | None = None
+    log: tuple[Candidate, ...] = ()  #: every candidate, with its result
+    override: PromptOverride | None = None  #: the changes, ready to be stored
     unknown: tuple[str, ...] = ()
 
     @property

@@ -24,9 +24,9 @@ class FileEdit:
     `lost` says why it cannot go back, if it cannot.
     """
 
-    path: str
-    before: Node | None
-    after: str
+    path: str  #: relative to the root
+    before: Node | None  #: the state before; None if there was nothing
+    after: str  #: a digest of the state after
     lost: str = ""
 
 
@@ -52,9 +52,9 @@ class Retreat:
     paths that are left alone, each with the reason.
     """
 
-    changes: list[FileChange] = field(default_factory=list)
-    directories: list[str] = field(default_factory=list)
-    left_alone: dict[str, str] = field(default_factory=dict)
+    changes: list[FileChange] = field(default_factory=list)  #: the changes to make
+    directories: list[str] = field(default_factory=list)  #: directories to remove if they are empty
+    left_alone: dict[str, str] = field(default_factory=dict)  #: reasons by path
     _undo: dict[str, FileEdit] = field(default_factory=dict)
 
     @property

@@ -64,8 +64,8 @@ _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory",
 class HostSnapshot:
     """The state of a HostFilesystem at one moment. It keeps what is needed to go back while it is referenced."""
 
-    mark: Mark | CallMark[State]
-    tree: Mapping[Parts, State] | None = None
+    mark: Mark | CallMark[State]  #: a position in the journal of changes
+    tree: Mapping[Parts, State] | None = None  #: the state of each path, with `track_external`
 
 
 class _Shared:

@@ -40,14 +40,14 @@ from weakincentives.filesystem.search import Files, Searchable
 class InMemoryDirectory:
     """Entries by name: the bytes of a file, or another directory."""
 
-    entries: Mapping[str, InMemoryDirectory | bytes] = field(default_factory=dict)
+    entries: Mapping[str, InMemoryDirectory | bytes] = field(default_factory=dict)  #: by name
 
 
 @dataclass(frozen=True, slots=True)
 class InMemorySnapshot:
     """An immutable tree. It can be serialised and restored in another process."""
 
-    root: InMemoryDirectory
+    root: InMemoryDirectory  #: the tree
 
 
 class InMemoryFilesystem(Searchable):

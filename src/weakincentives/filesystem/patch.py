@@ -64,9 +64,9 @@ class FileChange:
     the filesystem has none.
     """
 
-    path: str
-    before: bytes | None
-    after: bytes | None
+    path: str  #: relative to the root
+    before: bytes | None  #: the content before
+    after: bytes | None  #: the content after
     kind: FileKind = "file"
     mode: int | None = None
     kind_before: FileKind | None = None

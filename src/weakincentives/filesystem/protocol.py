@@ -41,19 +41,19 @@ GREP_TIMEOUT = 5.0
 class Entry:
     """One entry of a directory; pass `path` to `read` and the other methods."""
 
-    name: str
+    name: str  #: the last part of its path
     path: str
-    kind: EntryKind
-    size: int
+    kind: EntryKind  #: file or directory
+    size: int  #: in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Stat:
     """The kind and size of a file or directory; `modified` is None if the filesystem keeps no times."""
 
-    path: str
-    kind: EntryKind
-    size: int
+    path: str  #: the path that was asked for
+    kind: EntryKind  #: file or directory
+    size: int  #: in bytes
     modified: datetime | None = None
 
 
@@ -61,9 +61,9 @@ class Stat:
 class Match:
     """A line that grep found. Lines count from 1."""
 
-    path: str
-    line_number: int
-    line: str
+    path: str  #: the file
+    line_number: int  #: its number, from 1
+    line: str  #: its text
 
 
 @runtime_checkable

@@ -46,11 +46,11 @@ class StdioServer:
     Its environment is `env` plus HOME, LOGNAME, PATH, SHELL, TERM and USER, which it inherits, and nothing else.
     """
 
-    command: str
-    args: Sequence[str] = ()
+    command: str  #: the program
+    args: Sequence[str] = ()  #: its arguments
     env: Mapping[str, str] | None = None
-    cwd: str | Path | None = None
-    start_timeout: float = field(default=20.0, kw_only=True)
+    cwd: str | Path | None = None  #: its working directory
+    start_timeout: float = field(default=20.0, kw_only=True)  #: seconds until it must answer
 
     def __post_init__(self) -> None:
         if isinstance(self.args, str):
@@ -62,9 +62,9 @@ class StdioServer:
 class HttpServer:
     """A server reached over streamable HTTP; `headers` are sent with every request."""
 
-    url: str
+    url: str  #: its address
     headers: Mapping[str, str] | None = None
-    start_timeout: float = field(default=20.0, kw_only=True)
+    start_timeout: float = field(default=20.0, kw_only=True)  #: seconds until a connection must stand
 
 
 Server = StdioServer | HttpServer
@@ -74,8 +74,8 @@ Server = StdioServer | HttpServer
 class Elicitation:
     """A server's request to the user during a call: values that fit `schema`, or a visit to `url`."""
 
-    server: str
-    message: str
+    server: str  #: the server's name
+    message: str  #: what the user reads
     schema: Mapping[str, Any]
     url: str = ""
 
@@ -84,10 +84,10 @@ class Elicitation:
 class Progress:
     """The progress a server reports for a call; `total` is None if the server does not know it."""
 
-    tool: str
-    done: float
+    tool: str  #: the tool's name
+    done: float  #: how far it is
     total: float | None
-    message: str
+    message: str  #: the server's text
 
 
 Answer = Mapping[str, Any] | None

@@ -23,9 +23,9 @@ MAX_LISTING = 4 << 20
 class ListedTool:
     """A tool as its server describes it; `read_only` is the server's own claim."""
 
-    name: str
-    description: str
-    schema: Mapping[str, Any]
+    name: str  #: its name
+    description: str  #: its description
+    schema: Mapping[str, Any]  #: the JSON schema of its arguments
     read_only: bool = False
 
 
@@ -33,19 +33,19 @@ class ListedTool:
 class SkillFile:
     """A file of a skill, with the digest and the size of its content."""
 
-    uri: str
-    digest: str
-    size: int
+    uri: str  #: its address
+    digest: str  #: of its content
+    size: int  #: in bytes
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSkill:
     """A skill as its server lists it: the URI of its `SKILL.md`, and its files unless they are `dynamic`."""
 
-    uri: str
-    name: str
-    description: str
-    files: tuple[SkillFile, ...] = ()
+    uri: str  #: the URI of its SKILL.md
+    name: str  #: its name
+    description: str  #: its description
+    files: tuple[SkillFile, ...] = ()  #: its files
     dynamic: bool = False
 
 
@@ -53,11 +53,11 @@ class ListedSkill:
 class Listing:
     """The offer of a server: its name and version, its instructions, its tools and its skills."""
 
-    name: str = ""
-    version: str = ""
-    instructions: str = ""
-    tools: tuple[ListedTool, ...] = ()
-    skills: tuple[ListedSkill, ...] = ()
+    name: str = ""  #: the server's name
+    version: str = ""  #: the server's version
+    instructions: str = ""  #: the server's instructions for the model
+    tools: tuple[ListedTool, ...] = ()  #: its tools
+    skills: tuple[ListedSkill, ...] = ()  #: its skills
 
     def changed_from(self, before: Listing) -> dict[str, str]:
         """The tools that differ from an earlier listing, and how: added, removed or changed."""

@@ -61,7 +61,7 @@ NO_EFFECTS = "what an MCP tool does happens on the server, so its effects cannot
 class MCPResult:
     """The structured content of a tool's result; the model reads the same as text."""
 
-    structured: Any
+    structured: Any  #: the content
 
     def render(self) -> str:
         return ""

@@ -56,8 +56,8 @@ class CollapseSectionParams:
 class ReadSectionResult:
     """A section's content and the tools it adds."""
 
-    content: str
-    expanded_tools: tuple[AnyTool, ...] = ()
+    content: str  #: the rendered text
+    expanded_tools: tuple[AnyTool, ...] = ()  #: the tools that may now be called
 
     def render(self) -> str:
         if not self.expanded_tools:
@@ -69,9 +69,9 @@ class ReadSectionResult:
 class OpenSectionsResult:
     """Sections to open on the next evaluation, or files that hold their content."""
 
-    requested_overrides: Overrides = field(default_factory=dict)
-    written_files: tuple[str, ...] = ()
-    reason: str = ""
+    requested_overrides: Overrides = field(default_factory=dict)  #: visibility by section path
+    written_files: tuple[str, ...] = ()  #: paths of the files
+    reason: str = ""  #: the model's reason
 
     def render(self) -> str:
         if self.written_files:
@@ -90,11 +90,11 @@ class SearchSectionsParams:
 class FoundSection:
     """A closed section that a search found: what matched, what opening it costs, and the tools it adds."""
 
-    key: str
-    title: str
-    sentence: str
-    tokens: int | None
-    tools: tuple[str, ...] = ()
+    key: str  #: the key to read it by
+    title: str  #: its title
+    sentence: str  #: the text that matches best
+    tokens: int | None  #: tokens that opening it adds; None if they are not known
+    tools: tuple[str, ...] = ()  #: names of the tools it adds
 
     def render(self) -> str:
         cost = "size not known" if self.tokens is None else f"about {self.tokens:,} tokens"
@@ -104,7 +104,7 @@ class FoundSection:
 
 @dataclass(frozen=True, slots=True)
 class SearchSectionsResult:
-    sections: tuple[FoundSection, ...] = ()
+    sections: tuple[FoundSection, ...] = ()  #: best match first
 
     def render(self) -> str:
         return "\n".join(section.render() for section in self.sections)
@@ -119,7 +119,7 @@ class ReadSections(Disclosure):
     """
 
     voice: Voice = "result"
-    suffix: Suffix = "sentence"
+    suffix: Suffix = "sentence"  #: a sentence below each summary that names its key, or only the key
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (READ_SECTION,) if with_tools or content_only else ()
@@ -132,7 +132,7 @@ class ReadSections(Disclosure):
 class OpenAndHalt(Disclosure):
     """Return the request to the caller of `evaluate`, who decides what to open and evaluates again."""
 
-    suffix: Suffix = "sentence"
+    suffix: Suffix = "sentence"  #: a sentence below each summary that names its key, or only the key
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_AND_HALT,) if with_tools or content_only else ()
@@ -145,7 +145,7 @@ class OpenAndHalt(Disclosure):
 class OpenOrRead(Disclosure):
     """Open sections with tools permanently, by a new evaluation; other sections are read without changing state."""
 
-    suffix: Suffix = "sentence"
+    suffix: Suffix = "sentence"  #: a sentence below each summary that names its key, or only the key
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return ((OPEN_SECTIONS,) if with_tools else ()) + ((READ_CONTENT,) if content_only else ())
@@ -166,7 +166,7 @@ class OpenToFiles(Disclosure):
     Runs that share a filesystem share these files, so sections with params need a filesystem for each run.
     """
 
-    suffix: Suffix = "sentence"
+    suffix: Suffix = "sentence"  #: a sentence below each summary that names its key, or only the key
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         return (OPEN_SECTIONS_TO_FILES,) if with_tools or content_only else ()
@@ -211,7 +211,7 @@ class SearchSections(Disclosure):
     ranker: Ranker | None = None
     preopen: int = 0
     menu: Menu = "all"
-    suffix: Suffix = "sentence"
+    suffix: Suffix = "sentence"  #: a sentence below each summary that names its key, or only the key
 
     def __post_init__(self) -> None:
         if self.menu not in get_args(Menu):

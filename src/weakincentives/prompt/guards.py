@@ -20,7 +20,7 @@ TOOL_HOOKS: tuple[Hook, ...] = ("before_tool", "after_tool")
 class _Said:
     """An outcome with a text."""
 
-    message: str
+    message: str  #: the text
 
     def __post_init__(self) -> None:
         if not isinstance(self.message, str) or not self.message.strip():
@@ -59,7 +59,7 @@ class Stop(_Said):
 class Replace:
     """Go on with this value: the words, the params, the `ToolResult`, or the answer as text or typed output."""
 
-    value: Any
+    value: Any  #: the value to use
 
 
 OUTCOMES: dict[Hook, tuple[type[Any], ...]] = {
@@ -78,8 +78,8 @@ Decided: TypeAlias = Outcome | Awaitable[Outcome | None] | None
 class GuardedCall:
     """A tool call as guards see it: `params` is the typed value, `arguments` its JSON text."""
 
-    id: str
-    name: str
+    id: str  #: the id of the call
+    name: str  #: the tool's name
     arguments: str
     params: Any
 

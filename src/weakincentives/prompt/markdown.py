@@ -23,7 +23,7 @@ _WORKSPACE = "A workspace of files is available. Paths are relative to its root.
 class MarkdownSection(Section[ParamsT_co]):
     """Text that is dedented, stripped, and filled from the fields of its params dataclass.
 
-    `${tone}` is a field of the params:
+    `title` is the heading; `key` names the section among its siblings. `${tone}` in `template` is a params field:
 
         MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
     """
@@ -46,9 +46,11 @@ class MarkdownSection(Section[ParamsT_co]):
 
 
 class TextSection(MarkdownSection[ParamsT_co]):
-    """Literal text: a `$` in the text, its summary or an override is just a dollar sign.
+    """Literal text: a `$` in `text`, its summary or an override is just a dollar sign.
 
-    TextSection(key="deploy", title="Deploy", text="Run $HOME/bin/deploy.", summary="A run costs $5.")
+    `title` is the heading, and `key` names the section among its siblings.
+
+        TextSection(key="deploy", title="Deploy", text="Run $HOME/bin/deploy.", summary="A run costs $5.")
     """
 
     literal = True

@@ -37,7 +37,7 @@ class StructuredOutputConfig:
 
     output_type: Any
     container: Container = "object"
-    allow_extra_keys: bool = False
+    allow_extra_keys: bool = False  #: ignore unknown keys instead of rejecting them
 
     @property
     def name(self) -> str:

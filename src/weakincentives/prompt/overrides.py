@@ -73,13 +73,13 @@ OverrideT = TypeVar("OverrideT", SectionOverride, ToolOverride)
 class PromptOverride:
     """Every override of one prompt under one tag."""
 
-    ns: str
-    key: str
-    tag: str = LATEST
-    sections: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)
-    tools: Mapping[str, ToolOverride] = field(default_factory=dict)
-    summaries: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)
-    visibility: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)
+    ns: str  #: the template's namespace
+    key: str  #: the template's key
+    tag: str = LATEST  #: the tag it is stored under
+    sections: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)  #: bodies by section path
+    tools: Mapping[str, ToolOverride] = field(default_factory=dict)  #: descriptions by tool name
+    summaries: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)  #: summaries by section path
+    visibility: Mapping[SectionPath, SectionOverride] = field(default_factory=dict)  #: visibility by section path
 
     def __post_init__(self) -> None:
         for what in ("ns", "key", "tag"):
@@ -151,12 +151,12 @@ class ToolDescriptor:
 class PromptDescriptor:
     """The content hashes of a template's sections, with their summaries and visibility, and of its tools."""
 
-    ns: str
-    key: str
-    sections: Mapping[SectionPath, SectionDescriptor]
-    tools: Mapping[str, ToolDescriptor]
-    summaries: Mapping[SectionPath, SectionDescriptor] = field(default_factory=dict)
-    visibility: Mapping[SectionPath, SectionDescriptor] = field(default_factory=dict)
+    ns: str  #: the template's namespace
+    key: str  #: the template's key
+    sections: Mapping[SectionPath, SectionDescriptor]  #: hashes of bodies, by section path
+    tools: Mapping[str, ToolDescriptor]  #: hashes of descriptions and params, by tool name
+    summaries: Mapping[SectionPath, SectionDescriptor] = field(default_factory=dict)  #: hashes, by section path
+    visibility: Mapping[SectionPath, SectionDescriptor] = field(default_factory=dict)  #: hashes, by section path
 
     @classmethod
     def of(cls, ns: str, key: str, outline: Outline) -> PromptDescriptor:
@@ -323,9 +323,9 @@ def diff(descriptor: PromptDescriptor, override: PromptOverride) -> str:
 class Experiment:
     """Tries an override on a share of the traffic: the same key, such as a conversation's id, always gets the same."""
 
-    name: str
-    share: float
-    tag: str
+    name: str  #: seeds the assignment, so that experiments are independent
+    share: float  #: the part of the traffic that gets the override, from 0 to 1
+    tag: str  #: the tag of the override to try
 
     def __post_init__(self) -> None:
         if not self.name or not self.tag or not 0 <= self.share <= 1:

@@ -69,20 +69,20 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
     def __init__(
         self,
         *,
-        ns: str,
-        key: str,
-        name: str | None = None,
-        sections: Iterable[Section[Any]] = (),
-        resources: ResourceRegistry | Mapping[type, Any] | None = None,
-        disclosure: Disclosure | None = None,
-        allow_extra_keys: bool = False,
+        ns: str,  #: a namespace, such as the team's name
+        key: str,  #: the prompt's key in its namespace
+        name: str | None = None,  #: a name for people; by default the key
+        sections: Iterable[Section[Any]] = (),  #: the root sections, in order
+        resources: ResourceRegistry | Mapping[type, Any] | None = None,  #: bindings for tools, or instances by type
+        disclosure: Disclosure | None = None,  #: how sections are opened; by default `ReadSections()`
+        allow_extra_keys: bool = False,  #: ignore unknown keys of a typed answer
         allow_collapse: bool = False,
         token_budget: int | None = None,
         show_prices: bool = False,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | None = None,  #: counts tokens for `token_budget` and prices
         tool_timeout: float | None = None,
         guards: Iterable[Guard] = (),
-        output_type: Any = None,
+        output_type: Any = None,  #: as in `PromptTemplate[Out]`
     ) -> None:
         for what, value in (("ns", ns), ("key", key)):
             if not isinstance(value, str) or not value.strip():
@@ -303,13 +303,13 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
 
     def __init__(
         self,
-        template: PromptTemplate[OutputT] | None = None,
+        template: PromptTemplate[OutputT] | None = None,  #: the template; without one, pass its arguments here
         *,
-        overrides_store: PromptOverridesStore | None = None,
-        overrides_tag: str = "latest",
+        overrides_store: PromptOverridesStore | None = None,  #: where stored overrides are looked up
+        overrides_tag: str = "latest",  #: the tag to look up
         experiment: Experiment | None = None,
         experiment_key: str = "",
-        output_type: Any = None,
+        output_type: Any = None,  #: as in `Prompt[Out]`
         **declaration: Any,
     ) -> None:
         declared = self._output_type if output_type is None else output_type
@@ -578,12 +578,12 @@ class ToolContext(HandlerContext):
     for tools that run others inside it.
     """
 
-    session: Session
-    resources: ScopedResourceContext
-    prompt: Prompt[Any]
-    call_id: str = ""
+    session: Session  #: the session of the run
+    resources: ScopedResourceContext  #: the resources bound for the run
+    prompt: Prompt[Any]  #: the prompt of the run
+    call_id: str = ""  #: the id of this call
     deadline: Deadline | None = None
-    budget: Budget | None = None
+    budget: Budget | None = None  #: the budget of the run
     idempotency_key: str = ""
     presentation: Presentation | None = None
     sink: Callable[[Any], None] | None = None

@@ -83,8 +83,8 @@ class LateContent:
     `changed` names the tools that differ from what was `stored`.
     """
 
-    tools: tuple[Tool[Any, Any], ...] = ()
-    children: tuple[Section[Any], ...] = ()
+    tools: tuple[Tool[Any, Any], ...] = ()  #: the tools it adds
+    children: tuple[Section[Any], ...] = ()  #: the sections it adds
     text: str = ""
     changed: tuple[str, ...] = ()
 

@@ -64,9 +64,9 @@ class ToolResult(Generic[ResultT]):
     `disclosure`, which is how such calls are recognised.
     """
 
-    message: str = ""
-    value: ResultT | None = None
-    success: bool = True
+    message: str = ""  #: the text that the model reads
+    value: ResultT | None = None  #: the typed value, for your program
+    success: bool = True  #: whether the call worked
     attachments: tuple[Part, ...] = field(default=(), kw_only=True)
     disclosure: DisclosureRequest | None = field(default=None, repr=False, kw_only=True)
 
@@ -113,13 +113,13 @@ ApprovalRule: TypeAlias = Literal["call", "effects", "answer"] | Callable[..., L
 class ToolOptions(TypedDict, total=False):
     """The keyword arguments that every tool accepts besides its name and description."""
 
-    read_only: bool
-    compensate: Compensation[Any] | None
-    approval: ApprovalRule | None
-    timeout: float | None
-    concurrent: bool
-    examples: Iterable[Mapping[str, Any]]
-    accepts_overrides: bool
+    read_only: bool  #: promises that the call changes nothing
+    compensate: Compensation[Any] | None  #: undoes an effect outside if the call fails after it
+    approval: ApprovalRule | None  #: when a person decides about the call
+    timeout: float | None  #: in seconds
+    concurrent: bool  #: calls may run at the same time
+    examples: Iterable[Mapping[str, Any]]  #: arguments of typical calls
+    accepts_overrides: bool  #: False keeps stored overrides away from it
 
 
 class Tool(Specializable, Generic[ParamsT, ResultT]):
@@ -150,18 +150,18 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     def __init__(
         self,
         *,
-        name: str,
-        description: str,
-        handler: Handler[ParamsT, ResultT] | None,
-        params_type: type[ParamsT] | None = None,
-        result_type: Any = None,
+        name: str,  #: the name that the model calls
+        description: str,  #: what the model reads about it
+        handler: Handler[ParamsT, ResultT] | None,  #: a function, sync or async; None if a person answers
+        params_type: type[ParamsT] | None = None,  #: as in `Tool[Params, Result]`
+        result_type: Any = None,  #: as in `Tool[Params, Result]`
         read_only: bool = False,
         compensate: Compensation[ParamsT] | None = None,
         approval: ApprovalRule | None = None,
         timeout: float | None = None,
         concurrent: bool = False,
         examples: Iterable[Mapping[str, Any]] = (),
-        accepts_overrides: bool = True,
+        accepts_overrides: bool = True,  #: False keeps stored overrides away from it
         _schema: serde.ForeignSchema | None = None,
     ) -> None:
         self._foreign = _schema
@@ -366,8 +366,8 @@ class HostedTool(Generic[ConfigT]):
     """A capability that the provider runs; `kind` picks the adapter's codec, `config` is what the codec encodes."""
 
     kind: str
-    name: str
-    description: str
+    name: str  #: its name in results and events
+    description: str  #: for people; the provider describes the tool to the model
     config: ConfigT
 
     @property

@@ -45,11 +45,11 @@ class Span:
     """`text[start:end]` came from the section at `path`; `decided_by` is the reason for its visibility."""
 
     path: SectionPath
-    start: int
-    end: int
-    visibility: SectionVisibility
+    start: int  #: where it begins
+    end: int  #: where it ends
+    visibility: SectionVisibility  #: what the section shows
     decided_by: Decider
-    role: SectionRole = "system"
+    role: SectionRole = "system"  #: the message it is part of: system or user
 
 
 class SkippedTool(NamedTuple):
@@ -67,9 +67,9 @@ class Opening:
     `unloaded` if it adds more, which is not known before it is loaded.
     """
 
-    overrides: Overrides
-    tools: tuple[AnyTool, ...]
-    fill: Callable[[], list[str]]
+    overrides: Overrides  #: visibility by section path
+    tools: tuple[AnyTool, ...]  #: the tools it adds
+    fill: Callable[[], list[str]]  #: renders its content, in pieces
     unloaded: bool = False
 
     def render(self) -> str:
@@ -141,9 +141,9 @@ class View:
     opened on request, in order of opening.
     """
 
-    outline: Outline
-    params: Params
-    options: ViewOptions
+    outline: Outline  #: the tree of sections
+    params: Params  #: the bound params
+    options: ViewOptions  #: the options of the render
     own: bytes
     decided: Mapping[SectionPath, Decider] = field(default_factory=dict)
     order: tuple[SectionPath, ...] = ()
@@ -513,14 +513,14 @@ class RenderedPrompt(Displayed, Generic[OutputT]):
     """
 
     text: str
-    tools: tuple[Tool[Any, Any], ...]
-    hosted_tools: tuple[HostedTool[Any], ...]
-    structured_output: StructuredOutputConfig | None
-    deadline: Deadline | None
-    prompt_name: str
-    view: View = field(compare=False)
-    pieces: list[str] = field(compare=False)
-    make_descriptor: Callable[[], PromptDescriptor] = field(compare=False)
+    tools: tuple[Tool[Any, Any], ...]  #: tools that can be called at the start
+    hosted_tools: tuple[HostedTool[Any], ...]  #: tools that the provider runs
+    structured_output: StructuredOutputConfig | None  #: the type of the answer; None for text
+    deadline: Deadline | None  #: the deadline of the prompt, if it has one
+    prompt_name: str  #: the name of the template
+    view: View = field(compare=False)  #: the visibility of every section
+    pieces: list[str] = field(compare=False)  #: `text` in pieces
+    make_descriptor: Callable[[], PromptDescriptor] = field(compare=False)  #: computes the content hashes for overrides
 
     def __repr__(self) -> str:
         return f"<RenderedPrompt {self.prompt_name!r}: {len(self.text):,} characters, tools {self._tool_names()}>"

@@ -44,7 +44,7 @@ class SetVisibilityOverride:
     """From now on the section at `path` has this visibility."""
 
     path: SectionPath
-    visibility: SectionVisibility
+    visibility: SectionVisibility  #: the new visibility
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", check_path(self.path))
@@ -70,8 +70,8 @@ class ClearAllVisibilityOverrides:
 class CollapseSection:
     """Close an open section: it counts as summarized and its tools may no longer be called."""
 
-    path: SectionPath
-    reason: str = ""
+    path: SectionPath  #: keys from the root to the section
+    reason: str = ""  #: why, as recorded
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", check_path(self.path))
@@ -88,7 +88,7 @@ class VisibilityOverrides:
     They are kept in the order they were made: of two tools with the same name, that of the section opened first stays.
     """
 
-    overrides: Overrides = field(default_factory=lambda: MappingProxyType({}))
+    overrides: Overrides = field(default_factory=lambda: MappingProxyType({}))  #: visibility by section path
 
     def with_override(self, path: SectionPath, visibility: SectionVisibility) -> VisibilityOverrides:
         if self.overrides.get(path) is visibility:
@@ -140,13 +140,13 @@ class DisclosureRequest:
     """
 
     keys: tuple[str, ...]
-    reason: str = ""
+    reason: str = ""  #: the model's reason
     current_visibility_state: Overrides = field(default_factory=dict)
     overrides: Overrides = field(default_factory=dict)
     content: tuple[SectionPath, ...] = ()
     files: tuple[str, ...] = ()
     halt: bool = False
-    action: Literal["open", "close"] = "open"
+    action: Literal["open", "close"] = "open"  #: whether to open or to close
 
     @property
     def requested_sections(self) -> tuple[str, ...]:

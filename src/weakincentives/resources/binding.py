@@ -73,10 +73,10 @@ class Binding(Generic[T]):
     A binding with `fallback=True` never replaces another binding of the same protocol.
     """
 
-    protocol: ClassOf[T]
-    provider: Callable[[Resolver], Provided[T]]
-    scope: Scope = Scope.SINGLETON
-    eager: bool = False
+    protocol: ClassOf[T]  #: the type by which the resource is requested
+    provider: Callable[[Resolver], Provided[T]]  #: creates the resource, from others if it needs them
+    scope: Scope = Scope.SINGLETON  #: how long the resource lives
+    eager: bool = False  #: create it when the context opens, not at first use
     fallback: bool = False
 
     def __post_init__(self) -> None:
@@ -136,10 +136,10 @@ class Snapshotable(Protocol):
 class ResourceChange:
     """A change of a snapshotable resource: what it says itself of it (`changes`), else its states before and after."""
 
-    protocol: type
+    protocol: type  #: the type it is bound to
     changes: tuple[Any, ...] = ()
-    before: Any = None
-    after: Any = None
+    before: Any = None  #: the state before
+    after: Any = None  #: the state after
 
 
 def is_snapshotable(value: object) -> TypeGuard[Snapshotable]:

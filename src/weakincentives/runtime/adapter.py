@@ -58,16 +58,16 @@ class RunOptions(TypedDict, total=False):
     """
 
     bus: EventSink | None
-    deadline: Deadline | None
-    budget: Budget | None
+    deadline: Deadline | None  #: when the run must have ended
+    budget: Budget | None  #: the most that the run may spend
     visibility_overrides: Overrides | None
-    settings: Settings | None
-    tags: Mapping[str, str] | None
-    scope: RunScope | None
-    beginning: Beginning
-    message: Message | None
+    settings: Settings | None  #: override the adapter's
+    tags: Mapping[str, str] | None  #: recorded with the run, besides the session's
+    scope: RunScope | None  #: shares one deadline and budget between restarts, and replaces those two
+    beginning: Beginning  #: set by a conversation, for its next turn
+    message: Message | None  #: set by a conversation, for its next turn
     decisions: Decisions | None
-    tools: Sequence[Tool[Any, Any]] | None
+    tools: Sequence[Tool[Any, Any]] | None  #: offered in this run, besides those of the prompt
     compaction: Compaction | None
 
 

@@ -37,15 +37,15 @@ class PendingCall:
     its "effects", or an "answer" in place of a handler; `note` says why, if a guard asks.
     """
 
-    call_id: str
-    tool: str
-    section_key: str
+    call_id: str  #: the key of its decision
+    tool: str  #: the tool's name
+    section_key: str  #: the section that offers the tool
     arguments: str
     params: Any = None
     effects: Effects | None = None
     needs: Needs = "call"
     result: ToolResult[Any] | None = field(default=None, repr=False)
-    edited: bool = False
+    edited: bool = False  #: True if a person changed the arguments
     note: str = ""
 
     @property
@@ -70,31 +70,31 @@ class _Decision:
 class Approve(_Decision):
     """Let the call happen as it was shown."""
 
-    by: str = ""
+    by: str = ""  #: who decided, for the record
 
 
 @dataclass(frozen=True, slots=True)
 class Deny(_Decision):
     """Keep the call from happening; the model reads the reason."""
 
-    reason: str = ""
-    by: str = ""
+    reason: str = ""  #: the text that the model reads
+    by: str = ""  #: who decided, for the record
 
 
 @dataclass(frozen=True, slots=True)
 class Edit(_Decision):
     """Let the call happen with these arguments; the model reads which were used."""
 
-    arguments: Mapping[str, Any]
-    by: str = ""
+    arguments: Mapping[str, Any]  #: the arguments to use
+    by: str = ""  #: who decided, for the record
 
 
 @dataclass(frozen=True, slots=True)
 class Answer(_Decision):
     """Give this text to the model as the result, in place of the call."""
 
-    text: str
-    by: str = ""
+    text: str  #: the result
+    by: str = ""  #: who decided, for the record
 
 
 @dataclass(frozen=True, slots=True)

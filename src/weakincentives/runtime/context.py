@@ -54,9 +54,9 @@ EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExpose
 class InnerLoopConfig:
     """The settings of one loop: True if tools may appear mid-conversation, those of its model, and its compaction."""
 
-    supports_dynamic_tools: bool = False
-    settings: Settings = field(default_factory=Settings)
-    compaction: Compaction | None = None
+    supports_dynamic_tools: bool = False  #: True if tools may appear mid-conversation
+    settings: Settings = field(default_factory=Settings)  #: the model's settings
+    compaction: Compaction | None = None  #: when and how to shorten the conversation
 
 
 class LoopAdapter:

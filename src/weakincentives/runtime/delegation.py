@@ -313,16 +313,16 @@ class _Child:
 
 
 def delegate(
-    template: PromptTemplate[OutputT],
+    template: PromptTemplate[OutputT],  #: the prompt of the child
     *,
-    description: str,
-    name: str | None = None,
-    adapter: ProviderAdapter | None = None,
+    description: str,  #: what the model reads about the tool
+    name: str | None = None,  #: by default the template's key
+    adapter: ProviderAdapter | None = None,  #: another model for the child
     budget: Budget | None = None,
     fork: bool = False,
     concurrent: bool = False,
     timeout: float | None = None,
-    approval: ApprovalRule | None = None,
+    approval: ApprovalRule | None = None,  #: when a person decides about the call
 ) -> DelegateTool[OutputT]:
     """A tool that hands a part of the work to another prompt; its params are the template's, its value the output.
 

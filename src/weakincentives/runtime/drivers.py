@@ -42,32 +42,32 @@ from weakincentives.serde import dump
 class TextDelta:
     """More of the model's text."""
 
-    text: str
+    text: str  #: the next part
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDelta:
     """More of the reasoning that the model shows."""
 
-    text: str
+    text: str  #: the next part
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentsDelta:
     """More of the arguments of a tool call that the model is writing."""
 
-    call_id: str
-    name: str
-    text: str
+    call_id: str  #: the id of the call
+    name: str  #: the tool's name
+    text: str  #: the next part of the JSON text
 
 
 @dataclass(frozen=True, slots=True)
 class ToolStarted:
     """A tool call has started."""
 
-    call_id: str
-    name: str
-    arguments: str
+    call_id: str  #: the id of the call
+    name: str  #: the tool's name
+    arguments: str  #: the JSON text of the arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,18 +77,18 @@ class ToolEmitted:
     An async stream yields it at once. In a sync stream the tool runs in your thread, so it comes when the tool ends.
     """
 
-    call_id: str
-    name: str
-    data: Any
+    call_id: str  #: the id of the call
+    name: str  #: the tool's name
+    data: Any  #: the data
 
 
 @dataclass(frozen=True, slots=True)
 class ToolEnded:
     """A tool call has ended; `message` is the text that the model reads, besides any attachments."""
 
-    call_id: str
-    name: str
-    success: bool
+    call_id: str  #: the id of the call
+    name: str  #: the tool's name
+    success: bool  #: False if it failed or was refused
     message: str
 
 
@@ -96,15 +96,15 @@ class ToolEnded:
 class SectionOpened:
     """A section was opened or read, and these tools appeared with it."""
 
-    section_key: str
-    tool_names: tuple[str, ...] = ()
+    section_key: str  #: the section
+    tool_names: tuple[str, ...] = ()  #: tools that may now be called
 
 
 @dataclass(frozen=True, slots=True)
 class PartialOutput:
     """The typed answer so far, as plain data; the last one equals the whole answer."""
 
-    value: Any
+    value: Any  #: the answer so far
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Restarted:
 class ApprovalNeeded:
     """A call waits for a person's decision; the run ends with it pending."""
 
-    call: PendingCall
+    call: PendingCall  #: the call to decide about
 
     @property
     def name(self) -> str:
@@ -135,7 +135,7 @@ class ApprovalNeeded:
 class Completed(Generic[OutputT]):
     """The last event of a stream: the whole response."""
 
-    response: PromptResponse[OutputT]
+    response: PromptResponse[OutputT]  #: the response that `run` would return
 
 
 ModelDelta = TextDelta | ReasoningDelta | ArgumentsDelta

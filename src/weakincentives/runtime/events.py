@@ -19,10 +19,10 @@ from weakincentives.session import LogEntry, reducer
 class RunEvent(LogEntry):
     """When something happened, in which run and conversation, and inside which other run, if its run was delegated."""
 
-    run_id: str = ""
-    timestamp: float = field(default_factory=time.time)
-    conversation_id: str = ""
-    parent_run_id: str = ""
+    run_id: str = ""  #: the run
+    timestamp: float = field(default_factory=time.time)  #: seconds since 1970
+    conversation_id: str = ""  #: the conversation that the run is part of
+    parent_run_id: str = ""  #: the run whose tool call made this run
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class SectionsExposed(RunEvent):
     """
 
     changes: Mapping[SectionPath, Exposed]
-    reason: str = ""
+    reason: str = ""  #: what caused the change
     run_path: str = ""
 
 
@@ -123,7 +123,7 @@ class Exposure(Mapping[SectionPath, Exposed]):
     shortened. `children` are the exposures of runs inside this one, by run path.
     """
 
-    sections: Mapping[SectionPath, Exposed] = field(default_factory=dict)
+    sections: Mapping[SectionPath, Exposed] = field(default_factory=dict)  #: the exposure of each section
     children: Mapping[str, Exposure] = field(default_factory=dict)
 
     def __getitem__(self, path: SectionPath) -> Exposed:
@@ -163,19 +163,19 @@ class PromptRendered(RunEvent):
     `module` is the module that made the prompt's template.
     """
 
-    prompt_ns: str
-    prompt_key: str
-    prompt_name: str
-    adapter: str
-    model: str
-    attempt: int
-    text: str
-    tools: tuple[str, ...]
-    hosted_tools: tuple[str, ...] = ()
-    spans: tuple[Span, ...] = ()
-    sections: tuple[SectionState, ...] = ()
-    tokenizer: str = ""
-    builtin_tool_tokens: int = 0
+    prompt_ns: str  #: the template's namespace
+    prompt_key: str  #: the template's key
+    prompt_name: str  #: the name of the prompt
+    adapter: str  #: the adapter's name
+    model: str  #: the model's name
+    attempt: int  #: its number in the run, from 1
+    text: str  #: the rendered text
+    tools: tuple[str, ...]  #: names of the tools
+    hosted_tools: tuple[str, ...] = ()  #: names of the hosted tools
+    spans: tuple[Span, ...] = ()  #: which section each part of the text comes from
+    sections: tuple[SectionState, ...] = ()  #: the state of every section
+    tokenizer: str = ""  #: how tokens were counted
+    builtin_tool_tokens: int = 0  #: tokens of the tools that open sections
     definitions: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=dict)
     continues: str = ""
@@ -193,17 +193,17 @@ class PromptRendered(RunEvent):
 class ParamsBound(RunEvent):
     """The params with which a run begins; only observers, such as a recorder, receive it."""
 
-    run_id: str
-    params: tuple[Any, ...]
+    run_id: str  #: the run
+    params: tuple[Any, ...]  #: one instance of each params type
 
 
 @dataclass(frozen=True, slots=True)
 class FilesChanged(RunEvent):
     """The files that a tool call changed; only observers, such as a recorder, receive it."""
 
-    run_id: str
-    call_id: str
-    changes: tuple[FileChange, ...]
+    run_id: str  #: the run
+    call_id: str  #: the call
+    changes: tuple[FileChange, ...]  #: each changed path
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +213,7 @@ class SectionLoaded(RunEvent):
     `changed_tools` differ from what was known beforehand.
     """
 
-    section_key: str
+    section_key: str  #: the section
     sections: tuple[SectionState, ...]
     changed_tools: tuple[str, ...] = ()
 
@@ -224,15 +224,15 @@ class SectionsOpened(RunEvent):
     the provider's own search ("provider"), or by your program ("code").
     """
 
-    section_keys: tuple[str, ...]
-    decided_by: str
+    section_keys: tuple[str, ...]  #: the sections
+    decided_by: str  #: what opened them
 
 
 @dataclass(frozen=True, slots=True)
 class PossibleMiss(RunEvent):
     """A section that may have been needed stayed closed; `score` is between 0 and 1, `reason` is for people to read."""
 
-    section_key: str
+    section_key: str  #: the section
     score: float
     reason: str
 
@@ -241,10 +241,10 @@ class PossibleMiss(RunEvent):
 class SectionsRanked(RunEvent):
     """A model ranked sections, for a search, for the user's words or for a report of misses; `cost` is in dollars."""
 
-    model: str
-    usage: TokenUsage
+    model: str  #: the model that ranked
+    usage: TokenUsage  #: tokens of its calls
     cost: float
-    latency: float
+    latency: float  #: in seconds
 
 
 @quick_init
@@ -255,15 +255,15 @@ class ModelCalled(RunEvent):
     `overrides` are the session's at that moment, so that what was open is known even if a change was undone later.
     """
 
-    prompt_name: str
-    adapter: str
-    model: str
-    turn: int
-    usage: TokenUsage
-    stop_reason: StopReason
-    latency: float
-    retries: int = 0
-    response_id: str = ""
+    prompt_name: str  #: the name of the prompt
+    adapter: str  #: the adapter's name
+    model: str  #: the model that answered
+    turn: int  #: its number in the run, from 1
+    usage: TokenUsage  #: tokens of this call
+    stop_reason: StopReason  #: why the model stopped
+    latency: float  #: in seconds
+    retries: int = 0  #: failed requests before it
+    response_id: str = ""  #: the provider's id of the reply
     messages: int = 0
     tools: tuple[str, ...] = ()
     overrides: Overrides = field(default_factory=dict)
@@ -301,17 +301,17 @@ class Compacted(RunEvent):
     conversation.
     """
 
-    run_id: str
+    run_id: str  #: the run
     before: int
     after: int
-    saved: int
+    saved: int  #: tokens that are no longer sent
     by: str
     cut: Cut
     usage: TokenUsage = field(default_factory=TokenUsage)
     rewritten: int = 0
     window: int | None = None
     messages: int = 0
-    model: str = ""
+    model: str = ""  #: the model that wrote the summary
 
     def __str__(self) -> str:
         spent = f"; the summary took {self.usage.total_tokens:,}" if self.usage.total_tokens else ""
@@ -334,7 +334,7 @@ class ContextWindow:
     tokens: int = 0
     counted: int = 0
     called: float = 0.0
-    cut: Cut | None = None
+    cut: Cut | None = None  #: what is left out of requests
     calls: int = 0
     usage: TokenUsage = field(default_factory=TokenUsage)
     overhead: TokenUsage = field(default_factory=TokenUsage)
@@ -385,15 +385,15 @@ class ToolInvoked(RunEvent):
     `text` is what the model read of the result.
     """
 
-    name: str
-    params: Any
-    result: ToolResult[Any]
-    call_id: str
-    arguments: str = ""
-    rolled_back: bool = False
-    duration: float = 0.0
-    section_key: str = ""
-    compensation: str = ""
+    name: str  #: the tool's name
+    params: Any  #: the typed arguments
+    result: ToolResult[Any]  #: the handler's result
+    call_id: str  #: the id of the call
+    arguments: str = ""  #: the JSON text of the arguments
+    rolled_back: bool = False  #: True if its changes were undone
+    duration: float = 0.0  #: in seconds
+    section_key: str = ""  #: the section that offers the tool
+    compensation: str = ""  #: the outcome of undoing effects outside, if that was needed
     text: str = ""
 
     @property
@@ -410,8 +410,8 @@ class ToolInvoked(RunEvent):
 class ToolsInjected(RunEvent):
     """Tools appeared in the middle of a conversation, by `route`; `definitions` are the tools as sent."""
 
-    tool_names: tuple[str, ...]
-    section_key: str
+    tool_names: tuple[str, ...]  #: the tools
+    section_key: str  #: their section
     route: str = ""
     definitions: tuple[str, ...] = ()
 
@@ -420,17 +420,17 @@ class ToolsInjected(RunEvent):
 class ToolsWithdrawn(RunEvent):
     """Tools may no longer be called because their section was closed."""
 
-    tool_names: tuple[str, ...]
-    section_key: str
-    route: str = ""
+    tool_names: tuple[str, ...]  #: the tools
+    section_key: str  #: their section
+    route: str = ""  #: how the provider was informed
 
 
 @dataclass(frozen=True, slots=True)
 class HostedToolInvoked(RunEvent):
     """The provider ran a hosted tool in this run; `output` holds all of its results."""
 
-    name: str
-    kind: str
+    name: str  #: the tool's name
+    kind: str  #: the kind that selects its codec
     output: Any
 
 
@@ -438,26 +438,26 @@ class HostedToolInvoked(RunEvent):
 class PromptChanged(RunEvent):
     """A conversation continues with a prompt that differs from what the model has; a notice was sent."""
 
-    changed_sections: tuple[str, ...] = ()
-    removed_sections: tuple[str, ...] = ()
-    removed_tools: tuple[str, ...] = ()
+    changed_sections: tuple[str, ...] = ()  #: keys of sections with other text
+    removed_sections: tuple[str, ...] = ()  #: keys of sections that are gone
+    removed_tools: tuple[str, ...] = ()  #: names of tools that are gone
 
 
 @dataclass(frozen=True, slots=True)
 class ReasoningDropped(RunEvent):
     """The reasoning of earlier turns is no longer sent to the model, since its provider would not accept it."""
 
-    reason: str
+    reason: str  #: why
 
 
 @dataclass(frozen=True, slots=True)
 class CallDecided(RunEvent):
     """A call that waited was decided: "approve", "deny", "edit" or "answer", or "undecided" if the user went on."""
 
-    call_id: str
-    decision: str
-    by: str = ""
-    reason: str = ""
+    call_id: str  #: the call
+    decision: str  #: the decision
+    by: str = ""  #: who decided
+    reason: str = ""  #: why, if a reason was given
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,18 +467,18 @@ class GuardDecided(RunEvent):
     `message` is its text, or the reason why it failed; a replaced value is not recorded here.
     """
 
-    guard: str
-    hook: str
+    guard: str  #: the guard's name
+    hook: str  #: the method that decided, such as before_tool
     outcome: str
     message: str = ""
-    call_id: str = ""
+    call_id: str = ""  #: the call, if it was about one
 
 
 @dataclass(frozen=True, slots=True)
 class ResourcesNotClosed(RunEvent):
     """Resources failed to close after a run; its answer was returned anyway."""
 
-    message: str
+    message: str  #: the errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -490,7 +490,7 @@ class Rewound(RunEvent):
     """
 
     turn: int = 0
-    point: str = ""
+    point: str = ""  #: the id of the point
     since: float = 0.0
     back: bool = True
 
@@ -499,8 +499,8 @@ class Rewound(RunEvent):
 class CheckpointFailed(RunEvent):
     """The changes of a call at `paths` cannot be taken back; the conversation can still go back without it."""
 
-    reason: str
-    call_id: str = ""
+    reason: str  #: why
+    call_id: str = ""  #: the call
     paths: tuple[str, ...] = ()
 
 
@@ -527,17 +527,17 @@ class RunEnded(RunEvent):
     `duration` is that of the attempt.
     """
 
-    prompt_name: str
-    status: RunStatus
-    prompt_ns: str = ""
-    prompt_key: str = ""
-    adapter: str = ""
-    model: str = ""
-    text: str = ""
-    output: Any = None
+    prompt_name: str  #: the name of the prompt
+    status: RunStatus  #: how it ended
+    prompt_ns: str = ""  #: the template's namespace
+    prompt_key: str = ""  #: the template's key
+    adapter: str = ""  #: the adapter's name
+    model: str = ""  #: the model's name
+    text: str = ""  #: the text of the answer
+    output: Any = None  #: the typed answer
     reason: str = ""
     error: str = ""
-    phase: str = ""
+    phase: str = ""  #: where it failed
     section_keys: tuple[str, ...] = ()
     usage: TokenUsage = field(default_factory=TokenUsage)
     turns: int = 0

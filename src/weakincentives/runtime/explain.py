@@ -65,18 +65,18 @@ class Explanation(Displayed):
     mid-conversation. `compaction` says what is left out of the session's conversation, and what that costs and saves.
     """
 
-    prompt_name: str
-    adapter: str
-    model: str
-    route: str
-    sections: tuple[SectionExplanation, ...]
-    tools: tuple[str, ...]
-    hosted_tools: tuple[HostedToolExplanation, ...]
-    text_tokens: int
-    tool_tokens: int
-    full_tokens: int
-    tokenizer: str
-    accepts: str = "text only"
+    prompt_name: str  #: the name of the prompt
+    adapter: str  #: the adapter's name
+    model: str  #: the model's name
+    route: str  #: how tools of opened sections reach the model
+    sections: tuple[SectionExplanation, ...]  #: every section
+    tools: tuple[str, ...]  #: names of the tools that can be called
+    hosted_tools: tuple[HostedToolExplanation, ...]  #: tools that the provider runs
+    text_tokens: int  #: tokens of the text
+    tool_tokens: int  #: tokens of the tools
+    full_tokens: int  #: tokens with everything open
+    tokenizer: str  #: how tokens were counted
+    accepts: str = "text only"  #: the media that the model accepts
     operator_text: bool = False
     compaction: str = ""
 

@@ -171,17 +171,17 @@ class HistoryTurn:
     """
 
     number: int
-    attempt: int
+    attempt: int  #: the number of its attempt, from 1
     first: bool
     seq: int
     time: float
-    called: events.ModelCalled
-    state: RunState
+    called: events.ModelCalled  #: the event of the call
+    state: RunState  #: the sections and tools that the model had
     injected: tuple[str, ...] = ()
     route: str = ""
     lost_for: tuple[str, ...] = ()
     cache_lost_tokens: int = 0
-    uses: tuple[ToolUse, ...] = ()
+    uses: tuple[ToolUse, ...] = ()  #: the tool calls that followed
     rankings: tuple[events.SectionsRanked, ...] = ()
 
     @property
@@ -216,11 +216,11 @@ class RunHistory:
     `undone_from` on were undone when the conversation went back; 0 is the whole run, with its message.
     """
 
-    run_id: str = ""
-    renders: tuple[events.PromptRendered, ...] = ()
-    turns: tuple[HistoryTurn, ...] = ()
-    steps: tuple[Step, ...] = ()
-    now: RunState = field(default_factory=RunState)
+    run_id: str = ""  #: the run
+    renders: tuple[events.PromptRendered, ...] = ()  #: one for each attempt
+    turns: tuple[HistoryTurn, ...] = ()  #: every model call
+    steps: tuple[Step, ...] = ()  #: every step of disclosure
+    now: RunState = field(default_factory=RunState)  #: the sections and tools that the model has
     outcome: events.RunEnded | None = None
     misses: tuple[events.PossibleMiss, ...] = ()
     children: Mapping[str, TokenUsage] = field(default_factory=dict)

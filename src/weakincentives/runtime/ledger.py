@@ -29,10 +29,10 @@ class LedgerTurn:
     were sent to the model that ranks sections, for `ranking_cost` dollars.
     """
 
-    turn: int
-    attempt: int
-    sent_tokens: int
-    cached_tokens: int
+    turn: int  #: its number in the run, from 1
+    attempt: int  #: the number of its attempt, from 1
+    sent_tokens: int  #: tokens sent
+    cached_tokens: int  #: of those, read from the cache
     full_prompt_tokens: int | None
     cache_lost_tokens: int = 0
     route: str = ""
@@ -48,11 +48,11 @@ class LedgerSection:
     sums over all turns, of this run and of the counterfactual.
     """
 
-    key: str
+    key: str  #: the section
     full_tokens: int
     shown_tokens: int
-    opened: int = 0
-    tools_used: int = 0
+    opened: int = 0  #: how often it was opened
+    tools_used: int = 0  #: calls of its tools
     sent_tokens: int = 0
     full_prompt_tokens: int = 0
 
@@ -69,10 +69,10 @@ class Ledger(Displayed):
     sections; the other figures include neither.
     """
 
-    run_id: str
-    rows: tuple[LedgerTurn, ...]
-    restarts: int
-    sections: tuple[LedgerSection, ...]
+    run_id: str  #: the run
+    rows: tuple[LedgerTurn, ...]  #: one for each model call
+    restarts: int  #: how often the run began again to open sections
+    sections: tuple[LedgerSection, ...]  #: one for each section
     children: Mapping[str, TokenUsage] = field(default_factory=dict)
 
     def __repr__(self) -> str:

@@ -44,10 +44,10 @@ class MainLoop:
     def __init__(
         self,
         *,
-        max_expansions: int = 10,
-        deadline: Deadline | None = None,
-        budget: Budget | None = None,
-        recorder: AbstractContextManager[Any] | None = None,
+        max_expansions: int = 10,  #: how often a run may restart to open sections
+        deadline: Deadline | None = None,  #: for all attempts together
+        budget: Budget | None = None,  #: the most that a run may spend
+        recorder: AbstractContextManager[Any] | None = None,  #: such as `record(path)`
     ) -> None:
         if recorder is not None and not isinstance(recorder, AbstractContextManager):
             raise TypeError(f"recorder must be a context manager, got {recorder!r}; write record(path)")
@@ -117,12 +117,12 @@ class MainLoop:
 
 
 def run(
-    prompt: Prompt[T],
-    adapter: ProviderAdapter,
+    prompt: Prompt[T],  #: the prompt, with its params bound
+    adapter: ProviderAdapter,  #: the model
     *,
-    session: Session | None = None,
-    recorder: AbstractContextManager[Any] | None = None,
-    max_expansions: int = 10,
+    session: Session | None = None,  #: the state; by default a new session
+    recorder: AbstractContextManager[Any] | None = None,  #: such as `record(path)`
+    max_expansions: int = 10,  #: how often the run may restart to open sections
     **options: Unpack[RunOptions],
 ) -> PromptResponse[T]:
     """Run a prompt until it is answered. Without a session, `response.session` is a new one."""
@@ -132,12 +132,12 @@ def run(
 
 
 async def run_async(
-    prompt: Prompt[T],
-    adapter: ProviderAdapter,
+    prompt: Prompt[T],  #: the prompt, with its params bound
+    adapter: ProviderAdapter,  #: the model
     *,
-    session: Session | None = None,
-    recorder: AbstractContextManager[Any] | None = None,
-    max_expansions: int = 10,
+    session: Session | None = None,  #: the state; by default a new session
+    recorder: AbstractContextManager[Any] | None = None,  #: such as `record(path)`
+    max_expansions: int = 10,  #: how often the run may restart to open sections
     **options: Unpack[RunOptions],
 ) -> PromptResponse[T]:
     """`run` on an event loop."""
@@ -171,13 +171,13 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
 
     def __init__(
         self,
-        prompt: Prompt[OutputT],
+        prompt: Prompt[OutputT],  #: the prompt of each exchange
         *,
-        adapter: ProviderAdapter,
-        session: Session | None = None,
+        adapter: ProviderAdapter,  #: the model
+        session: Session | None = None,  #: the state; by default a new session
         budget: Budget | None = None,
         total: Budget | None = None,
-        max_expansions: int = 10,
+        max_expansions: int = 10,  #: how often a run may restart to open sections
         compaction: Compaction | None = Compaction(),
     ) -> None:
         if not isinstance(compaction, Compaction | None):

@@ -29,14 +29,14 @@ class MediaSupport:
     `max_side` is in pixels. `image_tokens` is the vendor's formula.
     """
 
-    images: Sequence[str] = ()
-    documents: Sequence[str] = ()
-    audio: Sequence[str] = ()
-    document_urls: bool = True
-    max_image_bytes: int = 20 * MEGABYTE
-    max_document_bytes: int = 50 * MEGABYTE
-    max_total_bytes: int = 50 * MEGABYTE
-    max_images: int = 500
+    images: Sequence[str] = ()  #: media types of images
+    documents: Sequence[str] = ()  #: media types of documents
+    audio: Sequence[str] = ()  #: media types of recordings
+    document_urls: bool = True  #: True if documents may be given by URL
+    max_image_bytes: int = 20 * MEGABYTE  #: for one image
+    max_document_bytes: int = 50 * MEGABYTE  #: for one document or recording
+    max_total_bytes: int = 50 * MEGABYTE  #: for one request
+    max_images: int = 500  #: images in one request
     max_side: int = 100_000
     image_tokens: Callable[[Image], int] = _image_tokens
 

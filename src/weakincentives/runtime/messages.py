@@ -52,11 +52,11 @@ class Settings:
     `parameters=` are for everything else.
     """
 
-    effort: Effort | None = None
-    temperature: float | None = None
-    max_output_tokens: int | None = None
-    show_reasoning: bool | None = None
-    parallel_tool_calls: bool | None = None
+    effort: Effort | None = None  #: how much the model reasons
+    temperature: float | None = None  #: 0 for the most likely answer
+    max_output_tokens: int | None = None  #: the longest reply
+    show_reasoning: bool | None = None  #: stream and keep the reasoning, or its summary
+    parallel_tool_calls: bool | None = None  #: allow several calls in one reply
 
     def __post_init__(self) -> None:
         if self.effort is not None and self.effort not in get_args(Effort):
@@ -79,8 +79,8 @@ class Settings:
 class ToolCall:
     """A model's request to call a tool; `arguments` is the JSON text as the model wrote it."""
 
-    id: str
-    name: str
+    id: str  #: the provider's id of the call
+    name: str  #: the tool's name
     arguments: str
 
 
@@ -99,18 +99,18 @@ class Message(Displayed):
     that its provider binds to that text is no longer valid. `key` is the sender's own id of a user message.
     """
 
-    role: Role
+    role: Role  #: system, user, assistant or tool
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
-    call_id: str = ""
-    name: str = ""
+    call_id: str = ""  #: of a tool result, the call
+    name: str = ""  #: of a tool result, the tool
     kind: str = ""
-    success: bool = True
+    success: bool = True  #: of a tool result, False if the call failed
     tools: tuple[str, ...] = ()
-    section_key: str = ""
+    section_key: str = ""  #: the section that the message is about
     items: tuple[str, ...] = ()
-    provider: str = ""
-    paused: bool = False
+    provider: str = ""  #: the provider that `items` belong to
+    paused: bool = False  #: True if the provider paused the reply, to be continued
     rebased: bool = False
     parts: tuple[Part, ...] = ()
     reasoning: str = ""
@@ -153,14 +153,14 @@ class ModelReply:
     `reasoning_dropped` says that its provider no longer accepted the reasoning of earlier turns.
     """
 
-    text: str = ""
-    tool_calls: tuple[ToolCall, ...] = ()
-    usage: TokenUsage = field(default_factory=TokenUsage)
-    stop_reason: StopReason = "end"
-    items: tuple[str, ...] = ()
-    response_id: str = ""
-    model: str = ""
-    retries: int = 0
+    text: str = ""  #: the text
+    tool_calls: tuple[ToolCall, ...] = ()  #: the requested calls
+    usage: TokenUsage = field(default_factory=TokenUsage)  #: tokens of the call
+    stop_reason: StopReason = "end"  #: why the model stopped
+    items: tuple[str, ...] = ()  #: the provider's output items, as JSON texts
+    response_id: str = ""  #: the provider's id of the reply
+    model: str = ""  #: the model that answered
+    retries: int = 0  #: failed requests before it
     reasoning: str = ""
     reasoning_dropped: bool = False
 
@@ -187,7 +187,7 @@ class ModelRequest:
     its items, and as text what can be read of them, or no items if it made none.
     """
 
-    prompt_name: str
+    prompt_name: str  #: the name of the prompt
     messages: Sequence[Message]
     tools: tuple[Tool[Any, Any], ...] = ()
     hosted_tools: tuple[HostedTool[Any], ...] = ()
@@ -195,9 +195,9 @@ class ModelRequest:
     initial_hosted_tools: int = 0
     revoked: frozenset[str] = frozenset()
     deferred: Mapping[str, Namespace] = field(default_factory=dict)
-    output: StructuredOutputConfig | None = None
-    deadline: Deadline | None = None
-    settings: Settings = Settings()
+    output: StructuredOutputConfig | None = None  #: the type of the answer; None for text
+    deadline: Deadline | None = None  #: when the call must have ended
+    settings: Settings = Settings()  #: the model's settings
     compaction: str = ""
 
 
@@ -267,15 +267,15 @@ class PromptResponse(Displayed, Generic[OutputT]):
     `run(..., session=, decisions={call_id: Approve()})`.
     """
 
-    prompt_name: str
-    text: str
-    output: OutputT | None = None
+    prompt_name: str  #: the name of the prompt
+    text: str  #: the text of the answer
+    output: OutputT | None = None  #: the typed answer, if the prompt declares a type
     halt: OpenSectionsResult | None = None
-    hosted_outputs: Mapping[str, Any] = field(default_factory=dict)
-    usage: TokenUsage = field(default_factory=TokenUsage)
-    turns: int = 0
-    run_id: str = ""
-    conversation_id: str = ""
+    hosted_outputs: Mapping[str, Any] = field(default_factory=dict)  #: results of hosted tools, by tool name
+    usage: TokenUsage = field(default_factory=TokenUsage)  #: tokens of all model calls
+    turns: int = 0  #: the number of model calls
+    run_id: str = ""  #: the id of the run
+    conversation_id: str = ""  #: the conversation that the run is part of
     session: Session | None = field(default=None, compare=False)
     pending: tuple[PendingCall, ...] = ()
 

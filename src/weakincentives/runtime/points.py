@@ -30,15 +30,15 @@ class Point(Moment):
     that were bound then, with a digest of them.
     """
 
-    id: str
-    kind: Literal["message", "turn"]
-    run_id: str
+    id: str  #: pass it to `rewind` or `fork`
+    kind: Literal["message", "turn"]  #: before a message, or at a turn
+    run_id: str  #: the run
     turn: int = 0
     text: str = ""
     key: str = ""
-    timestamp: float = 0.0
+    timestamp: float = 0.0  #: seconds since 1970
     params: tuple[Any, ...] = field(default=(), repr=False, compare=False)
-    params_digest: str = field(default="", repr=False)
+    params_digest: str = field(default="", repr=False)  #: the digest of `params`
 
     def reduced(self) -> Self:
         return replace(self, params=()) if self.params else self
@@ -77,10 +77,10 @@ class Written(Reducible):
 class OutsideCall:
     """A call that had effects outside; `compensation` is "done", or says why they were not undone."""
 
-    tool: str
-    call_id: str
-    run_id: str
-    section_key: str = ""
+    tool: str  #: the tool's name
+    call_id: str  #: the id of the call
+    run_id: str  #: the run that made it
+    section_key: str = ""  #: the section that offers the tool
     compensation: str = ""
 
 

@@ -22,8 +22,8 @@ class PrefixBreak:
 
     request: int
     where: str
-    detail: str
-    section_key: str = ""
+    detail: str  #: the difference
+    section_key: str = ""  #: the section, if one caused it
 
     def __str__(self) -> str:
         section = f" (section '{self.section_key}')" if self.section_key else ""

@@ -38,14 +38,14 @@ class ToolExecutionOutcome:
     waits for a person is `pending`: it has no result yet.
     """
 
-    tool_call_id: str
+    tool_call_id: str  #: the id of the call
     message: str
-    success: bool
+    success: bool  #: False if the call failed or was refused
     expanded_tools: tuple[Any, ...] = ()
-    name: str = ""
+    name: str = ""  #: the tool's name
     disclosure: DisclosureRequest | None = None
     restarts: bool = False
-    attachments: tuple[Part, ...] = ()
+    attachments: tuple[Part, ...] = ()  #: media for the model
     operator_text: str = ""
     found: tuple[str, ...] = ()
     pending: PendingCall | None = None

@@ -31,7 +31,7 @@ class Reducible:
 class Moment(Reducible):
     """An item of a slice that holds an earlier state of its session, as a `Snapshot`."""
 
-    state: Any = field(default=None, repr=False, compare=False)
+    state: Any = field(default=None, repr=False, compare=False)  #: the earlier state
 
 
 class Pool:

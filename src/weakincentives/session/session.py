@@ -158,9 +158,9 @@ class Session(Displayed):
     def __init__(
         self,
         *,
-        session_id: str | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-        tags: Mapping[str, str] | None = None,
+        session_id: str | None = None,  #: by default a random one
+        clock: Clock = SYSTEM_CLOCK,  #: a `FakeClock` in tests
+        tags: Mapping[str, str] | None = None,  #: recorded with each of its runs
     ) -> None:
         self.session_id = session_id or os.urandom(16).hex()
         self.clock = clock

@@ -37,21 +37,21 @@ class LogEntry:
 class Append(Generic[T]):
     """Add one item at the end."""
 
-    item: T
+    item: T  #: the item
 
 
 @dataclass(frozen=True)
 class Extend(Generic[T]):
     """Add these items at the end."""
 
-    items: Iterable[T]
+    items: Iterable[T]  #: the items
 
 
 @dataclass(frozen=True)
 class Replace(Generic[T]):
     """Replace the slice's contents with these items, or with this one item."""
 
-    items: Iterable[T] | T
+    items: Iterable[T] | T  #: the new contents
 
 
 @dataclass(frozen=True)

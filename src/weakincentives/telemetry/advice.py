@@ -50,22 +50,22 @@ class SectionAdvice:
     needed in runs that left it closed.
     """
 
-    key: str
-    title: str
-    shown: str
-    runs: int
-    opened_runs: int
-    openings: int
+    key: str  #: the section
+    title: str  #: its title
+    shown: str  #: its visibility at the start of the last run
+    runs: int  #: runs that had the section
+    opened_runs: int  #: runs that opened it
+    openings: int  #: how often it was opened
     first_use: float | None
-    tools: tuple[str, ...]
-    tool_runs: int
+    tools: tuple[str, ...]  #: names of its tools
+    tool_runs: int  #: runs that used one of them
     full_tokens: int | None
-    summary_tokens: int | None
+    summary_tokens: int | None  #: tokens of its summary; None if it has none
     cost_full: float | None
     cost_summary: float | None
     advised: str
-    reason: str
-    findings: tuple[str, ...] = ()
+    reason: str  #: the reason for the advice
+    findings: tuple[str, ...] = ()  #: other things to look at
     misses: tuple[str, ...] = ()
 
 
@@ -77,14 +77,14 @@ class PromptAdvice:
     shares of tokens that came from the cache.
     """
 
-    prompt: str
-    runs: int
+    prompt: str  #: namespace and key of the template
+    runs: int  #: the number of runs
     unit: str
-    cost: float
-    cost_advised: float
+    cost: float  #: the cost of the runs, in `unit`
+    cost_advised: float  #: what they would have cost
     cache_first: float
     cache_again: float
-    sections: tuple[SectionAdvice, ...]
+    sections: tuple[SectionAdvice, ...]  #: one for each section
 
     @property
     def saved(self) -> float:
@@ -95,7 +95,7 @@ class PromptAdvice:
 class Advice:
     """The advice for every prompt in a file, based on its last runs."""
 
-    prompts: tuple[PromptAdvice, ...]
+    prompts: tuple[PromptAdvice, ...]  #: one for each prompt
 
     @property
     def runs(self) -> int:

@@ -20,8 +20,8 @@ from weakincentives.runtime.spi import prices_for
 class Bill:
     """The cost of a run, and that with everything open, its cache included; `saved` may be negative."""
 
-    cost: float
-    open_cost: float
+    cost: float  #: in US dollars
+    open_cost: float  #: with everything open, in US dollars
 
     @property
     def saved(self) -> float:

@@ -209,12 +209,12 @@ def continuation_file(path: str | os.PathLike[str], run_id: str) -> Path:
 class RecordedEvent:
     """An event with its place in the run; `turn` is the number of model calls made by then."""
 
-    run_id: str
-    seq: int
-    kind: str
-    time: float
+    run_id: str  #: the run
+    seq: int  #: its number in the run
+    kind: str  #: the name of its class
+    time: float  #: seconds since 1970
     turn: int
-    event: Any
+    event: Any  #: the event
 
 
 class EventReader:

@@ -89,10 +89,10 @@ class Recorder:
 
 
 def record(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str],  #: the file, created if there is none
     *,
     redact: Iterable[str | re.Pattern[str]] | None = (),
-    prices: Mapping[str, Prices] | None = None,
+    prices: Mapping[str, Prices] | None = None,  #: prices by model, before the listed ones
 ) -> Recorder:
     """Record every run of this process to a SQLite file, as a context manager or as `MainLoop(recorder=...)`.
 

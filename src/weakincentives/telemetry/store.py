@@ -41,8 +41,8 @@ class RunNotFoundError(WinkError):
 class ChildRuns:
     """The runs inside a run, at any depth, and what they used; `cost` is that of those whose price is known."""
 
-    runs: int = 0
-    usage: TokenUsage = field(default_factory=TokenUsage)
+    runs: int = 0  #: the number of runs
+    usage: TokenUsage = field(default_factory=TokenUsage)  #: their tokens
     cost: float | None = None
 
 
@@ -57,26 +57,26 @@ class RunSummary:
     part of `usage` and `cost`.
     """
 
-    run_id: str
-    session_id: str
-    prompt: str
-    prompt_name: str
-    adapter: str
-    model: str
-    status: str
-    started: float
-    updated: float
-    ended: float | None
-    events: int
-    turns: int
-    tool_calls: int
-    tool_failures: int
-    disclosures: int
-    restarts: int
+    run_id: str  #: the run
+    session_id: str  #: its session
+    prompt: str  #: namespace and key of the template
+    prompt_name: str  #: the name of the prompt
+    adapter: str  #: the adapter's name
+    model: str  #: the model's name
+    status: str  #: `running`, or how it ended
+    started: float  #: when it began
+    updated: float  #: when its last event was recorded
+    ended: float | None  #: when it ended; None until then
+    events: int  #: the number of events
+    turns: int  #: the number of model calls
+    tool_calls: int  #: the number of tool calls
+    tool_failures: int  #: calls that failed
+    disclosures: int  #: requests to open sections
+    restarts: int  #: how often it began again to open sections
     usage: TokenUsage
     cost: float | None
-    error: str
-    conversation_id: str = ""
+    error: str  #: why it failed
+    conversation_id: str = ""  #: the conversation that it is part of
     question: str = ""
     answer: str = ""
     full_prompt_tokens: int | None = None

@@ -61,21 +61,21 @@ class Turn:
     call up to the next, as recorded. `called` is None if no reply was recorded.
     """
 
-    run_id: str
-    n: int
-    attempt: int
-    time: float
+    run_id: str  #: the run
+    n: int  #: its number in the run, from 1
+    attempt: int  #: the number of its attempt, from 1
+    time: float  #: seconds since 1970
     called: ModelCalled | None
-    rendered: PromptRendered | None
-    sections: tuple[TurnSection, ...]
+    rendered: PromptRendered | None  #: the render that its attempt began with
+    sections: tuple[TurnSection, ...]  #: every section, as the model had it
     messages: tuple[Message, ...]
     spans: tuple[Span, ...]
     complete: bool
     tools: tuple[str, ...]
     withdrawn: tuple[str, ...]
     definitions: Mapping[str, str]
-    reply: Message | None
-    tool_calls: tuple[ToolInvoked, ...]
+    reply: Message | None  #: the model's reply
+    tool_calls: tuple[ToolInvoked, ...]  #: the calls that followed
     events: tuple[RecordedEvent, ...]
 
 

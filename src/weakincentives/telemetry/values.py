@@ -38,7 +38,7 @@ MAX_PARTS = 500
 class Unserialisable:
     """A value that cannot be serialised; `text` is the beginning of its repr."""
 
-    type: str
+    type: str  #: the name of its class
     text: str
 
 
@@ -46,8 +46,8 @@ class Unserialisable:
 class Unreadable:
     """An event in a damaged file: its kind, and why it cannot be read."""
 
-    kind: str
-    problem: str
+    kind: str  #: the kind of the event
+    problem: str  #: why it cannot be read
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,7 +57,7 @@ class UnknownType:
     For a dataclass, that is a mapping of its fields.
     """
 
-    type: str
+    type: str  #: the name of the class
     value: Any
 
     def __repr__(self) -> str:

@@ -38,16 +38,16 @@ class HostedToolFailure:
 
     code: FailureCode
     provider_code: str = ""
-    message: str = ""
-    call_id: str = ""
+    message: str = ""  #: the provider's text
+    call_id: str = ""  #: the id of the call
 
 
 @dataclass(frozen=True, slots=True)
 class DomainFilter:
     """Allows or blocks domains for a tool. Not every provider supports both at once."""
 
-    allowed: tuple[str, ...] = ()
-    blocked: tuple[str, ...] = ()
+    allowed: tuple[str, ...] = ()  #: only these domains
+    blocked: tuple[str, ...] = ()  #: all but these domains
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "allowed", check_domains(self.allowed, "DomainFilter.allowed"))

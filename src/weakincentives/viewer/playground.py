@@ -61,9 +61,9 @@ CHANGES = {"full": "Opening", "summary": "Closing", "out": "Leaving out"}
 class AdapterChoice:
     """An adapter to choose from; `problem` says what it lacks, and `models` are the names it offers."""
 
-    name: str
+    name: str  #: the adapter's name
     models: tuple[str, ...] = ()
-    requires_model: bool = False
+    requires_model: bool = False  #: True if a model must be named
     problem: str = ""
 
 
@@ -71,16 +71,16 @@ class AdapterChoice:
 class Wanted:
     """A request from the page: the prompt in some state, on an adapter; `Playground.read` makes one from JSON."""
 
-    adapter: str = ""
-    params: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    states: Mapping[str, Literal["out", "summary", "full"]] = field(default_factory=dict)
-    drafts: Mapping[str, str] = field(default_factory=dict)
-    tag: str = ""
-    message: str = ""
-    run_id: str = ""
-    section: str = ""
-    from_run: str = ""
-    from_turn: int = 1
+    adapter: str = ""  #: adapter and model, such as openai:gpt-5.6
+    params: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  #: values by field, by params type
+    states: Mapping[str, Literal["out", "summary", "full"]] = field(default_factory=dict)  #: changed ones, by key
+    drafts: Mapping[str, str] = field(default_factory=dict)  #: changed texts, by section key
+    tag: str = ""  #: the override to start from, or to store drafts under
+    message: str = ""  #: the user's message
+    run_id: str = ""  #: a run that was started here
+    section: str = ""  #: the key of one section
+    from_run: str = ""  #: the recorded run to begin from
+    from_turn: int = 1  #: the turn of that run
 
 
 @dataclass(frozen=True, slots=True)

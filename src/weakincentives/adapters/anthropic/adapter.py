@@ -37,10 +37,10 @@ class AnthropicAdapter(ClientAdapter):
 
     def __init__(
         self,
-        model: str = "claude-opus-5",
+        model: str = "claude-opus-5",  #: the model's name
         *,
         max_tokens: int = 16_000,
-        tool_route: Literal["auto", "tool_addition", "tool_reference", "append"] = "auto",
+        tool_route: Literal["auto", "tool_addition", "tool_reference", "append"] = "auto",  #: how new tools are sent
         tool_search: bool = False,
         **options: Unpack[ClientOptions],
     ) -> None:

@@ -73,24 +73,24 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
 
     def __init__(
         self,
-        model: str | None = None,
+        model: str | None = None,  #: by default the CLI's own choice
         *,
-        api_key: str | None = None,
-        base_url: str | None = None,
+        api_key: str | None = None,  #: by default that of the environment
+        base_url: str | None = None,  #: the address of another endpoint
         env: Mapping[str, str] | None = None,
         allowed_cli_tools: Iterable[str] = (),
         cli_tool_approval: Mapping[str, ApprovalRule] | None = None,
         rollback_on_failure: bool = False,
         setting_sources: Sequence[SettingSource] = (),
-        hooks: Mapping[Any, Sequence[Any]] | None = None,
+        hooks: Mapping[Any, Sequence[Any]] | None = None,  #: the SDK's hooks, by event
         sdk_options: Mapping[str, Any] | None = None,
-        cli_path: str | os.PathLike[str] | None = None,
-        dynamic_tools: bool | None = None,
+        cli_path: str | os.PathLike[str] | None = None,  #: another CLI than the bundled one
+        dynamic_tools: bool | None = None,  #: whether new tools may appear; by default measured
         keep_open: int = 2,
-        settings: Settings | None = None,
-        max_retries: int = 2,
-        output_retries: int = 1,
-        tokenizer: Tokenizer | None = None,
+        settings: Settings | None = None,  #: settings that every provider has
+        max_retries: int = 2,  #: how often the CLI sends a failed request again
+        output_retries: int = 1,  #: how often an answer of the wrong type is returned to the model
+        tokenizer: Tokenizer | None = None,  #: counts tokens for plans and ledgers
     ) -> None:
         super().__init__(model or "", output_retries=output_retries, tokenizer=tokenizer, settings=settings)
         require_extra("claude_agent_sdk", "claude", "ClaudeAgentSDKAdapter")

@@ -43,10 +43,10 @@ _CUT_OFF = "This was stopped before it ended, and may have been done in part."
 class CliRunEnded(LogEntry):
     """The CLI was stopped. `cost_usd` is the cost it reported, None if it reported none."""
 
-    run_id: str
-    cli_version: str
+    run_id: str  #: the run
+    cli_version: str  #: the version of the CLI
     cost_usd: float | None
-    timestamp: float = field(default_factory=time.time)
+    timestamp: float = field(default_factory=time.time)  #: seconds since 1970
 
 
 def declare_tool(tool: Tool[Any, Any]) -> dict[str, Any]:

@@ -64,12 +64,12 @@ class LocalAdapter(ProviderAdapter):
         model: str | os.PathLike[str] | None = None,
         *,
         replies: Literal["auto", "quote", "compose"] = "auto",
-        ranker: str | os.PathLike[str] | None = None,
-        context: int = 8192,
-        threads: int | None = None,
-        max_tokens: int = 1024,
+        ranker: str | os.PathLike[str] | None = None,  #: a model file that ranks sections
+        context: int = 8192,  #: the size of the context window, in tokens
+        threads: int | None = None,  #: by default as many as there are usable cores
+        max_tokens: int = 1024,  #: the longest reply
         progress: Progress | None = None,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | None = None,  #: by default that of the model
         **options: Any,
     ) -> None:
         self._file = model_file(model)

@@ -36,19 +36,19 @@ ASK_SECONDS = 5.0
 class NetworkOptions(TypedDict, total=False):
     """The keyword arguments of every network adapter."""
 
-    hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None
-    output_retries: int
-    tokenizer: Tokenizer | None
-    max_retries: int
-    parameters: Mapping[str, Any] | None
-    settings: Settings | None
-    clock: Clock
+    hosted_tool_codecs: Mapping[str, HostedToolCodec[Any, Any]] | None  #: besides the adapter's own
+    output_retries: int  #: how often an answer of the wrong type is returned to the model
+    tokenizer: Tokenizer | None  #: counts tokens for plans and ledgers
+    max_retries: int  #: how often a failed request is sent again
+    parameters: Mapping[str, Any] | None  #: fields to add to each request
+    settings: Settings | None  #: settings that every provider has
+    clock: Clock  #: a `FakeClock` in tests
 
 
 class ClientOptions(NetworkOptions, total=False):
     """The keyword arguments of every adapter that sends requests for a vendor's client."""
 
-    client: Any
+    client: Any  #: the vendor's client, sync or async; by default a new one
 
 
 class NetworkAdapter(ProviderAdapter):

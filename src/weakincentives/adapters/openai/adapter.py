@@ -40,7 +40,7 @@ class OpenAIAdapter(ClientAdapter):
 
     def __init__(
         self,
-        model: str = "gpt-5.6",
+        model: str = "gpt-5.6",  #: the model's name
         *,
         tool_route: Literal["auto", "additional_tools", "append"] = "auto",
         tool_search: bool = False,

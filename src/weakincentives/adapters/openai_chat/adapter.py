@@ -51,9 +51,9 @@ class OpenAIChatAdapter(NetworkAdapter):
 
     def __init__(
         self,
-        model: str,
+        model: str,  #: the model's name on that server
         *,
-        base_url: str,
+        base_url: str,  #: the server's address, up to `/v1`
         api_key: str | None = None,
         headers: Mapping[str, str] | None = None,
         **options: Unpack[NetworkOptions],
