@@ -81,7 +81,7 @@ def test_the_list_is_sorted_by_a_click(viewer: Viewer, open_page: Open) -> None:
     expect(rows.first).to_contain_text("19%")
     expect(page.get_by_role("columnheader", name="Saved")).to_have_attribute("aria-sort", "descending")
     page.get_by_role("button", name="Saved").click()
-    expect(rows.first).to_contain_text("-14%")
+    expect(rows.first).to_contain_text("−14%")
 
 
 def test_runs_are_grouped_by_prompt_and_by_conversation(viewer: Viewer, open_page: Open) -> None:

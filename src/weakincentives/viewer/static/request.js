@@ -200,10 +200,11 @@ export function Part({ part }) {
   const url = useDocument(async () => (part.digest ? mediaUrl(part) : ""), [part.digest]);
   if (part.kind === "text") return html`<${Prose} value=${part.text} first=${1500} breaks />`;
   const source = url.document;
-  if (source && part.kind === "image") return html`<figure><img src=${source} alt=${visible(part.label)} loading="lazy" /><figcaption>${visible(part.label)}</figcaption></figure>`;
-  if (source && part.kind === "audio") return html`<figure><audio controls src=${source}></audio><figcaption>${visible(part.label)}</figcaption></figure>`;
-  return html`<p class="quiet">${part.url.startsWith("http") ? html`<${Link} href=${part.url}>${visible(part.label)}<//>` : visible(part.label)}
-    ${source && html` <a class="out" href=${source} download=${visible(part.label)}>download</a>`}</p>`;
+  const label = visible(part.label).replace(/^\[(.*)\]$/, "$1");
+  if (source && part.kind === "image") return html`<figure><img src=${source} alt=${label} loading="lazy" /><figcaption>${label}</figcaption></figure>`;
+  if (source && part.kind === "audio") return html`<figure><audio controls src=${source}></audio><figcaption>${label}</figcaption></figure>`;
+  return html`<p class="quiet">${part.url.startsWith("http") ? html`<${Link} href=${part.url}>${label}<//>` : label}
+    ${source && html` <a class="out" href=${source} download=${label}>download</a>`}</p>`;
 }
 
 // A tool as the model has it; its definition unfolds.
