@@ -50,6 +50,7 @@ def test_the_list_leads_to_a_run(viewer: Viewer, open_page: Open) -> None:
     page = open_page(viewer.url)
     expect(page.locator(".run-row:not(.head)")).to_have_count(4)
     expect(page.locator(".run-row:not(.head)").last).to_contain_text("The provider answered 529 three times")
+    expect(page.get_by_label("Status").get_by_role("button")).to_have_text(["All", "Answered", "Failed"])
     page.get_by_role("button", name="Failed").click()
     expect(page.locator(".run-row:not(.head)")).to_have_count(1)
     page.get_by_role("button", name="All", exact=True).click()

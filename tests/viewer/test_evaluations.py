@@ -94,3 +94,23 @@ def test_the_page_leads_from_the_list_to_cases_runs_and_differences(
     page.go_back()
     page.locator(".sheet.pairs a").first.click()
     expect(page.locator(".tree .node").first).to_be_visible()
+
+
+def test_the_change_of_a_section_that_both_evaluations_opened_is_shown(
+    open_page: Callable[..., Any], tmp_path: Path
+) -> None:
+    from playwright.sync_api import expect
+
+    from weakincentives.viewer import Viewer
+
+    path = tmp_path / "runs.db"
+    for name, rules in (("before", "Refunds take three days."), ("after", "Refunds take a week.")):
+        evaluate(CASES, shop(rules), adapter(), [contains()], name=name, file=path)
+    with Viewer(path, port=0) as viewer:
+        with RunStore(path) as store:
+            after, before = (each["id"] for each in evaluations(store)["evaluations"])
+        page = open_page(f"{viewer.url}#/evals?a={before}&b={after}")
+        changed = page.get_by_label("Prompt, in case")
+        expect(changed.locator(".line.gone")).to_contain_text("Refunds take three days.")
+        expect(changed.locator(".line.new")).to_contain_text("Refunds take a week.")
+        page.close()

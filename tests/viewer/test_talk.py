@@ -182,6 +182,7 @@ def test_a_conversation_is_read_as_a_chat(talk: Path, open_page: Callable[..., A
         expect(page.get_by_role("tooltip")).to_contain_text("one model call and the tool calls")
         page.goto(f"{viewer.url}#/")
         page.get_by_role("link", name="I would like 12 euros back").click()
+        expect(page.get_by_label("Turn", exact=True)).to_have_value("2")
         waits = page.locator(".waiting-calls")
         expect(waits.locator(".line.new").first).to_contain_text("Refunded(order='FH-20430', euros=12)")
         expect(waits.locator(".elsewhere")).to_contain_text("Decide with")

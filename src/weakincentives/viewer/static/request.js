@@ -33,7 +33,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
       </div>
       <span class="spacer"></span>
       <${RawSwitch} />
-      <span class="quiet tokens-sent">${turn.pending ? "its tokens were not counted" : `${count(turn.called.usage.input_tokens)} tokens sent, ${count(turn.called.usage.cached_tokens)} cached`}</span>
+      <span class="quiet tokens-sent">${turn.pending ? "its tokens were not counted" : `${count(turn.called.usage.input_tokens)} tokens sent${turn.called.usage.cached_tokens ? `, ${count(turn.called.usage.cached_tokens)} cached` : ""}`}</span>
     </div>
     <div class="panel-body" role="tabpanel" id="part" aria-labelledby=${`part-${part}`} tabindex="0" ref=${body}>
       ${!turn.complete && html`<div class="banner warn"><${Icon} name="alert" /><span>The beginning of this conversation was not recorded.</span></div>`}
