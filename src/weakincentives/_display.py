@@ -167,10 +167,8 @@ def bar(parts: Iterable[tuple[str, int]], whole: int) -> Drawn:
         f'<span style="width: {100 * amount / max(whole, 1):.1f}%; background: {_TONES.get(tone, _REST)}"></span>'
         for tone, amount in parts
     )
-    return Drawn(
-        "",
-        f'<div style="display: flex; gap: 1px; height: 8px; margin: 3px 0; min-width: 140px; max-width: 480px">{drawn}</div>',
-    )
+    style = "display: flex; gap: 1px; height: 8px; margin: 3px 0; min-width: 140px; max-width: 480px"
+    return Drawn("", f'<div style="{style}">{drawn}</div>')
 
 
 def strip(turns: Sequence[tuple[int, int]]) -> Drawn:
