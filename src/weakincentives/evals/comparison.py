@@ -307,7 +307,7 @@ def cases_table(cases: Sequence[CaseDifference]) -> Table:
             each.case_id,
             Drawn(
                 f"{each.before:.2f} -> {each.after:.2f}",
-                " → ".join(toned(result.verdict).html for result in each.results),
+                "&nbsp;→&nbsp;".join(toned(result.verdict).html for result in each.results),
             ),
             each.results[0].run_id,
             each.results[1].run_id,
