@@ -52,6 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     from weakincentives.evals import CaseError, ModelProposer, tune
 
     prompt, cases = named_prompt(arguments.target), read_cases(arguments.cases)
+    store = open_store(arguments)
+    if store.resolve(prompt.template.descriptor, arguments.tag) is not None:
+        prompt = prompt.with_overrides(store, arguments.tag)
     proposer = None if arguments.adapter is None else ModelProposer(make_adapter(arguments))
     try:
         found = tune(prompt, cases, tag=arguments.tag, by=arguments.by, within=arguments.within, propose=proposer)
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     _write_log(arguments.log, found)
     stored = found.adopted and not arguments.propose and found.override is not None
     if stored and found.override is not None:
-        open_store(arguments).upsert(found.override)
+        store.upsert(found.override)
     if arguments.json:
         print_json(_facts(found))
     else:
