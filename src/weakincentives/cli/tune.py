@@ -3,7 +3,7 @@
 Candidates are chosen on one half of the cases and tested once on the other. If they find more there, they are stored as
 an override with a tag, pinned to the texts that they replace; `wink overrides diff` shows them. The sections that a
 case needs are its field `sections`, or those that its recorded run opened. No model is needed: questions are ranked
-again. With --adapter, a model adds candidates.
+again. With --adapter, a model adds candidates. If the tag has an override already, tuning starts from its summaries.
 
 Exit codes: 0 adopted, or nothing to improve; 1 not adopted; 2 usage error.
 """
