@@ -150,9 +150,10 @@ class Comparison(Displayed):
             verdict = "better" if self.better else "worse" if self.worse else "no clear difference"
             yield f"{_points(self.difference)}, between {_points(self.low)} and {_points(self.high)} (95%): {verdict}."
         if self.smallest is not None:
-            yield f"{self.cases} cases could show {100 * self.smallest:.0f} points; seen: {100 * abs(self.difference):.0f}."
+            shown, seen = 100 * self.smallest, 100 * abs(self.difference)
+            yield f"{self.cases} cases could show {shown:.0f} points; seen: {seen:.0f}."
         elif differ and self.low is not None:
-            yield f"{self.cases} cases that differ this often are too few to show a difference in four of five evaluations."
+            yield f"{self.cases} cases that differ this often are too few to show a difference four times in five."
         if self.unshared:
             yield f"Only one of the two is scored by {', '.join(self.unshared)}: to pass is not the same in both."
         for name, change, form in (

@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from statistics import fmean, median
 from typing import Any, Literal, Protocol
 
@@ -415,7 +416,7 @@ class Ranking:
     ranker: Any
     within: int
     whole: bool = False
-    _orders: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    _orders: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> list[float]:
         rank = self._ranks(summaries)
@@ -450,15 +451,18 @@ class Ranking:
 
     def _ranks(self, summaries: Mapping[str, str]) -> Callable[[str], list[str]]:
         keys = list(self.sections)
-        texts = [self._text(section, summaries.get(key)) for key, section in self.sections.items()]
-        by_field = getattr(self.ranker, "index_sections", None)
-        index = by_field(texts) if by_field else self.ranker.index([text.text for text in texts])
         known = self._orders if not summaries else {}
 
+        @cache
+        def index() -> Any:
+            texts = [self._text(section, summaries.get(key)) for key, section in self.sections.items()]
+            by_field = getattr(self.ranker, "index_sections", None)
+            return by_field(texts) if by_field else self.ranker.index([text.text for text in texts])
+
         def rank(text: str) -> list[str]:
-            if (0, text) not in known:
-                known[0, text] = [keys[place] for place, _ in index.rank(text, self.within)]
-            return known[0, text]
+            if text not in known:
+                known[text] = [keys[place] for place, _ in index().rank(text, self.within)]
+            return known[text]
 
         return rank
 
@@ -532,8 +536,13 @@ def _found(question: Question, first: Sequence[str]) -> float:
 def _rarity(texts: Sequence[str]) -> dict[str, float]:
     seen: Counter[str] = Counter()
     for text in texts:
-        seen.update(set(terms(text)))
+        seen.update(_distinct(text))
     return {term: math.log(1 + len(texts) / count) for term, count in seen.items()}
+
+
+@lru_cache(maxsize=10_000)
+def _distinct(text: str) -> frozenset[str]:
+    return frozenset(terms(text))
 
 
 def _filled(start: str, words: Sequence[str], limit: int) -> str:
@@ -561,6 +570,7 @@ def _joined(start: str, told: Sequence[str], limit: int) -> str:
     return text
 
 
-def _ngrams(text: str) -> set[tuple[str, ...]]:
+@lru_cache(maxsize=10_000)
+def _ngrams(text: str) -> frozenset[tuple[str, ...]]:
     words = [word.lower() for word in _WORD.findall(text)]
-    return {tuple(words[at : at + NGRAM]) for at in range(len(words) - NGRAM + 1)}
+    return frozenset(tuple(words[at : at + NGRAM]) for at in range(len(words) - NGRAM + 1))
