@@ -461,6 +461,13 @@ def test_each_question_of_a_message_is_answered_or_refused(ranked: LocalAdapter)
     assert {"hours", "sizes"} <= set(opened(session))
 
 
+def test_a_question_beside_one_that_a_tool_answers_is_answered_too(ranked: LocalAdapter) -> None:
+    message = "What is the weight of parcel PK-77? When do you close in the evening?"
+    weight, closing = ranked.evaluate(shop(message), session=Session()).text.split("\n\n")
+    assert weight == "What is the weight of parcel PK-77?\nParcel PK-77 weighs 7 kilograms."
+    assert "six in the evening" in closing
+
+
 def test_a_question_that_needs_the_one_before_it_is_answered_with_it(ranked: LocalAdapter) -> None:
     answer = ranked.evaluate(shop("When do you close in the evening? And why?"), session=Session()).text
     assert answer.startswith("It closes at six in the evening.")

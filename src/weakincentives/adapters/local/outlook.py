@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
 from typing import Any
 
@@ -111,18 +112,18 @@ def outlook(request: ModelRequest, sections: Sections) -> Outlook:
     )
 
 
-def questions(message: str) -> list[str]:
-    """A message divided after each question; one part if it has at most one.
-
-    A question of few words ("And why?") stays with the one before it. Of a long part, only the questions remain.
-    """
-    parts: list[str] = []
-    for part in re.split(r"(?<=\?)\s+", message.strip()):
-        if parts and ("?" not in part or min(len(set(terms(text))) for text in (part, parts[-1])) < MIN_TERMS):
-            parts[-1] += f" {part}"
-        else:
-            parts.append(part)
-    return [part if len(part) <= MAX_WHOLE else _asking(part) for part in parts]
+def by_question(outlook: Outlook) -> list[Outlook]:
+    """An outlook for each question of the message, with the results of the tools called with words of it."""
+    asked = _questions(outlook.question)
+    called = [json.loads(said) for name, said in outlook.calls if name not in (*OPENING_TOOLS, SEARCH)]
+    words = [str(word) for arguments in called for word in arguments.values()]
+    about = [any(word in question for word in words) for question in asked]
+    if outlook.results and not any(about):
+        return [outlook]
+    return [
+        replace(outlook, question=question, results=outlook.results if own else ())
+        for question, own in zip(asked, about, strict=True)
+    ]
 
 
 def chat(request: ModelRequest) -> list[dict[str, str]]:
@@ -135,6 +136,20 @@ def chat(request: ModelRequest) -> list[dict[str, str]]:
         elif text:
             messages.append({"role": role, "content": text})
     return messages
+
+
+def _questions(message: str) -> list[str]:
+    """A message divided after each question; one part if it has at most one.
+
+    A question of few words ("And why?") stays with the one before it. Of a long part, only the questions remain.
+    """
+    parts: list[str] = []
+    for part in re.split(r"(?<=\?)\s+", message.strip()):
+        if parts and ("?" not in part or min(len(set(terms(text))) for text in (part, parts[-1])) < MIN_TERMS):
+            parts[-1] += f" {part}"
+        else:
+            parts.append(part)
+    return [part if len(part) <= MAX_WHOLE else _asking(part) for part in parts]
 
 
 def _asking(text: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from weakincentives.adapters.local.arguments import Grounding, ground, requested
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
-from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, Outlook, chat, questions
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, Outlook, by_question, chat
 from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
@@ -95,15 +95,13 @@ class Replier:
         watch.check()
         request, sent = self._fitting(request)
         watch.check()
-        whole = self._composes or request.output is not None or bool(outlook.results)
-        asked = [outlook.question] if whole else questions(outlook.question)
-        parts = [replace(outlook, question=question) for question in asked]
+        parts = [outlook] if self._composes or request.output is not None else by_question(outlook)
         found = [self._best_sentences(part) for part in parts]
         calls, items = self._opening(parts, again=True)
         calls = calls or self._tool_call(outlook, watch)
-        enough = self._relevance.enough
-        unsure = [part for part, best in zip(parts, found, strict=True) if not best or best[0].score < enough]
-        if not calls and unsure:
+        if not calls:
+            enough = self._relevance.enough
+            unsure = [part for part, best in zip(parts, found, strict=True) if not best or best[0].score < enough]
             calls, items = self._opening(unsure)
         if calls:
             first = len(outlook.calls) + 1
@@ -136,7 +134,7 @@ class Replier:
             if nearest:
                 answer = f"{_NOTHING} The nearest sections are: {', '.join(nearest)}."
             else:
-                quoted += _quoted(best)
+                quoted += _quoted(part, best)
                 answer = _quotation(part, best) or _NOTHING
             answers.append(answer if len(parts) == 1 else f"{part.question}\n{answer}")
         return "\n\n".join(answers), quoted
@@ -213,11 +211,14 @@ class Replier:
         Search for those not listed. With `again`, only for a later question of a conversation, and only if no section
         opened before matches better.
         """
+        parts = [part for part in parts if not part.results]
+        if not parts:
+            return [], ()
         outlook = parts[0]
         tool = next((tool.name for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
         opened = sum(name in OPENING_TOOLS for name, _ in outlook.calls)
         left = self._max_opened - opened
-        if tool is None or left < 1 or outlook.results or (again and (opened or not outlook.earlier)):
+        if tool is None or left < 1 or (again and (opened or not outlook.earlier)):
             return [], ()
         if outlook.unlisted and SEARCH not in (name for name, _ in outlook.calls):
             return [(SEARCH, json.dumps({"query": part.question})) for part in parts], ()
@@ -323,7 +324,7 @@ class Replier:
             quotation = _quotation(outlook, found, besides=composed).replace("\n", "\n> ")
             text = f"{composed}\n\n> {quotation}" if quotation else composed
         else:
-            text, items = _quotation(outlook, found), _quotes_item(outlook, _quoted(found))
+            text, items = _quotation(outlook, found), _quotes_item(outlook, _quoted(outlook, found))
         heard(text)
         return ModelReply(text=text, usage=written.usage, items=items)
 
@@ -352,11 +353,14 @@ def _made_of(answer: str, read: str, question: str) -> bool:
 
 def _quotation(outlook: Outlook, found: Sequence[Sentence], *, besides: str = "") -> str:
     """The results of tools or, if none was called, the best-matching sentences; omits those in `besides`."""
-    quotes = outlook.results or [sentence.text for sentence in _quoted(found)]
+    quotes = outlook.results or [sentence.text for sentence in _quoted(outlook, found)]
     return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes if quote not in besides)
 
 
-def _quoted(found: Sequence[Sentence]) -> Sequence[Sentence]:
+def _quoted(outlook: Outlook, found: Sequence[Sentence]) -> Sequence[Sentence]:
+    """The sentences to quote; none where a tool answered."""
+    if outlook.results:
+        return []
     return found[: QUOTES if found and found[0].score >= SURE else QUOTES_UNSURE]
 
 
@@ -372,9 +376,9 @@ def _user(text: str) -> dict[str, str]:
 
 def _quotes_item(outlook: Outlook, quoted: Sequence[Sentence]) -> tuple[str, ...]:
     """Says that the whole reply is a quotation, and from which tools or sections."""
-    called = [name for name, _ in outlook.calls if name not in (*OPENING_TOOLS, SEARCH)]
+    called = [name for name, _ in outlook.calls if name not in (*OPENING_TOOLS, SEARCH)] if outlook.results else []
     texts = {sentence.text for sentence in quoted}
     read = [section.key for section in outlook.opened if not texts.isdisjoint(sentences(section.body))]
-    sources = list(dict.fromkeys(called if outlook.results else read))
-    scores = [] if outlook.results else [round(sentence.score, 3) for sentence in quoted]
+    sources = list(dict.fromkeys([*called, *read]))
+    scores = [round(sentence.score, 3) for sentence in quoted]
     return (json.dumps({"type": "quotation", "from": sources, "scores": scores}),)
