@@ -450,6 +450,35 @@ def test_a_question_that_no_section_answers_is_refused(ranked: LocalAdapter, que
     assert answer.startswith("The text does not say that. The nearest sections are: ")
 
 
+def test_each_question_of_a_message_is_answered_or_refused(ranked: LocalAdapter) -> None:
+    session = Session()
+    asked = ["When do you close in the evening?", "What is the capital of France?", "What is a medium shirt's chest?"]
+    answers = ranked.evaluate(shop(" ".join(asked)), session=session).text.split("\n\n")
+    assert [answer.partition("\n")[0] for answer in answers] == asked
+    assert "six in the evening" in answers[0]
+    assert "The text does not say that." in answers[1]
+    assert "100 centimetres" in answers[2]
+    assert {"hours", "sizes"} <= set(opened(session))
+
+
+def test_a_question_beside_one_that_a_tool_answers_is_answered_too(ranked: LocalAdapter) -> None:
+    message = "What is the weight of parcel PK-77? When do you close in the evening?"
+    weight, closing = ranked.evaluate(shop(message), session=Session()).text.split("\n\n")
+    assert weight == "What is the weight of parcel PK-77?\nParcel PK-77 weighs 7 kilograms."
+    assert "six in the evening" in closing
+
+
+def test_a_question_that_needs_the_one_before_it_is_answered_with_it(ranked: LocalAdapter) -> None:
+    answer = ranked.evaluate(shop("When do you close in the evening? And why?"), session=Session()).text
+    assert answer.startswith("It closes at six in the evening.")
+
+
+def test_much_text_around_a_question_does_not_hide_it(ranked: LocalAdapter) -> None:
+    filler = "My sister and I went to the lake and had a wonderful time with the dog. " * 20
+    answer = ranked.evaluate(shop(f"{filler}When do you close in the evening? {filler}"), session=Session()).text
+    assert "six in the evening" in answer
+
+
 def test_a_section_below_a_closed_one_is_opened_and_summaries_are_not_quoted(ranked: LocalAdapter) -> None:
     called, answers = told(ranked, "How are refunds done?", "What is the refund code for spoiled goods?")
     assert called == ["refunds", "refunds.spoiled"]

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, zip_longest
 from typing import Any
 
 from weakincentives.prompt import SectionVisibility, Span, Tool
-from weakincentives.prompt.ranking import SectionText
+from weakincentives.prompt.ranking import SectionText, sentences, terms
 from weakincentives.runtime import Message, ModelRequest
 from weakincentives.runtime.spi import INSTRUCTIONS
 
 OPENING_TOOLS = ("read_section", "open_sections")
 SEARCH = "search_sections"
 MAX_EARLIER = 4
+# The length up to which a part of a message is compared as a whole; in a longer one, the rest outweighs the question.
+MAX_WHOLE = 300
+# The words that make a question clear without the one before it.
+MIN_TERMS = 2
 _HEADING = re.compile(r"^#{1,6} +(?:(?:\d+\.)+ +)?.+?\s*$", re.MULTILINE)
 _SYSTEM = "You are a helpful assistant. Answer briefly."
 
@@ -107,6 +112,20 @@ def outlook(request: ModelRequest, sections: Sections) -> Outlook:
     )
 
 
+def by_question(outlook: Outlook) -> list[Outlook]:
+    """An outlook for each question of the message, with the results of the tools called with words of it."""
+    asked = _questions(outlook.question)
+    called = [json.loads(said) for name, said in outlook.calls if name not in (*OPENING_TOOLS, SEARCH)]
+    words = [str(word) for arguments in called for word in arguments.values()]
+    about = [any(word in question for word in words) for question in asked]
+    if outlook.results and not any(about):
+        return [outlook]
+    return [
+        replace(outlook, question=question, results=outlook.results if own else ())
+        for question, own in zip(asked, about, strict=True)
+    ]
+
+
 def chat(request: ModelRequest) -> list[dict[str, str]]:
     """A run's messages; consecutive messages of one side are merged, since chat templates require alternating turns."""
     messages = [{"role": "system", "content": _SYSTEM}]
@@ -117,6 +136,24 @@ def chat(request: ModelRequest) -> list[dict[str, str]]:
         elif text:
             messages.append({"role": role, "content": text})
     return messages
+
+
+def _questions(message: str) -> list[str]:
+    """A message divided after each question; one part if it has at most one.
+
+    A question of few words ("And why?") stays with the one before it. Of a long part, only the questions remain.
+    """
+    parts: list[str] = []
+    for part in re.split(r"(?<=\?)\s+", message.strip()):
+        if parts and ("?" not in part or min(len(set(terms(text))) for text in (part, parts[-1])) < MIN_TERMS):
+            parts[-1] += f" {part}"
+        else:
+            parts.append(part)
+    return [part if len(part) <= MAX_WHOLE else _asking(part) for part in parts]
+
+
+def _asking(text: str) -> str:
+    return " ".join(sentence for sentence in sentences(text) if sentence.endswith("?")) or text
 
 
 def _alternating(messages: Sequence[dict[str, str]]) -> list[dict[str, str]]:

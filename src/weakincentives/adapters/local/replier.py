@@ -18,11 +18,11 @@ from typing import Any
 from weakincentives.adapters.local.arguments import Grounding, ground, requested
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
-from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, Outlook, chat
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, Outlook, by_question, chat
 from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
-from weakincentives.prompt.ranking import sentences, terms
+from weakincentives.prompt.ranking import SectionText, sentences, terms
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT
 
@@ -95,11 +95,14 @@ class Replier:
         watch.check()
         request, sent = self._fitting(request)
         watch.check()
-        found = self._best_sentences(outlook)
-        calls, items = self._opening(outlook, again=True)
+        parts = [outlook] if self._composes or request.output is not None else by_question(outlook)
+        found = [self._best_sentences(part) for part in parts]
+        calls, items = self._opening(parts, again=True)
         calls = calls or self._tool_call(outlook, watch)
-        if not calls and not (found and found[0].score >= self._relevance.enough):
-            calls, items = self._opening(outlook)
+        if not calls:
+            enough = self._relevance.enough
+            unsure = [part for part, best in zip(parts, found, strict=True) if not best or best[0].score < enough]
+            calls, items = self._opening(unsure)
         if calls:
             first = len(outlook.calls) + 1
             return ModelReply(
@@ -109,19 +112,32 @@ class Replier:
                 items=items,
             )
         if request.output is not None:
-            return self._structured(request, outlook, found, sent, watch)
-        nearest = () if outlook.results else self._unanswered(outlook)
-        fits = bool(found or outlook.results) and not nearest
-        if not (fits or outlook.read or outlook.choices or outlook.calls):
+            return self._structured(request, outlook, found[0], sent, watch)
+        if not (any(found) or outlook.results or outlook.read or outlook.choices or outlook.calls):
             written = write(self._engine, chat(request), watch, heard=heard, max_tokens=self._max_tokens)
             return _said(written.text.strip(), written, sent)
-        if fits and self._composes:
-            return self._composed(outlook, found, watch, heard)
-        nothing = f"{_NOTHING} The nearest sections are: {', '.join(nearest)}." if nearest else _NOTHING
-        text = _quotation(outlook, found) if fits else nothing
+        if self._composes and (found[0] or outlook.results):
+            return self._composed(outlook, found[0], watch, heard)
+        text, quoted = self._quoted_answer(parts, found)
         heard(text)
-        usage = TokenUsage(sent, self._engine.count(text))
-        return ModelReply(text=text, usage=usage, items=_quotes_item(outlook, found) if fits else ())
+        items = _quotes_item(outlook, quoted) if quoted or outlook.results else ()
+        return ModelReply(text=text, usage=TokenUsage(sent, self._engine.count(text)), items=items)
+
+    def _quoted_answer(
+        self, parts: Sequence[Outlook], found: Sequence[Sequence[Sentence]]
+    ) -> tuple[str, list[Sentence]]:
+        """The answer to each question, below it if there are several, and the sentences that were quoted."""
+        answers: list[str] = []
+        quoted: list[Sentence] = []
+        for part, best in zip(parts, found, strict=True):
+            nearest = () if part.results else self._unanswered(part)
+            if nearest:
+                answer = f"{_NOTHING} The nearest sections are: {', '.join(nearest)}."
+            else:
+                quoted += _quoted(part, best)
+                answer = _quotation(part, best) or _NOTHING
+            answers.append(answer if len(parts) == 1 else f"{part.question}\n{answer}")
+        return "\n\n".join(answers), quoted
 
     def _fitting(self, request: ModelRequest) -> tuple[ModelRequest, int]:
         """The request without the oldest turns that leave no room for a reply, and its number of tokens.
@@ -187,31 +203,43 @@ class Replier:
         answered = best + (best - second) + FAMILIAR_SHARE * familiar >= self._relevance.related
         return [] if answered else [known[at].title for at in ranked[:NEAREST]]
 
-    def _opening(self, outlook: Outlook, *, again: bool = False) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
-        """Open the section that matches best, and others that match nearly as well; search for those not listed.
+    def _opening(
+        self, parts: Sequence[Outlook], *, again: bool = False
+    ) -> tuple[list[tuple[str, str]], tuple[str, ...]]:
+        """Open the section that matches each question best, and others that match nearly as well.
 
-        With `again`, only for a later question of a conversation, and only if no section opened before matches better.
+        Search for those not listed. With `again`, only for a later question of a conversation, and only if no section
+        opened before matches better.
         """
+        parts = [part for part in parts if not part.results]
+        if not parts:
+            return [], ()
+        outlook = parts[0]
         tool = next((tool.name for tool in outlook.tools if tool.name in OPENING_TOOLS), None)
         opened = sum(name in OPENING_TOOLS for name, _ in outlook.calls)
         left = self._max_opened - opened
-        if tool is None or left < 1 or outlook.results or (again and (opened or not outlook.earlier)):
+        if tool is None or left < 1 or (again and (opened or not outlook.earlier)):
             return [], ()
         if outlook.unlisted and SEARCH not in (name for name, _ in outlook.calls):
-            return [(SEARCH, json.dumps({"query": outlook.question}))], ()
+            return [(SEARCH, json.dumps({"query": part.question})) for part in parts], ()
         if not outlook.choices:
             return [], ()
-        before = outlook.opened if again else ()
-        scores = self._relevance.sections(outlook.question, [*outlook.choices, *before])
-        ranked = sorted(zip(scores, outlook.choices, strict=False), key=lambda place: -place[0])
-        if ranked[0][0] < max(scores):
+        known = [*outlook.choices, *(outlook.opened if again else ())]
+        by_part = [self._relevance.sections(part.question, known) for part in parts]
+        keys: dict[str, None] = {}
+        for scores in by_part:
+            ranked = _ranked(scores, outlook.choices)
+            top = ranked[0][0]
+            close = [section.key for score, section in ranked[:left] if score >= self._close * top]
+            keys |= dict.fromkeys(close if top == max(scores) else ())
+        if not keys:
             return [], ()
+        ranked = _ranked([max(scores) for scores in zip(*by_part, strict=True)], outlook.choices)
         best = [{"key": section.key, "score": round(score, 3)} for score, section in ranked[:MAX_SHOWN]]
         ranking = {"type": "ranking", "by": self._relevance.name, "of": len(ranked), "best": best}
-        keys = [section.key for score, section in ranked[:left] if score >= self._close * ranked[0][0]]
         said: list[dict[str, Any]] = [{"section_key": key} for key in keys]
         if tool == "open_sections":
-            said = [{"section_keys": keys, "reason": "It best matches the question."}]
+            said = [{"section_keys": list(keys), "reason": "It best matches the question."}]
         return [(tool, json.dumps(arguments)) for arguments in said], (json.dumps(ranking),)
 
     def _tool_call(self, outlook: Outlook, watch: Watch) -> list[tuple[str, str]]:
@@ -296,9 +324,14 @@ class Replier:
             quotation = _quotation(outlook, found, besides=composed).replace("\n", "\n> ")
             text = f"{composed}\n\n> {quotation}" if quotation else composed
         else:
-            text, items = _quotation(outlook, found), _quotes_item(outlook, found)
+            text, items = _quotation(outlook, found), _quotes_item(outlook, _quoted(outlook, found))
         heard(text)
         return ModelReply(text=text, usage=written.usage, items=items)
+
+
+def _ranked(scores: Sequence[float], sections: Sequence[SectionText]) -> list[tuple[float, SectionText]]:
+    """The sections with their scores, best first; `scores` may go on with those of others."""
+    return sorted(zip(scores, sections, strict=False), key=lambda place: -place[0])
 
 
 def _evidence(outlook: Outlook, found: Sequence[Sentence]) -> str:
@@ -320,11 +353,14 @@ def _made_of(answer: str, read: str, question: str) -> bool:
 
 def _quotation(outlook: Outlook, found: Sequence[Sentence], *, besides: str = "") -> str:
     """The results of tools or, if none was called, the best-matching sentences; omits those in `besides`."""
-    quotes = outlook.results or [sentence.text for sentence in _quoted(found)]
+    quotes = outlook.results or [sentence.text for sentence in _quoted(outlook, found)]
     return " ".join(quote if quote[-1:] in ".!?:" else f"{quote}." for quote in quotes if quote not in besides)
 
 
-def _quoted(found: Sequence[Sentence]) -> Sequence[Sentence]:
+def _quoted(outlook: Outlook, found: Sequence[Sentence]) -> Sequence[Sentence]:
+    """The sentences to quote; none where a tool answered."""
+    if outlook.results:
+        return []
     return found[: QUOTES if found and found[0].score >= SURE else QUOTES_UNSURE]
 
 
@@ -338,12 +374,11 @@ def _user(text: str) -> dict[str, str]:
     return {"role": "user", "content": text}
 
 
-def _quotes_item(outlook: Outlook, found: Sequence[Sentence]) -> tuple[str, ...]:
+def _quotes_item(outlook: Outlook, quoted: Sequence[Sentence]) -> tuple[str, ...]:
     """Says that the whole reply is a quotation, and from which tools or sections."""
-    called = [name for name, _ in outlook.calls if name not in (*OPENING_TOOLS, SEARCH)]
-    quoted = _quoted(found)
+    called = [name for name, _ in outlook.calls if name not in (*OPENING_TOOLS, SEARCH)] if outlook.results else []
     texts = {sentence.text for sentence in quoted}
     read = [section.key for section in outlook.opened if not texts.isdisjoint(sentences(section.body))]
-    sources = list(dict.fromkeys(called if outlook.results else read))
-    scores = [] if outlook.results else [round(sentence.score, 3) for sentence in quoted]
+    sources = list(dict.fromkeys([*called, *read]))
+    scores = [round(sentence.score, 3) for sentence in quoted]
     return (json.dumps({"type": "quotation", "from": sources, "scores": scores}),)
