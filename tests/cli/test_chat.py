@@ -274,7 +274,10 @@ def test_a_conversation_with_another_prompt_is_named_when_it_is_resumed(wink: Wi
 
 def test_a_file_that_is_not_there_is_named(wink: Wink) -> None:
     done = wink(*script(wink, "Hello."), "--resume", "nope.json")
-    assert (done.returncode, done.stderr) == (1, "wink: nope.json: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "wink: --resume: there is no file 'nope.json'; /save in the chat writes one\n",
+    )
 
 
 def test_new_starts_a_conversation_that_knows_nothing_of_the_last(wink: Wink) -> None:

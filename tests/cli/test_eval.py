@@ -77,7 +77,7 @@ def test_compare_and_show_read_the_run_file(shop: Wink) -> None:
     listed = shop("eval", "show").stdout
     assert listed.index("\n") < listed.index(" b ") < listed.index(" a ")
     assert json.loads(shop("eval", "show", "a", "--json").stdout)["mean"] == 1.0
-    assert shop("eval", "show", "nobody").returncode == 1
+    assert shop("eval", "show", "nobody").returncode == 2
 
 
 def test_pairs_are_judged_on_request(shop: Wink) -> None:

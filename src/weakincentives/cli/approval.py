@@ -183,7 +183,11 @@ def _without_message(arguments: argparse.Namespace) -> list[str]:
 
 def resume(session: Session, file: str, prompt: Prompt[Any]) -> None:
     """Restore a session from a file of `/save`, or of a run that waits."""
-    saved = Snapshot.from_json(Path(file).read_bytes(), types=[object], lenient=True)
+    try:
+        kept = Path(file).read_bytes()
+    except FileNotFoundError:
+        raise UsageError(f"--resume: there is no file {file!r}; /save in the chat writes one") from None
+    saved = Snapshot.from_json(kept, types=[object], lenient=True)
     session.restore(saved)
     for problem in saved.problems:
         progress(f"left out of {file}: {problem}")

@@ -5,7 +5,8 @@ CASES is a JSONL file, or module:variable. Without --scorer, the answer must con
 must open the sections that it names. An evaluation that was interrupted goes on where it stopped. With `-a recorded`,
 the model replies as in the cases' recordings, and nothing is sent anywhere.
 
-Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now); 2 usage error.
+Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now); 2 misuse, or a name that
+does not exist.
 """
 
 from __future__ import annotations

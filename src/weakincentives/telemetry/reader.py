@@ -126,6 +126,10 @@ class RunFileError(WinkError):
     """A run file cannot be opened or read, or is not one."""
 
 
+class NoRunFileError(RunFileError, LookupError):
+    """There is no run file at this path."""
+
+
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Open the file, creating it if it does not exist. The connection may be used by one thread at a time."""
     try:
@@ -155,7 +159,7 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open an existing file without changing it."""
     if not path.is_file():
-        raise RunFileError(f"There is no run file at '{path}'; `wink run`, `wink chat` and record() write one.")
+        raise NoRunFileError(f"There is no run file at '{path}'; `wink run`, `wink chat` and record() write one.")
     # SQLite cannot create the log's shared-memory file in a read-only folder, hence the second attempt.
     for mode in ("mode=ro", "immutable=1"):
         connection = sqlite3.connect(
