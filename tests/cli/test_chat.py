@@ -202,6 +202,11 @@ def test_a_section_is_opened_by_hand_and_why_says_so(wink: Wink) -> None:
     ]
 
 
+def test_why_says_what_was_open_from_the_start(wink: Wink) -> None:
+    done = wink(*script(wink, BOOK, "Booked."), "--open", "house", stdin="A room\n/why house\n")
+    assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "full", "open since this conversation began"]
+
+
 def test_why_says_what_the_model_opened(wink: Wink) -> None:
     done = wink(*script(wink, READ, "Hello."), stdin="Hi\n/why house\n")
     assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "read", "the model, turn 1, for 'Hi'"]

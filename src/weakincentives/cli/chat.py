@@ -298,6 +298,10 @@ class Chat:
             return opened_by
         if section.key in self._opened:
             return f"you, with /open{'; open from the next message on' if section.seen == 'summary' else ''}"
+        if section.decided_by == "session":
+            called = self._chat.session[ToolInvoked].where(lambda event: event.disclosure is not None)
+            asked_for = any(section.key in event.disclosure.keys for event in called if event.disclosure)
+            return f"the model: {section.reason}".rstrip(": ") if asked_for else "open since this conversation began"
         return "as declared" if section.decided_by == "declared" else f"{section.decided_by} {section.reason}".strip()
 
     def _new(self, _: str) -> None:

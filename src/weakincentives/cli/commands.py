@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from weakincentives import __version__
-from weakincentives.cli.output import UsageError, did_you_mean, print_error, print_line, printable
+from weakincentives.cli.output import UsageError, did_you_mean, overwrite_echo, print_error, print_line, printable
 from weakincentives.errors import UnboundParamsError, WinkError, callers_traceback
 
 GROUPS = {
@@ -147,6 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
+        overwrite_echo()
         return fail("interrupted", 130)
 
 

@@ -25,6 +25,7 @@ from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
     meter,
+    overwrite_echo,
     plural,
     print_json,
     print_line,
@@ -148,6 +149,12 @@ def run_cases(arguments: argparse.Namespace) -> int:
     adapter: Any = RECORDED if replayed else make_adapter(arguments)
     tools: Any = arguments.tools or (RECORDED if replayed else "live")
     again: Any = {"all": True, "unscored": "unscored", None: False}[arguments.again]
+    ran: list[CaseResult] = []
+
+    def ran_one(done: int, total: int, result: CaseResult) -> None:
+        ran.append(result)
+        show_progress(done, total, result)
+
     try:
         evaluation = _with_notes(
             evaluate,
@@ -163,11 +170,12 @@ def run_cases(arguments: argparse.Namespace) -> int:
             again=again,
             total=total,
             timeout=arguments.timeout,
-            progress=show_progress,
+            progress=ran_one,
         )
     except (CaseError, EvaluationBusyError) as error:
         raise UsageError(str(error)) from None
     except KeyboardInterrupt:
+        overwrite_echo()
         progress("the same command goes on with the cases that are left")
         raise
     except UnknownPriceError as error:
@@ -176,10 +184,7 @@ def run_cases(arguments: argparse.Namespace) -> int:
         if not replayed:
             adapter.close()
     _print_evaluation(evaluation, arguments)
-    _note_others(evaluation, file)
-    if not evaluation.finished:
-        missing = len(evaluation.cases) * evaluation.repeats - len(evaluation.results)
-        progress(f"{plural(missing, 'case')} not run: the limit was reached; run it again with a higher one")
+    _note_missing(evaluation, file, ran=bool(ran))
     return 0 if evaluation.finished and all(each.verdict == "passed" for each in evaluation.results) else 1
 
 
@@ -195,8 +200,8 @@ def _with_notes(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
         return function(*given, **named)
 
 
-def _note_others(evaluation: Evaluation, file: str) -> None:
-    """Say why an earlier evaluation of this name was not continued."""
+def _note_missing(evaluation: Evaluation, file: str, *, ran: bool) -> None:
+    """Say why an earlier evaluation of this name was not continued, or why cases were not run."""
     from weakincentives.evals import list_evaluations
 
     same = [each for each in list_evaluations(file) if each.name == evaluation.name and each.id != evaluation.id]
@@ -205,6 +210,11 @@ def _note_others(evaluation: Evaluation, file: str) -> None:
             f"note: an earlier {evaluation.name!r} was not finished and not continued: its prompt, model, scorers or "
             f"cases differ (wink eval show {same[0].id})"
         )
+    if not evaluation.finished:
+        missing = len(evaluation.cases) * evaluation.repeats - len(evaluation.results)
+        progress(f"{plural(missing, 'case')} not run: the limit was reached; run it again with a higher one")
+    elif not ran:
+        progress(f"no case was run: {evaluation.name!r} has all of them already; --again runs them again")
 
 
 def show_progress(done: int, total: int, result: CaseResult) -> None:

@@ -92,6 +92,12 @@ def erase_line() -> None:
     print("\n" if _is_dumb() else "\r\x1b[2K", end="", flush=True)
 
 
+def overwrite_echo() -> None:
+    """Let the next line on stderr be written over the ^C that a terminal shows for Ctrl-C."""
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr, flush=True)
+
+
 def progress(message: str, indent: str = "", *, wrap: bool = True) -> None:
     """Print a dim line to stderr for a person who is waiting, wrapped on a terminal.
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from weakincentives._display import shortened, wrapped
-from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
+from weakincentives.cli.output import overwrite_echo, plural, print_line, printable, progress, terminal_width
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     CallDecided,
@@ -54,6 +54,8 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
 
     def observe(event: Any) -> None:
         if line := describe(event, MAX_STEP if sys.stderr.isatty() else WIDTH):
+            if isinstance(event, ToolInvoked) and not event.success:
+                overwrite_echo()  # Ctrl-C may have stopped it.
             progress(line, " " * LABEL)
 
     with showing(session, observe):
