@@ -92,7 +92,7 @@ def test_every_command_and_subcommand_has_examples_that_it_accepts_and_that_fit_
         command = name.split()[0]
         assert command != name or len(examples) == 2
         for example in examples:
-            words = split(example.partition(" > ")[0].partition(" | ")[0])
+            words = split(example.partition(" >> ")[0].partition(" | ")[0])
             assert example.startswith(name) and len(f"  wink {example}") <= 80
             assert parsed(parser(command), words[1:]) is not None
     verbs = [child.name for name in PURPOSES for child in grammar(parser(name), "").commands]

@@ -214,6 +214,15 @@ def test_what_is_wrong_is_said(wink: Wink, runs: list[str], words: tuple[str, ..
     assert (done.returncode, done.stdout) == (code, "") and message in done.stderr
 
 
+def test_a_run_file_that_cannot_be_opened_is_named(wink: Wink) -> None:
+    # SQLite opens no path of more than 512 letters; a file without permission fails alike, but not for root.
+    deep = wink.folder / ("d" * 200) / ("d" * 200) / ("d" * 200)
+    deep.mkdir(parents=True)
+    (deep / "runs.db").touch()
+    done = wink("runs", "list", str(deep / "runs.db"))
+    assert (done.returncode, done.stdout) == (1, "") and "cannot be read: unable to open database file" in done.stderr
+
+
 def test_the_report_advises_and_says_what_it_would_have_saved(wink: Wink) -> None:
     path = Path(wink.folder / "runs.db")
     for _ in range(3):

@@ -127,7 +127,7 @@ EXAMPLES = {
         'work approve desk/42 call_1 --deny --note "over the limit"',
     ),
     "work prune": ("work prune --older-than 30d", "work prune --older-than 7d --status done"),
-    "completion": ("completion bash > ~/.local/share/bash-completion/completions/wink", "completion fish | source"),
+    "completion": ("completion bash >> ~/.bashrc", "completion fish | source"),
 }
 
 

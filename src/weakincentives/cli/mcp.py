@@ -14,7 +14,7 @@ from contextlib import nullcontext
 
 from weakincentives._display import Table
 from weakincentives.cli.commands import default, number
-from weakincentives.cli.output import UsageError, overwrite_echo, plural, print_table, progress, stdin
+from weakincentives.cli.output import UsageError, overwrite_echo, plural, print_error, print_table, progress, stdin
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.selection import add_params_option, named_prompt, read_params
 
@@ -84,13 +84,17 @@ def lock(arguments: argparse.Namespace) -> int:
     rows = []
     for key, listing in found.items():
         if not isinstance(listing, Listing):
-            rows.append((key, "", str(listing)))
+            rows.append((key, "", "failed"))
             continue
         changes = listing.changed_from(before.get(key, Listing()))
         words = "; ".join(f"{name} {how}" for name, how in changes.items()) if key in before else "new"
         rows.append((key, plural(len(listing.tools), "tool"), words or "unchanged"))
-    print_table(Table(("server", "tools", "changes"), rows, flexible="changes"))
+    print_table(Table(("server", "tools", "changes"), rows, flexible="changes"), styles={"failed": "31"})
+    for listing in found.values():
+        if not isinstance(listing, Listing):
+            print_error(f"wink: {listing}")
     if not arguments.check:
         write_lock(path, {**kept, **listings})
+        progress(f"wrote {path}")
     failed = len(listings) < len(found)
     return int(failed or (arguments.check and {**kept, **listings} != before))

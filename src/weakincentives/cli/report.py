@@ -87,7 +87,10 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
     changes = list(filter(changed, prompt.sections))
     print_prose(f"{prompt.prompt}: {outcome(prompt, advised=bool(changes))}", style="1")
     for section in changes:
-        print_prose(f"Change '{section.key}' to visibility=SectionVisibility.{section.advised.upper()}.", style="1")
+        do = "Keep" if section.shown == "mixed" else "Change"
+        whole = " in every run" if section.shown == "mixed" else ""
+        to = f"visibility=SectionVisibility.{section.advised.upper()}"
+        print_prose(f"{do} '{section.key}' {'at' if whole else 'to'} {to}{whole}.", style="1")
     shown = [section for section in prompt.sections if every or changed(section) or section.misses]
     if shown:
         print_line()

@@ -162,9 +162,12 @@ def open_for_reading(path: Path) -> sqlite3.Connection:
         raise NoRunFileError(f"There is no run file at '{path}'; `wink run`, `wink chat` and record() write one.")
     # SQLite cannot create the log's shared-memory file in a read-only folder, hence the second attempt.
     for mode in ("mode=ro", "immutable=1"):
-        connection = sqlite3.connect(
-            f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=BUSY_SECONDS, check_same_thread=False
-        )
+        where = f"{path.resolve().as_uri()}?{mode}"
+        try:
+            connection = sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
+        except sqlite3.Error as error:
+            problem = error
+            continue
         try:
             _check(connection, path)
         except sqlite3.Error as error:
