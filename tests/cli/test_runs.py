@@ -14,6 +14,7 @@ from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.cli.output import dollars
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.runtime import (
@@ -235,6 +236,10 @@ def test_the_report_advises_and_says_what_it_would_have_saved(wink: Wink) -> Non
     assert reasons.startswith("section") and "always opened" in reasons
     (advice,) = wink.json("report", "runs.db")["prompts"]
     assert (advice["unit"], advice["runs"], advice["saved"] > 0) == ("input tokens", 3, True)
+
+
+def test_a_cost_that_rounds_to_nothing_is_not_shown_as_none() -> None:
+    assert [dollars(cost) for cost in (0.0, 0.00001, 0.00012)] == ["$0.0000", "<$0.0001", "$0.0001"]
 
 
 def test_the_report_promises_nothing_without_advice(wink: Wink, runs: list[str]) -> None:

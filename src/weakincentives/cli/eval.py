@@ -24,6 +24,7 @@ from weakincentives._display import Table
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
+    dollars,
     meter,
     overwrite_echo,
     plural,
@@ -355,7 +356,7 @@ def check_judge(arguments: argparse.Namespace) -> int:
     if found.length_correlation is not None:
         print_line(f"correlation of verdict and length: {found.length_correlation:+.2f}")
     if found.cost:
-        print_line(f"cost: ${found.cost:.4f}")
+        print_line(f"cost: {dollars(found.cost)}")
     return 0
 
 

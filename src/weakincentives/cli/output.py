@@ -180,6 +180,11 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def dollars(cost: float) -> str:
+    """A cost as text; a very small one is not shown as none."""
+    return "<$0.0001" if 0 < cost < 0.00005 else f"${cost:.4f}"
+
+
 def print_table(table: Table, *, styles: Mapping[str, str] | None = None) -> None:
     """Print a table, cut to the width of a terminal; `styles` maps a cell's text to its style."""
     from dataclasses import replace
