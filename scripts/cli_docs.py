@@ -15,9 +15,16 @@ INTRODUCTION = """\
 # Command line
 
 `wink COMMAND --help` prints the same in the terminal. Prompts and agents are given as `module:variable`; the working
-directory is searched first. Data goes to stdout, progress to stderr. Exit codes: 0 done, 1 the run failed or something
-was found, 2 wrong usage, 3 calls wait for a person's decision, 130 interrupted. Colour is used on terminals only, never
+directory is searched first. Data goes to stdout, progress to stderr. Colour is used on terminals only, never
 with `NO_COLOR`.
+
+| exit code | |
+|---|---|
+| 0 | done |
+| 1 | the command ran, and the answer is no: a run or case failed, a check found problems, a file is damaged |
+| 2 | the command was misused, or something you named is not there: a file, run, prompt, section, tag, option |
+| 3 | calls wait for a person's decision |
+| 130 | interrupted with Ctrl-C |
 
 Where an option names a variable such as `[WINK_STORE]`, its default comes from that environment variable, then from
 `[tool.wink]` in `pyproject.toml`, then from `~/.config/wink/config.toml`. For completion of commands, options,

@@ -54,7 +54,7 @@ DEMO = ("-m", "weakincentives.demo", "--port", "0")
 WINK = ("-m", "weakincentives.cli")
 DESK = "weakincentives.demo.desk:chat"
 PICTURES = {
-    "run": Picture("./run", DEMO, until="stop with Ctrl+C."),
+    "run": Picture("./run", DEMO, until="stop with Ctrl-C."),
     "chat": Picture(
         f"wink chat {DESK}",
         (*WINK, "chat", DESK),

@@ -53,12 +53,46 @@ def test_a_command_that_lists_does_so_without_its_verb(wink: Wink, command: str,
     assert says in wink(command).stderr and says in wink(command, "list").stderr
 
 
+def test_without_durable_work_the_command_that_starts_it_is_named(wink: Wink) -> None:
+    pytest.importorskip("dbos", reason="needs the extra [durable]")
+    assert "start it with `wink worker module:loop`" in wink("work").stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "runs list nope.db",
+        "runs show",
+        "runs show nope",
+        "runs prune --keep 1",
+        "view nope.db",
+        "view --export x.html",
+        "fork 3f2a",
+        "report",
+        "export --atif",
+        "eval show",
+        "eval compare before after",
+        "eval run nope.jsonl desk:template",
+        "tune desk:template nope.jsonl",
+        "run desk:template hi --resume nope.json",
+        "run desk:template hi -a scripted:nope.json",
+        "run nope:template hi",
+        "render desk:template --open nope",
+        "skills check nope",
+        "mcp lock nope.json",
+    ],
+)
+def test_a_name_that_does_not_exist_is_a_mistake_of_the_caller(wink: Wink, words: str) -> None:
+    done = wink(*words.split())
+    assert (done.returncode, done.stdout) == (2, "") and len(done.stderr.splitlines()) == 1
+
+
 def test_every_command_and_subcommand_has_examples_that_it_accepts_and_that_fit_a_terminal() -> None:
     for name, examples in EXAMPLES.items():
         command = name.split()[0]
         assert command != name or len(examples) == 2
         for example in examples:
-            words = split(example.partition(" > ")[0].partition(" | ")[0])
+            words = split(example.partition(" >> ")[0].partition(" | ")[0])
             assert example.startswith(name) and len(f"  wink {example}") <= 80
             assert parsed(parser(command), words[1:]) is not None
     verbs = [child.name for name in PURPOSES for child in grammar(parser(name), "").commands]

@@ -202,11 +202,38 @@ def test_a_section_is_opened_by_hand_and_why_says_so(wink: Wink) -> None:
     ]
 
 
+def test_why_says_what_was_open_from_the_start(wink: Wink) -> None:
+    done = wink(*script(wink, BOOK, "Booked."), "--open", "house", stdin="A room\n/why house\n")
+    assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "full", "open since this conversation began"]
+
+
 def test_why_says_what_the_model_opened(wink: Wink) -> None:
     done = wink(*script(wink, READ, "Hello."), stdin="Hi\n/why house\n")
     assert done.stdout.splitlines()[-1].split(maxsplit=2) == ["house", "read", "the model, turn 1, for 'Hi'"]
 
 
+def test_why_tells_calls_of_the_same_id_apart(wink: Wink) -> None:
+    (wink.folder / "numbered.py").write_text(NUMBERED, encoding="utf-8")
+    done = wink("chat", "numbered:template", "-a", "numbered:adapter", stdin="Hi\nAnd a room?\n/why\n")
+    assert [line.split(maxsplit=2) for line in done.stdout.splitlines()[3:-1]] == [
+        ["house", "read", "the model, turn 1, for 'Hi'"],
+        ["rooms", "read", "the model, turn 1, for 'And a room?'"],
+    ]
+
+
+NUMBERED = """
+from weakincentives import MarkdownSection, PromptTemplate, ScriptedAdapter, SectionVisibility
+from weakincentives.runtime import ModelReply, ToolCall
+
+closed = {"template": "A text.", "summary": "A line.", "visibility": SectionVisibility.SUMMARY}
+sections = [MarkdownSection(key=key, title=key, **closed) for key in ("house", "rooms")]
+template = PromptTemplate(ns="hotel", key="rooms", sections=sections)
+
+def read(key):
+    return ModelReply(tool_calls=(ToolCall("call_1", "read_section", f'{{"section_key": "{key}"}}'),))
+
+adapter = ScriptedAdapter([read("house"), "Hello.", read("rooms"), "Free."])
+"""
 RANKING = """
 from weakincentives import ScriptedAdapter
 from weakincentives.adapters.scripted import call
@@ -272,9 +299,17 @@ def test_a_conversation_with_another_prompt_is_named_when_it_is_resumed(wink: Wi
     assert done.stderr.splitlines()[0] == "talk.json is a conversation with hotel/desk, not hotel/other"
 
 
+def test_a_file_that_is_not_a_conversation_is_named(wink: Wink) -> None:
+    done = wink(*script(wink, "Hello."), "--resume", "desk.py")
+    assert done.returncode == 2 and done.stderr.startswith("wink: --resume desk.py: The text is not a session snapshot")
+
+
 def test_a_file_that_is_not_there_is_named(wink: Wink) -> None:
     done = wink(*script(wink, "Hello."), "--resume", "nope.json")
-    assert (done.returncode, done.stderr) == (1, "wink: nope.json: No such file or directory\n")
+    assert (done.returncode, done.stderr) == (
+        2,
+        "wink: --resume: there is no file 'nope.json'; /save in the chat writes one\n",
+    )
 
 
 def test_new_starts_a_conversation_that_knows_nothing_of_the_last(wink: Wink) -> None:

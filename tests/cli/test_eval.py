@@ -65,6 +65,14 @@ def test_run_prints_a_table_and_lines_and_exits_by_the_verdicts(shop: Wink) -> N
     assert "contains: missing: 5 euros" in failed.stdout
 
 
+def test_an_evaluation_that_has_all_its_results_says_that_nothing_was_run(shop: Wink) -> None:
+    assert "no case was run" not in run(shop, "good").stderr
+    assert run(shop, "good").stderr == (
+        "no case was run: 'shop/desk' has all of them already; --again runs them again\n"
+    )
+    assert "no case was run" not in run(shop, "good", "--again").stderr
+
+
 def test_compare_and_show_read_the_run_file(shop: Wink) -> None:
     run(shop, "good", "--name", "a")
     run(shop, "poor", "--name", "b")
@@ -77,7 +85,7 @@ def test_compare_and_show_read_the_run_file(shop: Wink) -> None:
     listed = shop("eval", "show").stdout
     assert listed.index("\n") < listed.index(" b ") < listed.index(" a ")
     assert json.loads(shop("eval", "show", "a", "--json").stdout)["mean"] == 1.0
-    assert shop("eval", "show", "nobody").returncode == 1
+    assert shop("eval", "show", "nobody").returncode == 2
 
 
 def test_pairs_are_judged_on_request(shop: Wink) -> None:

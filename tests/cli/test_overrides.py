@@ -80,6 +80,10 @@ def test_an_override_of_text_that_changed_since_is_stale(wink: Wink) -> None:
     assert wink("overrides", "diff", "desk:template").stdout.startswith("# not applied: section 'welcome'")
 
 
+def test_diff_says_that_nothing_is_changed(wink: Wink) -> None:
+    assert wink("overrides", "diff", "desk:template").stderr == "hotel/desk@latest changes no text\n"
+
+
 def test_diff_shows_the_prompts_words_beside_the_overrides(wink: Wink) -> None:
     override(wink)
     done = wink("overrides", "diff", "desk:template")

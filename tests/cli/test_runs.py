@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.cli.output import dollars
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.runtime import (
@@ -191,10 +193,10 @@ def test_prune_by_age_keeps_what_is_young(wink: Wink, runs: list[str]) -> None:
     ("words", "code", "message"),
     [
         (("runs", "prune", "runs.db"), 2, "name what to delete"),
-        (("runs", "show", "runs.db", "zzz"), 1, "There is no run 'zzz'"),
-        (("runs", "show", "runs.db", "--turn", "9"), 1, "has turns 1 to 2"),
-        (("runs", "list", "nowhere.db"), 1, "no run file at 'nowhere.db'"),
-        (("report", "nowhere.db"), 1, "no run file at 'nowhere.db'"),
+        (("runs", "show", "runs.db", "zzz"), 2, "There is no run 'zzz'"),
+        (("runs", "show", "runs.db", "--turn", "9"), 2, "has turns 1 to 2"),
+        (("runs", "list", "nowhere.db"), 2, "no run file at 'nowhere.db'"),
+        (("report", "nowhere.db"), 2, "no run file at 'nowhere.db'"),
         (("report", "runs.db", "--price", "gpt"), 2, "MODEL=INPUT,OUTPUT"),
         (
             ("report", "runs.db", "--prompt", "tests/sum"),
@@ -213,20 +215,36 @@ def test_what_is_wrong_is_said(wink: Wink, runs: list[str], words: tuple[str, ..
     assert (done.returncode, done.stdout) == (code, "") and message in done.stderr
 
 
+def test_a_run_file_that_cannot_be_opened_is_named(wink: Wink) -> None:
+    # SQLite opens no path of more than 512 letters; a file without permission fails alike, but not for root.
+    deep = wink.folder / ("d" * 200) / ("d" * 200) / ("d" * 200)
+    deep.mkdir(parents=True)
+    (deep / "runs.db").touch()
+    done = wink("runs", "list", str(deep / "runs.db"))
+    assert (done.returncode, done.stdout) == (1, "") and "cannot be read: unable to open database file" in done.stderr
+
+
 def test_the_report_advises_and_says_what_it_would_have_saved(wink: Wink) -> None:
     path = Path(wink.folder / "runs.db")
     for _ in range(3):
         run(recorder=record(path))
     text = wink("report", "runs.db", "--price", "scripted=2,10,0.2").stdout
-    assert text.startswith("tests/sums: 3 runs, costs in USD")
-    assert "Change 'guide' to visibility=SectionVisibility.FULL." in text and "always opened" in text
+    advised, _, reasons = text.partition("\n\n")
+    saves, change, *_ = advised.splitlines()
+    assert re.fullmatch(r"tests/sums: 3 runs cost \$0.\d+; with this advice \$0.\d+, \d+% less", saves)
+    assert change == "Change 'guide' to visibility=SectionVisibility.FULL."
+    assert reasons.startswith("section") and "always opened" in reasons
     (advice,) = wink.json("report", "runs.db")["prompts"]
     assert (advice["unit"], advice["runs"], advice["saved"] > 0) == ("input tokens", 3, True)
 
 
+def test_a_cost_that_rounds_to_nothing_is_not_shown_as_none() -> None:
+    assert [dollars(cost) for cost in (0.0, 0.00001, 0.00012)] == ["$0.0000", "<$0.0001", "$0.0001"]
+
+
 def test_the_report_promises_nothing_without_advice(wink: Wink, runs: list[str]) -> None:
     text = wink("report", "runs.db").stdout
-    assert "Advice needs at least 3 runs." in text and "with the advice" not in text
+    assert "; advice needs at least 3 runs\n" in text and "with this advice" not in text
 
 
 def test_the_report_lists_sections_with_advice_and_counts_the_others(wink: Wink) -> None:

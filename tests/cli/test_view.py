@@ -15,6 +15,7 @@ import pytest
 
 from scripts.viewer_runs import investigate
 from tests.cli.conftest import Wink
+from tests.cli.terminal import Terminal
 from weakincentives.cli import main
 
 
@@ -45,17 +46,33 @@ def test_it_serves_until_it_is_interrupted(recorded: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate(timeout=10)
     assert process.returncode == 0
-    assert "stop with Ctrl+C" in said
+    assert "stop with Ctrl-C" in said
+
+
+def test_ctrl_c_on_a_terminal_is_followed_by_a_line_of_its_own(recorded: Path) -> None:
+    pytest.importorskip("uvicorn", reason="needs the viewer: pip install 'weakincentives[viewer]'")
+    with Terminal(recorded.parent, "view", str(recorded), "--port", "0", "--no-open", NO_COLOR="1") as terminal:
+        terminal.read("stop with Ctrl-C.\n")
+        assert terminal.press("\x03", until="stopped\n").endswith("\rstopped\n")
+        assert terminal.rest() == (0, "")
+
+
+def test_ctrl_c_stops_a_server_that_waits_for_a_line(wink: Wink) -> None:
+    pytest.importorskip("mcp", reason="needs the extra [mcp]")
+    with Terminal(wink.folder, "mcp", "serve", "desk:template", "-p", "Guest.name=Ada") as terminal:
+        terminal.read("stop with Ctrl-C")
+        terminal.press("\x03", until="^C")
+        assert terminal.rest()[0] == -signal.SIGINT
 
 
 @pytest.mark.parametrize(
     ("words", "message", "code"),
     [
-        (["nowhere.db"], "There is no run file at 'nowhere.db'", 1),
-        (["{file}", "--run", "zzz"], "There is no run 'zzz'", 1),
+        (["nowhere.db"], "There is no run file at 'nowhere.db'", 2),
+        (["{file}", "--run", "zzz"], "There is no run 'zzz'", 2),
         (["{file}", "--export", "/nowhere/run.html"], "cannot write /nowhere/run.html", 2),
         (["{file}", "--export", ""], "cannot write .: Is a directory", 2),
-        (["{file}", "--run", ""], "There is no run ''", 1),
+        (["{file}", "--run", ""], "There is no run ''", 2),
     ],
 )
 def test_what_cannot_be_done_is_said(

@@ -155,7 +155,7 @@ def test_retry_and_cancel_change_the_status(database: str, capsys: pytest.Captur
 
 
 def test_unknown_names_are_errors(tmp_path: Path, database: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "There is no work 'desk/x'" in wink(capsys, "work", "show", "desk/x", "--database-url", database, code=1)
+    assert "There is no work 'desk/x'" in wink(capsys, "work", "show", "desk/x", "--database-url", database, code=2)
     assert "no durable work in" in wink(capsys, "work", "list", "--database-url", str(tmp_path / "no.db"), code=2)
     listed = wink(capsys, "work", "list", "--status", "lost", "--database-url", database, code=2)
     assert "--status must be one of queued, running, waiting, done, failed, cancelled, dead, got 'lost'" in listed
@@ -169,7 +169,7 @@ def test_prune_deletes_what_finished_long_ago(database: str, capsys: pytest.Capt
     assert [work["id"] for work in listed] == ["desk/good"]
     assert wink(capsys, *prune, "0s", "--loop", "other", "--json") == {"deleted": 0}
     assert wink(capsys, *prune, "0s", "--json") == {"deleted": 1}
-    assert "There is no work 'desk/good'" in wink(capsys, "work", "show", "desk/good", *prune[2:4], code=1)
+    assert "There is no work 'desk/good'" in wink(capsys, "work", "show", "desk/good", *prune[2:4], code=2)
 
 
 @pytest.mark.parametrize("time", ["30", "d", "-1d", "1y"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -92,7 +93,7 @@ def test_what_was_adopted_is_left_alone_when_tuned_again(tmp_path: Path) -> None
     again = tune(prompt, questions(), within=2)
     assert (again.adopted, dict(again.summaries), again.override) == (False, {}, None)
     assert again.before == first.after
-    assert again.text.startswith("nothing to adopt: no candidate finds more on the half that was looked at")
+    assert again.text.startswith("nothing to adopt: no other summary finds more")
 
 
 def test_tuning_an_override_leaves_no_more_room_and_keeps_the_rest_of_it(tmp_path: Path) -> None:
@@ -146,6 +147,14 @@ def test_few_cases_propose_without_adopting() -> None:
     assert not found.adopted
     assert found.summaries
     assert "16 cases are too few to test on; 30 are the least" in found.reason
+
+
+def test_the_outcome_counts_few_cases_and_gives_the_share_of_many() -> None:
+    few, many = (tune(handbook(bad=True), questions(each), within=2).text for each in (2, 12))
+    assert re.search(r"half kept for the test, \d of \d cases find the sections that they need, and \d of \d with", few)
+    assert re.search(r"half kept for the test, \d+\.\d% of \d\d cases find", many)
+    found = tune(handbook(), questions(1), within=8)
+    assert found.text == "nothing to adopt: no other summary finds more\n8 of 8 cases find the sections that they need"
 
 
 def test_sections_that_no_case_needs_or_that_have_no_summary_are_named() -> None:

@@ -308,7 +308,8 @@ def test_a_server_that_cannot_be_listed_keeps_its_entry(locked: Path, capsys: py
     before = lock_file(locked).read_text()
     write(locked.parent, shop={"command": "no-such-command"})
     assert main(["mcp", "lock", str(locked)]) == 1
-    assert "No such file or directory: 'no-such-command'" in capsys.readouterr().out
+    printed = capsys.readouterr()
+    assert "failed" in printed.out and "No such file or directory: 'no-such-command'" in printed.err
     assert lock_file(locked).read_text() == before
 
 

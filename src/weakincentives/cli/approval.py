@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from weakincentives._display import wrapped
 from weakincentives.cli.output import UsageError, in_editor, plural, print_error, print_line, progress, stdin
 from weakincentives.cli.progress import diff_style
+from weakincentives.errors import SessionError
 from weakincentives.runtime import Answer, Approve, Deny, Edit, PendingCall
 from weakincentives.runtime.spi import Run
 from weakincentives.session import Session, Snapshot
@@ -183,7 +184,12 @@ def _without_message(arguments: argparse.Namespace) -> list[str]:
 
 def resume(session: Session, file: str, prompt: Prompt[Any]) -> None:
     """Restore a session from a file of `/save`, or of a run that waits."""
-    saved = Snapshot.from_json(Path(file).read_bytes(), types=[object], lenient=True)
+    try:
+        saved = Snapshot.from_json(Path(file).read_bytes(), types=[object], lenient=True)
+    except FileNotFoundError:
+        raise UsageError(f"--resume: there is no file {file!r}; /save in the chat writes one") from None
+    except SessionError as error:
+        raise UsageError(f"--resume {file}: {error}") from None
     session.restore(saved)
     for problem in saved.problems:
         progress(f"left out of {file}: {problem}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from weakincentives.cli.commands import PORT, default
-from weakincentives.cli.output import UsageError, meter, print_line, progress
+from weakincentives.cli.output import UsageError, meter, overwrite_echo, print_line, progress
 from weakincentives.cli.recordings import FILE_HELP, add_record_option, check_target, named_run, recorder, runs_file
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def serve(path: str, run_id: str, *, port: int | None, browser: bool, database_u
 
     page = f"#/run/{quote(run_id, safe='')}" if run_id else ""
     viewer = Viewer(path, port=port, database_url=database_url)
-    return _show(viewer, page, f"Serving {path}; stop with Ctrl+C.", browser=browser)
+    return _show(viewer, page, f"Serving {path}; stop with Ctrl-C.", browser=browser)
 
 
 def configure_play(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +100,7 @@ def run_play(arguments: argparse.Namespace) -> int:
     file = runs_file(arguments.record)
     with recorder(arguments.record) or nullcontext():
         viewer = Viewer(file, port=arguments.port, playground=playground)
-        notice = f"Playing with {arguments.target}; runs are recorded to {file}. Stop with Ctrl+C."
+        notice = f"Playing with {arguments.target}; runs are recorded to {file}. Stop with Ctrl-C."
         return _show(viewer, "#/play", notice, browser=not arguments.no_open)
 
 
@@ -135,6 +135,7 @@ def _show(viewer: Viewer, page: str, notice: str, *, browser: bool) -> int:
         try:
             viewer.run(started)
         except KeyboardInterrupt:
+            overwrite_echo()
             progress("stopped")
     return 0
 

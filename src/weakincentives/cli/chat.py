@@ -282,18 +282,26 @@ class Chat:
 
     def _reason(self, section: TurnSection) -> str:
         """Who opened a section, when, and for which message; else what decided its visibility."""
-        said, asked, turn = self._chat.messages, "", 0
+        said, asked, turn, opened_by = self._chat.messages, "", 0, ""
         for message in said if section.call_id else ():
             if message.asks:
                 asked, turn = message.text, 0
             turn += message.role == "assistant"
-            if any(call.id == section.call_id for call in message.tool_calls):
+            # Adapters may number the calls of every run from one: the newest that names the section counts.
+            calls = [call for call in message.tool_calls if call.id == section.call_id]
+            if calls and (not opened_by or f'"{section.key}"' in calls[0].arguments):
                 rank = rank_of(message, section.key)
                 for_what = f", for {shortened(' '.join(asked.split()), 40)!r}" if asked else ""
                 why = f": {section.reason}" if section.reason and not rank else ""
-                return f"the model, turn {turn}{f' ({rank})' if rank else ''}{for_what}{why}"
+                opened_by = f"the model, turn {turn}{f' ({rank})' if rank else ''}{for_what}{why}"
+        if opened_by:
+            return opened_by
         if section.key in self._opened:
             return f"you, with /open{'; open from the next message on' if section.seen == 'summary' else ''}"
+        if section.decided_by == "session":
+            called = self._chat.session[ToolInvoked].where(lambda event: event.disclosure is not None)
+            asked_for = any(section.key in event.disclosure.keys for event in called if event.disclosure)
+            return f"the model: {section.reason}".rstrip(": ") if asked_for else "open since this conversation began"
         return "as declared" if section.decided_by == "declared" else f"{section.decided_by} {section.reason}".strip()
 
     def _new(self, _: str) -> None:

@@ -4,8 +4,9 @@ A command's module has `configure(parser)`, which adds its arguments, and `run(a
 its docstring is the command's description. In a module with several commands, they are `configure_NAME` and `run_NAME`,
 and the description is the constant `NAME`.
 
-Exit codes: 0 success; 1 the run failed or a check found problems; 2 usage error; 3 calls wait for a person's decision;
-130 interrupted. Data goes to stdout, progress and errors to stderr.
+Exit codes: 0 success; 1 the command ran, and failed or found problems; 2 it was misused, or something that it names
+does not exist; 3 calls wait for a person's decision; 130 interrupted. Data goes to stdout, progress and errors to
+stderr. An error of the library that is a `LookupError` is one about a name.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from weakincentives import __version__
-from weakincentives.cli.output import UsageError, did_you_mean, print_error, print_line, printable
+from weakincentives.cli.output import UsageError, did_you_mean, overwrite_echo, print_error, print_line, printable
 from weakincentives.errors import UnboundParamsError, WinkError, callers_traceback
 
 GROUPS = {
@@ -126,7 +127,7 @@ EXAMPLES = {
         'work approve desk/42 call_1 --deny --note "over the limit"',
     ),
     "work prune": ("work prune --older-than 30d", "work prune --older-than 7d --status done"),
-    "completion": ("completion bash > ~/.local/share/bash-completion/completions/wink", "completion fish | source"),
+    "completion": ("completion bash >> ~/.bashrc", "completion fish | source"),
 }
 
 
@@ -146,6 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
+        overwrite_echo()
         return fail("interrupted", 130)
 
 
@@ -183,7 +185,7 @@ def run(name: str, words: Sequence[str]) -> int:
             return fail(f"{error.filename}: {error.strerror}", 1)
         # What fails in the user's own program needs a traceback; for a missing extra, the message is enough.
         if isinstance(error, (WinkError, OSError)) or (isinstance(error, ImportError) and "pip install" in str(error)):
-            return fail(str(error), 1)
+            return fail(str(error), 2 if isinstance(error, LookupError) else 1)
         import traceback  # Not for `wink --help`, which must be fast.
 
         trace = None if isinstance(error, SyntaxError) else callers_traceback(error)

@@ -5,7 +5,8 @@ CASES is a JSONL file, or module:variable. Without --scorer, the answer must con
 must open the sections that it names. An evaluation that was interrupted goes on where it stopped. With `-a recorded`,
 the model replies as in the cases' recordings, and nothing is sent anywhere.
 
-Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now); 2 usage error.
+Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now); 2 misuse, or a name that
+does not exist.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ from weakincentives._display import Table
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
+    dollars,
     meter,
+    overwrite_echo,
     plural,
     print_json,
     print_line,
@@ -147,6 +150,12 @@ def run_cases(arguments: argparse.Namespace) -> int:
     adapter: Any = RECORDED if replayed else make_adapter(arguments)
     tools: Any = arguments.tools or (RECORDED if replayed else "live")
     again: Any = {"all": True, "unscored": "unscored", None: False}[arguments.again]
+    ran: list[CaseResult] = []
+
+    def ran_one(done: int, total: int, result: CaseResult) -> None:
+        ran.append(result)
+        show_progress(done, total, result)
+
     try:
         evaluation = _with_notes(
             evaluate,
@@ -162,11 +171,12 @@ def run_cases(arguments: argparse.Namespace) -> int:
             again=again,
             total=total,
             timeout=arguments.timeout,
-            progress=show_progress,
+            progress=ran_one,
         )
     except (CaseError, EvaluationBusyError) as error:
         raise UsageError(str(error)) from None
     except KeyboardInterrupt:
+        overwrite_echo()
         progress("the same command goes on with the cases that are left")
         raise
     except UnknownPriceError as error:
@@ -175,10 +185,7 @@ def run_cases(arguments: argparse.Namespace) -> int:
         if not replayed:
             adapter.close()
     _print_evaluation(evaluation, arguments)
-    _note_others(evaluation, file)
-    if not evaluation.finished:
-        missing = len(evaluation.cases) * evaluation.repeats - len(evaluation.results)
-        progress(f"{plural(missing, 'case')} not run: the limit was reached; run it again with a higher one")
+    _note_missing(evaluation, file, ran=bool(ran))
     return 0 if evaluation.finished and all(each.verdict == "passed" for each in evaluation.results) else 1
 
 
@@ -194,8 +201,8 @@ def _with_notes(function: Callable[..., Any], *given: Any, **named: Any) -> Any:
         return function(*given, **named)
 
 
-def _note_others(evaluation: Evaluation, file: str) -> None:
-    """Say why an earlier evaluation of this name was not continued."""
+def _note_missing(evaluation: Evaluation, file: str, *, ran: bool) -> None:
+    """Say why an earlier evaluation of this name was not continued, or why cases were not run."""
     from weakincentives.evals import list_evaluations
 
     same = [each for each in list_evaluations(file) if each.name == evaluation.name and each.id != evaluation.id]
@@ -204,6 +211,11 @@ def _note_others(evaluation: Evaluation, file: str) -> None:
             f"note: an earlier {evaluation.name!r} was not finished and not continued: its prompt, model, scorers or "
             f"cases differ (wink eval show {same[0].id})"
         )
+    if not evaluation.finished:
+        missing = len(evaluation.cases) * evaluation.repeats - len(evaluation.results)
+        progress(f"{plural(missing, 'case')} not run: the limit was reached; run it again with a higher one")
+    elif not ran:
+        progress(f"no case was run: {evaluation.name!r} has all of them already; --again runs them again")
 
 
 def show_progress(done: int, total: int, result: CaseResult) -> None:
@@ -344,7 +356,7 @@ def check_judge(arguments: argparse.Namespace) -> int:
     if found.length_correlation is not None:
         print_line(f"correlation of verdict and length: {found.length_correlation:+.2f}")
     if found.cost:
-        print_line(f"cost: ${found.cost:.4f}")
+        print_line(f"cost: {dollars(found.cost)}")
     return 0
 
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
 from weakincentives._display import Table
 from weakincentives.cli.commands import default, number
-from weakincentives.cli.output import UsageError, plural, print_table, progress, stdin
+from weakincentives.cli.output import UsageError, overwrite_echo, plural, print_error, print_table, progress, stdin
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.selection import add_params_option, named_prompt, read_params
 
@@ -48,13 +49,17 @@ def serve(arguments: argparse.Namespace) -> int:
     with (recorder(file) if file else None) or nullcontext():
         if arguments.http is None:
             if stdin().isatty():
+                # The thread that reads standard input would keep an exception waiting for the next line.
+                signal.signal(signal.SIGINT, signal.SIG_DFL)
                 progress(f"serving {prompt.name} on standard input and output, for an MCP host; stop with Ctrl-C")
             server.run_stdio()
         else:
             import uvicorn
 
-            progress(f"serving {prompt.name} at http://127.0.0.1:{arguments.http}/mcp")
+            progress(f"serving {prompt.name} at http://127.0.0.1:{arguments.http}/mcp; stop with Ctrl-C")
             uvicorn.run(server.app, port=arguments.http, log_level="warning")
+            overwrite_echo()
+            progress("stopped")
     return 0
 
 
@@ -79,13 +84,17 @@ def lock(arguments: argparse.Namespace) -> int:
     rows = []
     for key, listing in found.items():
         if not isinstance(listing, Listing):
-            rows.append((key, "", str(listing)))
+            rows.append((key, "", "failed"))
             continue
         changes = listing.changed_from(before.get(key, Listing()))
         words = "; ".join(f"{name} {how}" for name, how in changes.items()) if key in before else "new"
         rows.append((key, plural(len(listing.tools), "tool"), words or "unchanged"))
-    print_table(Table(("server", "tools", "changes"), rows, flexible="changes"))
+    print_table(Table(("server", "tools", "changes"), rows, flexible="changes"), styles={"failed": "31"})
+    for listing in found.values():
+        if not isinstance(listing, Listing):
+            print_error(f"wink: {listing}")
     if not arguments.check:
         write_lock(path, {**kept, **listings})
+        progress(f"wrote {path}")
     failed = len(listings) < len(found)
     return int(failed or (arguments.check and {**kept, **listings} != before))

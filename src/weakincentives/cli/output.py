@@ -92,6 +92,12 @@ def erase_line() -> None:
     print("\n" if _is_dumb() else "\r\x1b[2K", end="", flush=True)
 
 
+def overwrite_echo() -> None:
+    """Let the next line on stderr be written over the ^C that a terminal shows for Ctrl-C."""
+    if sys.stderr.isatty():
+        print("\r", end="", file=sys.stderr, flush=True)
+
+
 def progress(message: str, indent: str = "", *, wrap: bool = True) -> None:
     """Print a dim line to stderr for a person who is waiting, wrapped on a terminal.
 
@@ -172,6 +178,11 @@ def report_damage(path: object, problems: Sequence[str]) -> int:
 
 def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def dollars(cost: float) -> str:
+    """A cost as text; a very small one is not shown as none."""
+    return "<$0.0001" if 0 < cost < 0.00005 else f"${cost:.4f}"
 
 
 def print_table(table: Table, *, styles: Mapping[str, str] | None = None) -> None:

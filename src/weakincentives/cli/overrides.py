@@ -159,8 +159,10 @@ def compare_one(descriptor: PromptDescriptor, override: PromptOverride, *, as_js
     stale = check_override(descriptor, override).stale
     if as_json:
         print_json({"diff": text, "stale": [str(left_out) for left_out in stale]})
-    else:
+    elif text:
         print_line(text, end="")
+    else:
+        progress(f"{override.ns}/{override.key}@{override.tag} changes no text")
     return int(bool(stale))
 
 

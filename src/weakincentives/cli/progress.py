@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 
 from weakincentives._display import shortened, wrapped
-from weakincentives.cli.output import plural, print_line, printable, progress, terminal_width
+from weakincentives.cli.output import dollars, overwrite_echo, plural, print_line, printable, progress, terminal_width
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     CallDecided,
@@ -54,6 +54,8 @@ def reporting(session: Session, *, quiet: bool = False) -> Iterator[None]:
 
     def observe(event: Any) -> None:
         if line := describe(event, MAX_STEP if sys.stderr.isatty() else WIDTH):
+            if isinstance(event, ToolInvoked) and not event.success:
+                overwrite_echo()  # Ctrl-C may have stopped it.
             progress(line, " " * LABEL)
 
     with showing(session, observe):
@@ -134,7 +136,7 @@ def print_spent(
     more = ", not counting the unfinished request" if cut_off else ""
     text = f"{sent:,} tokens over {plural(turns, 'turn')}{more}, {seconds:.1f} s"
     if cost is not None:
-        text += f", ${cost:.4f}"
+        text += f", {dollars(cost)}"
     if answered and full:
         text += f"; with everything open in every request {'at least ' if unloaded else ''}{full:,}"
         if not unloaded and (share := round(100 * (full - sent) / full)):
@@ -158,7 +160,7 @@ def used(response: PromptResponse[Any], session: Session, seconds: float) -> str
     if not prices or None in prices:
         return text
     cost = sum(each.cost(call.usage) for each, call in zip(prices, calls, strict=True) if each is not None)
-    return f"{text}, ${cost:.4f}"
+    return f"{text}, {dollars(cost)}"
 
 
 def _called(event: ModelCalled) -> str:
@@ -192,12 +194,12 @@ def _decided(event: CallDecided) -> str:
 
 def _compacted(event: Compacted) -> str:
     prices = prices_for(event.model)
-    cost = f" (${prices.cost(event.usage):.4f})" if prices is not None and event.usage.total_tokens else ""
+    cost = f" ({dollars(prices.cost(event.usage))})" if prices is not None and event.usage.total_tokens else ""
     return f"compact {event}{cost}"
 
 
 def _ranked(event: SectionsRanked) -> str:
-    spent = f"{event.usage.input_tokens:,} tokens, ${event.cost:.4f}, {event.latency:.1f} s"
+    spent = f"{event.usage.input_tokens:,} tokens, {dollars(event.cost)}, {event.latency:.1f} s"
     return f"rank    sections by {event.model}: {spent}"
 
 

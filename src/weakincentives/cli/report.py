@@ -1,12 +1,14 @@
 """Advise which sections to show in full and which to summarize, from recorded runs.
 
-Sections without advice are only counted, unless you pass --all. Costs are expected costs per run. Give prices that are
+What to change comes first, and the prompt where it saves most. Sections without advice are only counted, unless you
+pass --all. Costs are expected costs per run. Give prices that are
 missing or out of date as --price MODEL=INPUT,OUTPUT[,CACHED], in US dollars per million tokens.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from weakincentives._display import Table
@@ -71,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         for prompt in advice.prompts:
             print_missed(prompt)
         return damage
-    for index, prompt in enumerate(advice.prompts):
+    for index, prompt in enumerate(sorted(advice.prompts, key=by_saving)):
         if index:
             print_line()
         print_advice(prompt, every=arguments.all)
@@ -81,17 +83,42 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
+    """Print what to change and what that saves, then the reasons by section."""
+    changes = list(filter(changed, prompt.sections))
+    print_prose(f"{prompt.prompt}: {outcome(prompt, advised=bool(changes))}", style="1")
+    for section in changes:
+        do = "Keep" if section.shown == "mixed" else "Change"
+        whole = " in every run" if section.shown == "mixed" else ""
+        to = f"visibility=SectionVisibility.{section.advised.upper()}"
+        print_prose(f"{do} '{section.key}' {'at' if whole else 'to'} {to}{whole}.", style="1")
+    shown = [section for section in prompt.sections if every or changed(section) or section.misses]
+    if shown:
+        print_line()
+        print_sections(shown, prompt.unit)
+    print_line()
+    if fine := len(prompt.sections) - len(shown) if is_enough(prompt) else 0:
+        noun = "other section" if shown else "section"
+        print_line(f"{plural(fine, noun)} {'is' if fine == 1 else 'are'} best left as declared.")
+    counted = "" if prompt.unit == "USD" else "An output token counts as 5 input tokens, a cached one as 0.1. "
+    cache = "No cache was reported."
+    if prompt.cache_first or prompt.cache_again:
+        first, again = f"{prompt.cache_first:.0%} of first requests", f"{prompt.cache_again:.0%} of repeated tokens"
+        cache = f"{first} and {again} came from the cache."
+    print_prose(f"{counted}{cache}", style="2")
+
+
+def outcome(prompt: PromptAdvice, *, advised: bool) -> str:
+    """What the runs of a prompt cost, and would have cost with the advice, if there is some."""
     from weakincentives.telemetry import MIN_RUNS
 
-    unit = prompt.unit if prompt.unit == "USD" else "input tokens (an output token counts as 5, a cached one as 0.1)"
-    cache = "no cache was reported"
-    if prompt.cache_first or prompt.cache_again:
-        cache = (
-            f"{prompt.cache_first:.0%} of first requests and {prompt.cache_again:.0%} of repeated tokens came from the "
-            "cache"
-        )
-    print_prose(f"{prompt.prompt}: {plural(prompt.runs, 'run')}, costs in {unit}; {cache}", style="1")
-    shown = [section for section in prompt.sections if every or changed(section) or section.misses]
+    cost = f"{plural(prompt.runs, 'run')} cost {with_unit(prompt.cost, prompt.unit)}"
+    if advised:
+        share = f", {prompt.saved / prompt.cost:.0%} less" if prompt.cost and prompt.saved else ""
+        return f"{cost}; with this advice {with_unit(prompt.cost_advised, prompt.unit)}{share}"
+    return f"{cost}; {'nothing to change' if is_enough(prompt) else f'advice needs at least {MIN_RUNS} runs'}"
+
+
+def print_sections(sections: Sequence[SectionAdvice], unit: str) -> None:
     rows = [
         (
             "  " * section.key.count(".") + section.key,
@@ -100,34 +127,27 @@ def print_advice(prompt: PromptAdvice, *, every: bool) -> None:
             "-" if section.first_use is None else f"{section.first_use:g}",
             "-" if section.full_tokens is None else f"{section.full_tokens:,}",
             "-" if section.summary_tokens is None else f"{section.summary_tokens:,}",
-            amount(section.cost_full, prompt.unit),
-            amount(section.cost_summary, prompt.unit),
+            amount(section.cost_full, unit),
+            amount(section.cost_summary, unit),
             section.advised or "-",
             "; ".join((section.reason, *section.findings)),
         )
-        for section in shown
+        for section in sections
     ]
     heading = ("section", "shown", "opened", "at turn", "full", "summary", "cost full", "cost summary", "advice", "why")
     drop = ("cost summary", "cost full", "at turn", "summary", "full", "opened", "shown", "why")
-    if rows:
-        print_line()
-        print_table(
-            Table(heading, rows, heading[2:8], drop=drop, flexible="why"), styles={"full": "32", "summary": "36"}
-        )
-    fine = len(prompt.sections) - len(shown)
-    if fine and prompt.runs < MIN_RUNS:
-        print_line(f"\n{'Other advice' if rows else 'Advice'} needs at least {MIN_RUNS} runs.")
-    elif fine:
-        noun = "other section" if rows else "section"
-        print_line(f"\n{plural(fine, noun)} {'is' if fine == 1 else 'are'} best left as declared.")
-    changes = list(filter(changed, prompt.sections))
-    cost = f"These runs cost {with_unit(prompt.cost, prompt.unit)}"
-    if changes:
-        share = f" ({prompt.saved / prompt.cost:.0%} less)" if prompt.cost and prompt.saved else ""
-        cost += f"; with the advice they would have cost {with_unit(prompt.cost_advised, prompt.unit)}{share}"
-    print_prose(f"\n{cost}.")
-    for section in changes:
-        print_prose(f"Change '{section.key}' to visibility=SectionVisibility.{section.advised.upper()}.", style="1")
+    print_table(Table(heading, rows, heading[2:8], drop=drop, flexible="why"), styles={"full": "32", "summary": "36"})
+
+
+def is_enough(prompt: PromptAdvice) -> bool:
+    from weakincentives.telemetry import MIN_RUNS
+
+    return prompt.runs >= MIN_RUNS
+
+
+def by_saving(prompt: PromptAdvice) -> tuple[bool, float]:
+    """The order of prompts: the largest share saved first, those with too few runs last."""
+    return not is_enough(prompt), -(prompt.saved / prompt.cost if prompt.cost else 0.0)
 
 
 def changed(section: SectionAdvice) -> bool:

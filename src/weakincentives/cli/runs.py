@@ -18,6 +18,7 @@ from weakincentives._display import Table, shortened
 from weakincentives.cli.commands import SECONDS, duration, number, tag
 from weakincentives.cli.output import (
     UsageError,
+    dollars,
     plural,
     print_json,
     print_line,
@@ -112,7 +113,7 @@ def list_runs(store: RunStore, names: list[str], arguments: argparse.Namespace) 
             f"{run.turns}",
             f"{run.total_usage.input_tokens:,}",
             f"{run.total_usage.output_tokens:,}",
-            "" if run.total_cost is None else f"${run.total_cost:.4f}",
+            "" if run.total_cost is None else dollars(run.total_cost),
             f"{run.duration:.1f} s",
             *([f"{run.children.runs or ''}"] if nested else []),
             *([" ".join(f"{name}={text}" for name, text in run.tags.items())] if tagged else []),
@@ -226,7 +227,7 @@ def print_run(store: RunStore, run: RunSummary, history: RunHistory) -> None:
     if run.children.runs:
         inside, cost = run.children, run.children.cost
         used = f"{inside.usage.input_tokens:,} tokens in {plural(inside.runs, 'run')} inside it"
-        print_labelled("", used if cost is None else f"{used}, ${cost:.4f}")
+        print_labelled("", used if cost is None else f"{used}, {dollars(cost)}")
 
 
 def print_steps(store: RunStore, run: RunSummary, indent: str = "") -> None:

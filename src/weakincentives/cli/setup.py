@@ -65,6 +65,8 @@ def run_skills(arguments: argparse.Namespace) -> int:
         shutil.copytree(BUNDLED, arguments.folder, dirs_exist_ok=True)
         print_line("\n".join(f"{arguments.folder}/{skill.name}" for skill in skill_folders(BUNDLED)))
         return 0
+    if not Path(arguments.folder).exists():
+        raise UsageError(f"there is no folder {arguments.folder!r}; `wink skills install` makes one with a skill")
     skills = list(skill_folders(arguments.folder))
     problems = [problem for skill in skills for problem in validate_skill(skill)]
     if arguments.json:

@@ -5,7 +5,7 @@ an override with a tag, pinned to the texts that they replace; `wink overrides d
 case needs are its field `sections`, or those that its recorded run opened. No model is needed: questions are ranked
 again. With --adapter, a model adds candidates. If the tag has an override already, tuning starts from its summaries.
 
-Exit codes: 0 adopted, or nothing to improve; 1 not adopted; 2 usage error.
+Exit codes: 0 adopted, or nothing to improve; 1 not adopted; 2 misuse, or a name that does not exist.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from weakincentives._display import Table
 from weakincentives.cli.commands import number
 from weakincentives.cli.eval import read_cases
-from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_table, progress
+from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_prose, print_table, progress
 from weakincentives.cli.selection import add_adapter_option, add_store_option, make_adapter, named_prompt, open_store
 
 if TYPE_CHECKING:
@@ -78,8 +78,9 @@ def _print(found: Tuning, arguments: argparse.Namespace, *, stored: bool) -> Non
         rows = [(key, text) for key, text in found.summaries.items()]
         print_table(Table(("section", "summary"), rows, flexible="summary"))
         print_line()
-    print_line(found.text)
-    print_line(f"{plural(len(found.log), 'candidate')} in {arguments.log}")
+    for line in found.text.split("\n"):
+        print_prose(line)
+    print_line(f"{arguments.log} lists what was tried ({plural(len(found.log), 'candidate')})")
     if stored:
         print_line(
             f"stored with the tag {arguments.tag!r}: wink overrides diff {arguments.target} --tag {arguments.tag}"

@@ -263,7 +263,8 @@ def _open_store(url: str | None) -> WorkStore:
     try:
         return WorkStore.open(url, create=False)
     except NoSuchWorkError as error:
-        raise UsageError(f"{error} (--database-url)") from None
+        start = "start it with `wink worker module:loop`, or name another file or postgresql://... with --database-url"
+        raise UsageError(f"{str(error).rstrip('.')}; {start}") from None
 
 
 def _show_list(store: WorkStore, arguments: argparse.Namespace) -> None:

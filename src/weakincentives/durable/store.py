@@ -87,7 +87,7 @@ class WorkStore:
         path = sqlite_path(url)
         if not create and not ((path is None or path.exists()) and holds_work(url)):
             place = path or describe(sa.make_url(url))
-            raise NoSuchWorkError(f"There is no durable work in {place}; name another file or postgresql://...")
+            raise NoSuchWorkError(f"There is no durable work in {place}.")
         with _opening:
             store = _open.get(url)
             if store is None:

@@ -301,7 +301,7 @@ class KeyConflictError(DurableError):
     """The key was used for another request."""
 
 
-class NoSuchWorkError(DurableError):
+class NoSuchWorkError(DurableError, LookupError):
     """There is no work with this key."""
 
 

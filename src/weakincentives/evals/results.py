@@ -44,7 +44,7 @@ _USAGES = ("usage", "judge_usage")
 _COLUMNS = "id, name, prompt, prompt_hash, adapter, model, tools, scorers, cases, repeats, started, ended"
 
 
-class EvaluationNotFoundError(WinkError):
+class EvaluationNotFoundError(WinkError, LookupError):
     """No evaluation in the run file has this name or id."""
 
 

@@ -94,8 +94,8 @@ class Tuning:
     """The outcome of tuning: what was changed, what it is worth on cases that were not looked at, and what lost.
 
     `summaries` are the changed ones by section key, adopted or only proposed. `before` and `after` are the recall on
-    the held half, `chosen_before` and `chosen_after` on the other; `tokens` is by how much all summaries grow.
-    `unknown` are sections that cases need and that have no summary.
+    the `held` cases, `chosen_before` and `chosen_after` on the `chosen_on` others; `tokens` is by how much all
+    summaries grow. `unknown` are sections that cases need and that have no summary.
     """
 
     adopted: bool  #: True if the changes are an improvement
@@ -113,22 +113,28 @@ class Tuning:
     log: tuple[Candidate, ...] = ()  #: every candidate, with its result
     override: PromptOverride | None = None  #: the changes, ready to be stored
     unknown: tuple[str, ...] = ()
+    chosen_on: int = 0
 
     @property
     def text(self) -> str:
         """The outcome in words."""
         unknown = f"\nthe cases name sections that have no summary: {', '.join(self.unknown)}" if self.unknown else ""
         if not self.summaries:
-            return (
-                f"nothing to adopt: {self.reason}\non {self.held} held cases, found {100 * self.before:.1f}%{unknown}"
-            )
-        changed = f"{len(self.summaries)} summaries changed, {self.tokens:+,} tokens in every request"
+            cases, found = self.held + self.chosen_on, self.before * self.held + self.chosen_before * self.chosen_on
+            now = f"{_share(found / max(cases, 1), cases)} cases find the sections that they need"
+            return f"nothing to adopt: {self.reason}\n{now}{unknown}"
         verdict = "adopted" if self.adopted else "not adopted"
+        noun = "summary" if len(self.summaries) == 1 else "summaries"
+        changed = f"{len(self.summaries)} {noun} changed, {self.tokens:+,} tokens in every request"
         tested = (
-            f"on {self.held} held cases, found {100 * self.before:.1f}% -> {100 * self.after:.1f}% "
-            f"({self.wins} better, {self.losses} worse, p = {self.p:.3f})"
+            f"in the half kept for the test, {_share(self.before, self.held)} cases find the sections that they need, "
+            f"and {_share(self.after, self.held)} with the change ({self.wins} better, {self.losses} worse, "
+            f"p = {self.p:.3f})"
         )
-        chosen = f"on the half they were chosen on, {100 * self.chosen_before:.1f}% -> {100 * self.chosen_after:.1f}%"
+        chosen = (
+            f"in the half it was chosen on, {_share(self.chosen_before, self.chosen_on)}, "
+            f"and {_share(self.chosen_after, self.chosen_on)} with the change"
+        )
         return f"{verdict}: {self.reason}\n{changed}\n{tested}\n{chosen}{unknown}"
 
 
@@ -215,7 +221,7 @@ class _Tuner:
         kept = set(summaries.items())
         self.log = [replace(each, kept=(each.section, each.text) in kept) for each in self.log]
         if not summaries:
-            reason = "no candidate finds more on the half that was looked at"
+            reason = "no other summary finds more"
             return self._outcome(False, reason, {}, held, old, old, before, before)
         after, new = self._mean(summaries, chosen), self._score(summaries, held)
         accepted, reason = self._tested(held, old, new)
@@ -399,6 +405,7 @@ class _Tuner:
             tuple(self.log),
             override,
             self.unknown,
+            len(self.questions) - len(held),
         )
 
     def _applied(self) -> PromptOverride | None:
@@ -527,6 +534,11 @@ def votes(questions: Sequence[Question], old: Sequence[float], new: Sequence[flo
         groups[question.group] = groups.get(question.group, 0.0) + after - before
     changes = [change for change in groups.values() if abs(change) > 1e-9]
     return sum(change > 0 for change in changes), sum(change < 0 for change in changes)
+
+
+def _share(recall: float, cases: int) -> str:
+    """How many cases: their number if there are few, else the percentage; one that finds half is half a case."""
+    return f"{round(recall * cases, 1):g} of {cases}" if cases < MIN_CASES else f"{100 * recall:.1f}% of {cases}"
 
 
 def _found(question: Question, first: Sequence[str]) -> float:

@@ -126,6 +126,10 @@ class RunFileError(WinkError):
     """A run file cannot be opened or read, or is not one."""
 
 
+class NoRunFileError(RunFileError, LookupError):
+    """There is no run file at this path."""
+
+
 def open_for_writing(path: Path) -> sqlite3.Connection:
     """Open the file, creating it if it does not exist. The connection may be used by one thread at a time."""
     try:
@@ -155,12 +159,15 @@ def open_for_writing(path: Path) -> sqlite3.Connection:
 def open_for_reading(path: Path) -> sqlite3.Connection:
     """Open an existing file without changing it."""
     if not path.is_file():
-        raise RunFileError(f"There is no run file at '{path}'; `wink run`, `wink chat` and record() write one.")
+        raise NoRunFileError(f"There is no run file at '{path}'; `wink run`, `wink chat` and record() write one.")
     # SQLite cannot create the log's shared-memory file in a read-only folder, hence the second attempt.
     for mode in ("mode=ro", "immutable=1"):
-        connection = sqlite3.connect(
-            f"{path.resolve().as_uri()}?{mode}", uri=True, timeout=BUSY_SECONDS, check_same_thread=False
-        )
+        where = f"{path.resolve().as_uri()}?{mode}"
+        try:
+            connection = sqlite3.connect(where, uri=True, timeout=BUSY_SECONDS, check_same_thread=False)
+        except sqlite3.Error as error:
+            problem = error
+            continue
         try:
             _check(connection, path)
         except sqlite3.Error as error:

@@ -36,6 +36,7 @@ from weakincentives.telemetry.reader import (
     BELOW,
     SILENT_SECONDS,
     EventReader,
+    NoRunFileError,
     RunFileError,
     continuation_file,
     open_for_writing,
@@ -397,7 +398,7 @@ def prune(
     """
     file = Path(path)
     if not file.is_file():
-        raise RunFileError(f"There is no run file at '{file}'.")
+        raise NoRunFileError(f"There is no run file at '{file}'.")
     if not run_ids and older_than_days is None and keep is None:
         return ()
     now = time.time()

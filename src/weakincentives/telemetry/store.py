@@ -33,7 +33,7 @@ from weakincentives.telemetry.values import asked_text, plain
 PAGE = 500
 
 
-class RunNotFoundError(WinkError):
+class RunNotFoundError(WinkError, LookupError):
     """The file has no such run or turn, or the prefix of an id matches several runs."""
 
 

@@ -130,6 +130,14 @@ def test_a_tool_appears_with_its_section_and_gets_what_the_question_says(ranked:
     assert response.text == "Parcel PK-77 weighs 7 kilograms."
 
 
+def test_a_section_that_another_run_has_read_is_not_taken_for_a_tools_result(ranked: LocalAdapter) -> None:
+    prompt, first, forked = shop("What is the weight of parcel PK-77?"), Session(), Session()
+    ranked.evaluate(prompt, session=first)
+    forked.dispatch(SetVisibilityOverride(("parcels",), SectionVisibility.FULL))
+    forked[Message].seed(first[Message].all()[:-1])
+    assert Conversation(prompt, adapter=ranked, session=forked).send(None).text == "Parcel PK-77 weighs 7 kilograms."
+
+
 def test_a_tool_is_not_called_without_the_code_it_needs(ranked: LocalAdapter) -> None:
     session = Session()
     ranked.evaluate(shop("What is the weight of my parcel?"), session=session)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -262,13 +263,26 @@ def test_a_missing_key_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None
     assert caught.value.phase == "request"
 
 
+def test_a_missing_key_that_the_sdk_would_notice_late_is_noticed_before_the_request(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # The SDK reads a login from there.
+    for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(PromptEvaluationError, match=r"^Set ANTHROPIC_API_KEY, or pass client=Anthropic"):
+        AnthropicAdapter("m").channel()
+    monkeypatch.setenv("ANTHROPIC_AUTH_TOKEN", "token")
+    with AnthropicAdapter("m") as adapter:
+        assert adapter.channel()
+
+
 def test_a_missing_key_that_the_client_notices_late_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     with (
         anthropic.Anthropic(base_url="http://127.0.0.1:9") as made,
         AnthropicAdapter("m", client=made) as adapter,
-        pytest.raises(PromptEvaluationError, match="has no key; set ANTHROPIC_API_KEY or pass client=") as caught,
+        pytest.raises(PromptEvaluationError, match="set ANTHROPIC_API_KEY or pass client=") as caught,
     ):
         adapter.channel().call(ask([SYSTEM]))
     assert caught.value.phase == "request"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import ModuleType
 from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
@@ -10,6 +11,7 @@ from weakincentives.adapters.anthropic.models import facts, is_unknown, media_su
 from weakincentives.adapters.anthropic.reply import found_tools
 from weakincentives.adapters.anthropic.wire import CACHED, PROVIDER, SEARCH_TOOL, MessagesWire, has_thinking
 from weakincentives.adapters.network import ClientAdapter, ClientOptions, Wire
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
 
 
@@ -91,6 +93,17 @@ class AnthropicAdapter(ClientAdapter):
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)
+
+    def _from_environment(self, sdk: ModuleType) -> Any:
+        client = super()._from_environment(sdk)
+        # The SDK creates a client without a key, which would fail only when it sends a request.
+        headers = {name.lower() for name, value in client.default_headers.items() if value}
+        if not headers & {"x-api-key", "authorization"} and getattr(client, "credentials", None) is None:
+            raise PromptEvaluationError(
+                "Set ANTHROPIC_API_KEY, or pass client=Anthropic(api_key=...). There is no key in the environment.",
+                phase="request",
+            )
+        return client
 
     def _wire(self, **options: Any) -> Wire:
         return super()._wire(max_tokens=self.max_tokens, known=self._facts, **options)

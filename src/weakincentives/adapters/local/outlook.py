@@ -16,6 +16,7 @@ from weakincentives.runtime.spi import INSTRUCTIONS
 
 OPENING_TOOLS = ("read_section", "open_sections")
 SEARCH = "search_sections"
+SECTION_TOOLS = (*OPENING_TOOLS, "collapse_section", SEARCH)
 MAX_EARLIER = 4
 # The length up to which a part of a message is compared as a whole; in a longer one, the rest outweighs the question.
 MAX_WHOLE = 300
@@ -92,7 +93,9 @@ def outlook(request: ModelRequest, sections: Sections) -> Outlook:
         if message.role in ("user", "assistant") and message.text:
             earlier.append({"role": message.role, "content": message.text})
         calls += [(call.name, call.arguments) for call in message.tool_calls]
-        if message.role == "tool" and message.name != SEARCH and message.call_id not in sections.openings:
+        # The run that made the calls may be another one, of which only the messages are known.
+        about_sections = message.name in SECTION_TOOLS or message.call_id in sections.openings
+        if message.role == "tool" and not about_sections:
             results.append(message.text)
     offered = tuple(tool for tool in request.tools if tool.name not in request.revoked)
     known, closed = sections.known, sections.closed

@@ -18,7 +18,7 @@ from typing import Any
 from weakincentives.adapters.local.arguments import Grounding, ground, requested
 from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
-from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, Outlook, by_question, chat
+from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, SECTION_TOOLS, Outlook, by_question, chat
 from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
@@ -245,7 +245,7 @@ class Replier:
     def _tool_call(self, outlook: Outlook, watch: Watch) -> list[tuple[str, str]]:
         """Call a tool whose arguments are in the conversation; a tool with effects never gets invented arguments."""
         called = {name for name, _ in outlook.calls}
-        tools = [tool for tool in outlook.tools if tool.name not in (*OPENING_TOOLS, "collapse_section", SEARCH)]
+        tools = [tool for tool in outlook.tools if tool.name not in SECTION_TOOLS]
         asked = outlook.said if self._composes else outlook.question
         for tool in tools:
             if tool.name in called:

@@ -122,7 +122,7 @@ class SdkTransport:
         if isinstance(error, TypeError) and "authentication method" in str(error):
             # Anthropic's client can be created without a key, and fails only when it sends a request.
             return TransportError(
-                f"the {name} client has no key; set {name.upper()}_API_KEY or pass client= with one", retryable=False
+                f"set {name.upper()}_API_KEY or pass client= with a key; the {name} client has none", retryable=False
             )
         return error
 
