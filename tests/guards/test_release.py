@@ -37,5 +37,11 @@ def test_the_changelog_names_this_release_and_the_formats_it_writes() -> None:
 
 def test_pre_commit_runs_what_the_check_runs() -> None:
     configured = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    entries = [hook["entry"] for repository in configured["repos"] for hook in repository["hooks"]]
-    assert entries == ["./check"] and (ROOT / "check").is_file()
+    (hook,) = [hook for repository in configured["repos"] for hook in repository["hooks"]]
+    assert (hook["entry"], hook["always_run"]) == ("./check", True)
+
+
+def test_the_check_compares_every_generated_page() -> None:
+    check = (ROOT / "check").read_text(encoding="utf-8")
+    assert "    pages --check\n" in check
+    assert "for script in cli_docs hosted_docs llms;" in check

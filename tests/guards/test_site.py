@@ -115,7 +115,7 @@ def test_the_reference_describes_every_field_of_a_dataclass(site: Path, front: s
     assert [each for each in wanted if each not in described] == []
 
 
-@pytest.mark.parametrize("name", [name for name in MAIN if name not in ("SectionVisibility", "tool", "Snapshot")])
+@pytest.mark.parametrize("name", [name for name in MAIN if name not in ("SectionVisibility", "Snapshot")])
 def test_the_reference_describes_every_parameter_of_the_main_names(site: Path, name: str) -> None:
     reference = "".join(path.read_text(encoding="utf-8") for path in (site / "api").glob("*.html"))
     found = re.search(rf'<h2 id="weakincentives\.\w+\.{name}".*?(?=<h[23] )', reference, re.DOTALL)
@@ -131,6 +131,9 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
     assert "max_turns: int | None" in shown("limits.html")
     assert "default_params: ParamsT_co | None" in shown("prompt.html")
     assert "Opens the section without the model" in shown("prompt.html")
+    assert "read_only: bool = ..." in shown("prompt.html"), "an overload of tool() lists its options"
+    assert "at most 20." in shown("prompt.html")
+    assert not re.search(r"Unpack\[|Annotated\[(?!int, \"the second number)|\{MAX_", shown("prompt.html"))
     assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
 
 
