@@ -113,6 +113,11 @@ def test_a_strip_has_a_column_for_each_turn() -> None:
     assert strip([(1, 0)] * 5_000).html.count("tokens sent, ") == 100
 
 
+def test_the_result_of_a_tool_keeps_its_columns() -> None:
+    assert "font-family: monospace" in Message("tool", "a   b", name="look")._repr_html_()
+    assert "monospace" not in Message("user", "a   b")._repr_html_()
+
+
 def test_a_long_conversation_shows_its_end_and_nothing_that_cannot_be_sent() -> None:
     session = Session()
     for number in range(250):

@@ -172,9 +172,8 @@ def bar(parts: Iterable[tuple[str, int]], whole: int) -> Drawn:
         f'<span style="width: {100 * amount / max(whole, 1):.1f}%; background: {_TONES.get(tone, _REST)}"></span>'
         for tone, amount in parts
     )
-    return Drawn(
-        "", f'<div style="display: flex; gap: 1px; height: 8px; min-width: 140px; max-width: 480px">{drawn}</div>'
-    )
+    style = "display: flex; gap: 1px; height: 8px; margin: 3px 0; min-width: 140px; max-width: 480px"
+    return Drawn("", f'<div style="{style}">{drawn}</div>')
 
 
 def strip(turns: Sequence[tuple[int, int]]) -> Drawn:
@@ -196,9 +195,9 @@ def strip(turns: Sequence[tuple[int, int]]) -> Drawn:
     return Drawn(f"{len(turns)} turns", f'<div style="{style}">{columns}{caption}</div>' if turns else "")
 
 
-def folded(label: str, text: str) -> Drawn:
+def folded(label: str, text: str, *, font: str = "inherit") -> Drawn:
     """A text that can be unfolded under its label."""
-    style = "white-space: pre-wrap; overflow-wrap: anywhere; text-align: left"
+    style = f"white-space: pre-wrap; overflow-wrap: anywhere; text-align: left; font-family: {font}"
     words = f'<div style="{style}">{escape(text)}</div>'
     return Drawn(text, f"<details><summary>{escape(label)}</summary>{words}</details>" if label else words)
 
@@ -206,7 +205,9 @@ def folded(label: str, text: str) -> Drawn:
 def said(who: str, text: str) -> Drawn:
     """A message of a conversation; a long one, and the system's, can be unfolded."""
     long = len(text) > MAX_UNFOLDED or who.startswith("system")
-    words = folded(shortened(" ".join(text.split()), 160) if long else "", text).html
+    # The columns of a tool's result stay aligned.
+    font = "monospace" if who.startswith("tool ") else "inherit"
+    words = folded(shortened(" ".join(text.split()), 160) if long else "", text, font=font).html
     style = f"border-left: 3px solid {_TONES.get(who.split()[0], _REST)}; padding: 1px 10px; margin: 6px 0"
     return Drawn(f"{who}: {text}", f'<div style="{style}"><small>{escape(who)}</small>{words}</div>')
 

@@ -187,6 +187,9 @@ def test_tune_stores_an_override_and_a_log(shop: Wink) -> None:
     assert "stored with the tag 'better'" in done.stdout
     assert "lamp" in shop("render", "book:template", "--tag", "better").stdout
     assert (shop.folder / ".wink" / "tuning.jsonl").read_text().count("\n") > 3
+    again = shop(*words, "--tag", "better")
+    assert (again.returncode, "nothing to adopt" in again.stdout) == (0, True), again.stdout
+    assert "lamp" in shop("render", "book:template", "--tag", "better").stdout
 
 
 def test_cases_may_come_from_a_module(shop: Wink) -> None:

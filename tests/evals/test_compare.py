@@ -18,7 +18,14 @@ from weakincentives.evals import (
     assert_no_regression,
     compare,
 )
-from weakincentives.evals.intervals import holm, interval, sign_test, smallest_difference, t_quantile
+from weakincentives.evals.intervals import (
+    correlation,
+    holm,
+    interval,
+    sign_test,
+    smallest_difference,
+    t_quantile,
+)
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import ModelRequest
 
@@ -100,17 +107,75 @@ def test_an_interval_ends_where_scores_do() -> None:
     assert found.worse
 
 
-@pytest.mark.parametrize(("count", "share"), [(8, 1.0), (20, 0.5), (29, 0.3), (29, 1.0)])
-def test_the_smallest_difference_of_a_few_cases_is_seen_in_four_of_five(count: int, share: float) -> None:
-    found = smallest_difference(count, share)
+def seen(sizes: list[int], share: float, together: float, difference: float, trials: int = 600) -> float:
+    """How often the interval shows a difference; a case moves as its group does with the chance `together`."""
+    drawn, found = random.Random(3), 0
+
+    def case() -> float:
+        value = drawn.random()
+        return 1.0 if value < (share + difference) / 2 else -1.0 if value < share else 0.0
+
+    for _ in range(trials):
+        commons = [(case(), size) for size in sizes]
+        groups = [[common if drawn.random() < together else case() for _ in range(size)] for common, size in commons]
+        made = interval(groups)
+        found += made.low is not None and made.high is not None and (made.low > 0 or made.high < 0)
+    return found / trials
+
+
+@pytest.mark.parametrize(("count", "share"), [(8, 1.0), (20, 0.5), (29, 0.3), (29, 1.0), (30, 0.3), (50, 0.17)])
+def test_the_smallest_difference_is_seen_in_four_of_five_evaluations(count: int, share: float) -> None:
+    found = smallest_difference([1] * count, share)
     assert found is not None
-    drawn, seen = random.Random(3), 0
-    for _ in range(600):
-        values = [drawn.random() for _ in range(count)]
-        made = interval([[1.0 if v < (share + found) / 2 else -1.0 if v < share else 0.0] for v in values])
-        seen += made.low is not None and made.low > 0
-    assert 0.74 < seen / 600 < 0.9
-    assert smallest_difference(5, 1.0) is None
+    trials = 600 if count < 30 else 150
+    assert 0.75 < seen([1] * count, share, 0.0, found, trials) < 0.85
+
+
+@pytest.mark.parametrize("together", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize(
+    ("sizes", "share"), [([5] * 8, 0.5), ([2, 4, 9] * 4, 0.3), ([5] * 20, 0.4), ([2, 4, 9] * 10, 0.3)]
+)
+def test_the_smallest_difference_of_groups_is_seen_in_four_of_five(
+    sizes: list[int], share: float, together: float
+) -> None:
+    found = smallest_difference(sizes, share, together=together**2)
+    if found is None:
+        assert seen(sizes, share, together, share) < 0.85
+    else:
+        assert 0.75 < seen(sizes, share, together, found) < 0.85
+
+
+@pytest.mark.parametrize("sizes", [[5] * 8, [2, 4, 9] * 4, [5] * 20])
+@pytest.mark.parametrize("together", [0.0, 0.5, 1.0])
+def test_groups_without_a_difference_rarely_seem_to_have_one(sizes: list[int], together: float) -> None:
+    assert seen(sizes, 0.3, together, 0.0) < 0.075
+
+
+def test_what_too_few_cases_or_groups_cannot_show_has_no_smallest_difference() -> None:
+    assert smallest_difference([1] * 5, 1.0) is None
+    assert smallest_difference([1] * 30, 0.22) is None
+    assert smallest_difference([5] * 8, 0.5, together=1.0) is None
+    assert smallest_difference([40], 0.5) is None
+    assert smallest_difference([1] * 40, 0.0) is None
+
+
+def test_cases_that_move_together_need_a_larger_difference() -> None:
+    apart, half, together = (smallest_difference([5] * 30, 0.3, together=each) for each in (0.0, 0.25, 1.0))
+    assert apart is not None
+    assert half is not None
+    assert together is not None
+    assert apart < half < together
+    assert together == pytest.approx(smallest_difference([1] * 30, 0.3), abs=0.01)
+
+
+@pytest.mark.parametrize("together", [0.0, 0.5, 1.0])
+def test_the_correlation_of_a_group_is_found_in_the_differences(together: float) -> None:
+    drawn, groups = random.Random(5), []
+    for size in [2, 4, 9] * 400:
+        common = drawn.choice([1.0, 0.0, -1.0])
+        groups.append([common if drawn.random() < together else drawn.choice([1.0, 0.0, -1.0]) for _ in range(size)])
+    assert correlation(groups, 0.0) == pytest.approx(together**2, abs=0.05)
+    assert correlation([[1.0, 1.0], [1.0, 1.0]], 1.0) == 0.0
 
 
 def test_what_cannot_be_compared_is_said() -> None:
@@ -138,9 +203,9 @@ def test_the_text_says_what_so_many_cases_could_show() -> None:
     after = evaluation("b", [place % 2 == 0 or place % 3 == 0 for place in range(60)])
     found = compare(before, after)
     assert found.smallest == pytest.approx(0.139, abs=1e-3)
-    assert "could show 14 points, saw 17" in found.text
+    assert "could show 14 points; seen: 17" in found.text
     rare = compare(before, evaluation("c", [place % 2 == 0 or place % 15 == 0 for place in range(60)]))
-    assert "is missed more often than once in five" in rare.text
+    assert "too few to show a difference" in rare.text
 
 
 def test_cases_of_one_group_count_as_one_source() -> None:
@@ -201,9 +266,9 @@ def test_quantiles_are_those_of_the_tables() -> None:
 @pytest.mark.parametrize(
     ("count", "share", "points"), [(100, 0.1, 0.09), (100, 0.5, 0.19), (1000, 0.3, 0.05), (30, 0.1, None)]
 )
-def test_the_smallest_difference_is_that_of_the_formula(count: int, share: float, points: float | None) -> None:
-    found = smallest_difference(count, share)
-    assert found == (None if points is None else pytest.approx(points, abs=0.006))
+def test_the_smallest_difference_is_that_of_the_tables(count: int, share: float, points: float | None) -> None:
+    found = smallest_difference([1] * count, share)
+    assert found == (None if points is None else pytest.approx(points, abs=0.01))
 
 
 def test_no_regression_names_the_cases_that_fail_now() -> None:

@@ -83,6 +83,48 @@ def test_good_summaries_are_left_alone() -> None:
     assert found.before == found.after == 1.0
 
 
+def test_what_was_adopted_is_left_alone_when_tuned_again(tmp_path: Path) -> None:
+    store = JsonPromptOverridesStore(tmp_path)
+    prompt = Prompt(handbook(bad=True), overrides_store=store, overrides_tag="tuned")
+    first = tune(prompt, questions(), within=2)
+    assert first.override is not None
+    store.upsert(first.override)
+    again = tune(prompt, questions(), within=2)
+    assert (again.adopted, dict(again.summaries), again.override) == (False, {}, None)
+    assert again.before == first.after
+    assert again.text.startswith("nothing to adopt: no candidate finds more on the half that was looked at")
+
+
+def test_tuning_an_override_leaves_no_more_room_and_keeps_the_rest_of_it(tmp_path: Path) -> None:
+    store, template = JsonPromptOverridesStore(tmp_path), handbook(bad=True)
+    path, descriptor = ("lamps",), template.descriptor
+    store.upsert(descriptor.new_override("mine").with_summary(path, descriptor.override_summary(path, "Lamps. " * 30)))
+    prompt = Prompt(template, overrides_store=store, overrides_tag="mine")
+    limits = set()
+
+    def spy(evidence: Any) -> dict[str, str]:
+        limits.add(evidence.limit)
+        return {}
+
+    found = tune(prompt, questions(), within=2, propose=spy)
+    assert limits == {40}
+    assert found.override is not None
+    assert path in found.override.summaries
+    assert found.override.tag == "tuned"
+
+
+def test_a_proposer_is_asked_once_for_each_section() -> None:
+    asked: list[str] = []
+
+    def spy(evidence: Any) -> dict[str, str]:
+        asked.append(evidence.section.key)
+        return {}
+
+    tune(handbook(bad=True), questions(), within=2, propose=spy)
+    assert asked
+    assert len(asked) == len(set(asked))
+
+
 def test_the_demos_handbook_is_left_alone() -> None:
     found = tune(template(), cases())
     assert not found.adopted

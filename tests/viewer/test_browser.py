@@ -50,6 +50,7 @@ def test_the_list_leads_to_a_run(viewer: Viewer, open_page: Open) -> None:
     page = open_page(viewer.url)
     expect(page.locator(".run-row:not(.head)")).to_have_count(4)
     expect(page.locator(".run-row:not(.head)").last).to_contain_text("The provider answered 529 three times")
+    expect(page.get_by_label("Status").get_by_role("button")).to_have_text(["All", "Answered", "Failed"])
     page.get_by_role("button", name="Failed").click()
     expect(page.locator(".run-row:not(.head)")).to_have_count(1)
     page.get_by_role("button", name="All", exact=True).click()
@@ -81,7 +82,7 @@ def test_the_list_is_sorted_by_a_click(viewer: Viewer, open_page: Open) -> None:
     expect(rows.first).to_contain_text("19%")
     expect(page.get_by_role("columnheader", name="Saved")).to_have_attribute("aria-sort", "descending")
     page.get_by_role("button", name="Saved").click()
-    expect(rows.first).to_contain_text("-14%")
+    expect(rows.first).to_contain_text("−14%")
 
 
 def test_runs_are_grouped_by_prompt_and_by_conversation(viewer: Viewer, open_page: Open) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.evals.shop import CASES, adapter, shop
-from tests.npm_support import NpmModules
-from tests.viewer.axe import faults
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.evals import contains, evaluate
 from weakincentives.telemetry import RunStore, record
@@ -85,6 +84,7 @@ def test_the_page_leads_from_the_list_to_cases_runs_and_differences(
     expect(page.locator(".tiles")).to_contain_text("of 3")
     page.get_by_label("Compared with").select_option(label=page.locator("option", has_text="before").last.inner_text())
     expect(page.get_by_label("Comparison", exact=True)).to_contain_text("2 lost")
+    expect(page.get_by_label("Comparison", exact=True)).to_contain_text(re.compile(r"Passed\s*0\s*2 before"))
     expect(page.locator(".sheet.pairs .sheet-row:not(.head)")).to_have_count(3)
     expect(page.locator(".sheet.pairs")).to_contain_text("<b>I do not know.</b>")
     page.get_by_label("only changed").check()
@@ -96,18 +96,21 @@ def test_the_page_leads_from_the_list_to_cases_runs_and_differences(
     expect(page.locator(".tree .node").first).to_be_visible()
 
 
-@pytest.mark.parametrize("width", [1440, 390])
-def test_the_pages_fit_the_window_and_have_no_serious_fault(
-    serving: Viewer, file: Path, open_page: Callable[..., Any], npm_modules: NpmModules, width: int
+def test_the_change_of_a_section_that_both_evaluations_opened_is_shown(
+    open_page: Callable[..., Any], tmp_path: Path
 ) -> None:
     from playwright.sync_api import expect
 
-    with RunStore(file) as store:
-        after, before = (each["id"] for each in evaluations(store)["evaluations"])
-    page = open_page(serving.url)
-    page.set_viewport_size({"width": width, "height": 900})
-    for place in ("#/evals", f"#/evals?b={after}", f"#/evals?a={before}&b={after}"):
-        page.goto(serving.url + place)
-        expect(page.locator(".sheet").first).to_be_visible()
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, place
-        assert faults(page, npm_modules) == []
+    from weakincentives.viewer import Viewer
+
+    path = tmp_path / "runs.db"
+    for name, rules in (("before", "Refunds take three days."), ("after", "Refunds take a week.")):
+        evaluate(CASES, shop(rules), adapter(), [contains()], name=name, file=path)
+    with Viewer(path, port=0) as viewer:
+        with RunStore(path) as store:
+            after, before = (each["id"] for each in evaluations(store)["evaluations"])
+        page = open_page(f"{viewer.url}#/evals?a={before}&b={after}")
+        changed = page.get_by_label("Prompt, in case")
+        expect(changed.locator(".line.gone")).to_contain_text("Refunds take three days.")
+        expect(changed.locator(".line.new")).to_contain_text("Refunds take a week.")
+        page.close()

@@ -3,7 +3,7 @@
 Candidates are chosen on one half of the cases and tested once on the other. If they find more there, they are stored as
 an override with a tag, pinned to the texts that they replace; `wink overrides diff` shows them. The sections that a
 case needs are its field `sections`, or those that its recorded run opened. No model is needed: questions are ranked
-again. With --adapter, a model adds candidates.
+again. With --adapter, a model adds candidates. If the tag has an override already, tuning starts from its summaries.
 
 Exit codes: 0 adopted, or nothing to improve; 1 not adopted; 2 usage error.
 """
@@ -52,6 +52,9 @@ def run(arguments: argparse.Namespace) -> int:
     from weakincentives.evals import CaseError, ModelProposer, tune
 
     prompt, cases = named_prompt(arguments.target), read_cases(arguments.cases)
+    store = open_store(arguments)
+    if store.resolve(prompt.template.descriptor, arguments.tag) is not None:
+        prompt = prompt.with_overrides(store, arguments.tag)
     proposer = None if arguments.adapter is None else ModelProposer(make_adapter(arguments))
     try:
         found = tune(prompt, cases, tag=arguments.tag, by=arguments.by, within=arguments.within, propose=proposer)
@@ -62,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     _write_log(arguments.log, found)
     stored = found.adopted and not arguments.propose and found.override is not None
     if stored and found.override is not None:
-        open_store(arguments).upsert(found.override)
+        store.upsert(found.override)
     if arguments.json:
         print_json(_facts(found))
     else:

@@ -12,11 +12,10 @@ from typing import Any
 from weakincentives._display import Displayed, Drawn, Shown, Table, bar, shortened, toned
 from weakincentives.evals.intervals import (
     Interval,
-    freedom,
+    correlation,
     holm,
     interval,
     smallest_difference,
-    standard_error,
 )
 from weakincentives.evals.judge import Judge
 from weakincentives.evals.results import CaseResult, Evaluation
@@ -151,9 +150,10 @@ class Comparison(Displayed):
             verdict = "better" if self.better else "worse" if self.worse else "no clear difference"
             yield f"{_points(self.difference)}, between {_points(self.low)} and {_points(self.high)} (95%): {verdict}."
         if self.smallest is not None:
-            yield f"So many cases could show {100 * self.smallest:.0f} points, saw {100 * abs(self.difference):.0f}."
+            shown, seen = 100 * self.smallest, 100 * abs(self.difference)
+            yield f"{self.cases} cases could show {shown:.0f} points; seen: {seen:.0f}."
         elif differ and self.low is not None:
-            yield f"With {self.cases} cases that differ so rarely, a difference is missed more often than once in five."
+            yield f"{self.cases} cases that differ this often are too few to show a difference four times in five."
         if self.unshared:
             yield f"Only one of the two is scored by {', '.join(self.unshared)}: to pass is not the same in both."
         for name, change, form in (
@@ -307,7 +307,7 @@ def cases_table(cases: Sequence[CaseDifference]) -> Table:
             each.case_id,
             Drawn(
                 f"{each.before:.2f} -> {each.after:.2f}",
-                " → ".join(toned(result.verdict).html for result in each.results),
+                "&nbsp;→&nbsp;".join(toned(result.verdict).html for result in each.results),
             ),
             each.results[0].run_id,
             each.results[1].run_id,
@@ -337,16 +337,11 @@ def _grouped(cases: Sequence[CaseDifference], values: Mapping[str, float]) -> li
 def _smallest(groups: Sequence[Sequence[float]], mean: float) -> float | None:
     """The smallest difference that could be seen; groups whose cases move together count as fewer cases."""
     values = [value for group in groups for value in group]
-    differing = sum(value != 0 for value in values)
-    if not differing or len(groups) < 2:
+    if not any(values) or len(groups) < 2:
         return None
     # With repeats, a case may differ by a part; its square is what counts.
     share = fmean(value * value for value in values)
-    if len(groups) == len(values):
-        return smallest_difference(len(values), share)
-    alone = standard_error([[value] for value in values], mean)
-    spread = (standard_error(groups, mean) / alone) ** 2 if alone else 1.0
-    return smallest_difference(len(values), share, groups=freedom(groups) + 1, spread=max(spread, 1.0))
+    return smallest_difference([len(group) for group in groups], share, together=correlation(groups, mean))
 
 
 def _change(before: Evaluation, after: Evaluation, shared: Sequence[str], value: Any) -> Change:

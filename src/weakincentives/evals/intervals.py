@@ -6,7 +6,8 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
+from operator import mul
 
 LEVEL = 0.95
 POWER = 0.8
@@ -15,6 +16,11 @@ FEW_GROUPS = 30
 fewer than twice as many groups of equal size."""
 RESAMPLES = 2000
 SEED = 20_111
+MAX_SIMULATED = 100
+"""With more groups than this, a formula replaces the simulation of the smallest difference."""
+TRIALS = 2000
+PRECISION = 0.001
+NEGLIGIBLE = 1e-7
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,10 @@ def interval(groups: Sequence[Sequence[float]]) -> Interval:
 
 def freedom(groups: Sequence[Sequence[float]]) -> int:
     """The degrees of freedom: groups less one, and fewer if some groups are much larger than others."""
-    sizes = [len(group) for group in groups]
+    return _freedom([len(group) for group in groups])
+
+
+def _freedom(sizes: Sequence[int]) -> int:
     return max(round(sum(sizes) ** 2 / sum(size * size for size in sizes)) - 1, 1)
 
 
@@ -59,17 +68,29 @@ def standard_error(groups: Sequence[Sequence[float]], mean: float) -> float:
     return math.sqrt(count / (count - 1) * squares) / size
 
 
-def smallest_difference(count: int, disagreeing: float, *, groups: int = 0, spread: float = 1.0) -> float | None:
-    """The smallest difference of pass rates that this many cases show in four of five evaluations, at 95%.
+def correlation(groups: Sequence[Sequence[float]], mean: float) -> float:
+    """The correlation of two differences of one group, from 0 to 1, by how much groups widen the standard error."""
+    values = [value for group in groups for value in group]
+    pairs = math.fsum(len(group) ** 2 for group in groups) / len(values) - 1
+    alone = standard_error([[value] for value in values], mean)
+    if not pairs or not alone:
+        return 0.0
+    return min(max(((standard_error(groups, mean) / alone) ** 2 - 1) / pairs, 0.0), 1.0)
 
-    `disagreeing` is the share of cases on which the two disagree; None if even all of them would not be enough.
-    `spread` is by how much groups widen the variance.
+
+def smallest_difference(sizes: Sequence[int], disagreeing: float, *, together: float = 0.0) -> float | None:
+    """The smallest difference of pass rates that groups of these sizes show in four of five evaluations, at 95%.
+
+    `disagreeing` is the share of cases on which the two disagree, and `together` the correlation of cases of one group.
+    None if it would not be enough if all of them disagreed in one direction.
     """
-    if count < 2 or disagreeing <= 0:
+    disagreeing = min(disagreeing, 1.0)
+    if len(sizes) < 2 or disagreeing <= 0:
         return None
-    if count < FEW_GROUPS and not groups:
-        return _smallest_of_few(count, min(disagreeing, 1.0))
-    free = max(groups - 1, 1) if groups else 10_000
+    if len(sizes) <= MAX_SIMULATED:
+        return _simulated(tuple(sorted(sizes)), disagreeing, together)
+    count, squares = sum(sizes), sum(size * size for size in sizes)
+    spread, free = 1 + (squares / count - 1) * together, _freedom(sizes)
     reach = t_quantile(1 - (1 - LEVEL) / 2, free) + t_quantile(POWER, free)
     # Solves d = reach * sqrt(variance / count) for d, where the variance is that of differences with the mean d.
     weight = reach**2 * spread / count
@@ -77,39 +98,66 @@ def smallest_difference(count: int, disagreeing: float, *, groups: int = 0, spre
     return found if found <= disagreeing else None
 
 
-def _smallest_of_few(count: int, disagreeing: float) -> float | None:
-    """The same for a few cases, where the normal distribution promises too much: by trying every outcome."""
-
-    def power(difference: float) -> float:
-        win, loss = (disagreeing + difference) / 2, (disagreeing - difference) / 2
-        return math.fsum(
-            math.comb(count, wins)
-            * math.comb(count - wins, losses)
-            * win**wins
-            * loss**losses
-            * (1 - disagreeing) ** (count - wins - losses)
-            for wins, losses in _shown_by(count)
-        )
-
-    low, high = 0.0, disagreeing
-    if power(high) < POWER:
+@lru_cache(maxsize=256)
+def _simulated(sizes: tuple[int, ...], disagreeing: float, together: float) -> float | None:
+    """The same for up to a hundred groups, where the formula promises too much or too little: by simulation."""
+    if _power(sizes, disagreeing, disagreeing, together) < POWER:
         return None
-    for _ in range(20):
+    low, high = 0.0, disagreeing
+    while high - low > PRECISION:
         middle = (low + high) / 2
-        low, high = (middle, high) if power(middle) < POWER else (low, middle)
-    return high
+        low, high = (middle, high) if _power(sizes, disagreeing, middle, together) < POWER else (low, middle)
+    return (low + high) / 2
 
 
-@cache
-def _shown_by(count: int) -> tuple[tuple[int, int], ...]:
-    """The wins and losses among so many cases that show a difference."""
-    found = []
-    for wins in range(count + 1):
-        for losses in range(count - wins + 1):
-            each = interval([[value] for value in [1.0] * wins + [-1.0] * losses + [0.0] * (count - wins - losses)])
-            if each.low is not None and each.high is not None and (each.low > 0 or each.high < 0):
-                found.append((wins, losses))
-    return tuple(found)
+def _power(sizes: Sequence[int], disagreeing: float, difference: float, together: float) -> float:
+    """The share of simulated evaluations in which `interval`, by Student's t, excludes zero."""
+    draws, drawn = random.Random(SEED), list[list[int]]()
+    weights = {size: _sums(size, disagreeing, difference, together) for size in set(sizes)}
+    for size in sizes:
+        drawn.append(draws.choices(list(weights[size]), weights=list(weights[size].values()), k=TRIALS))
+    count, cases, squares = len(sizes), sum(sizes), sum(map(mul, sizes, sizes))
+    reach = t_quantile(1 - (1 - LEVEL) / 2, _freedom(sizes)) ** 2 * count / (count - 1)
+    seen = 0
+    for sums in zip(*drawn, strict=True):
+        total = sum(sums)
+        mean = total / cases
+        spread = sum(map(mul, sums, sums)) - 2 * mean * sum(map(mul, sums, sizes)) + mean**2 * squares
+        if total**2 > reach * spread:
+            seen += min(sums) < 0 < max(sums) or not _may_be_chance(count - sums.count(0))
+    return seen / TRIALS
+
+
+def _sums(size: int, disagreeing: float, difference: float, together: float) -> dict[int, float]:
+    """How likely each number of wins less losses is in a group.
+
+    A group has a value, which each of its cases takes with the root of the correlation as its chance; the others have
+    values of their own.
+    """
+    each = {1: (disagreeing + difference) / 2, 0: 1 - disagreeing, -1: (disagreeing - difference) / 2}
+    taken, found = math.sqrt(together), dict[int, float]()
+    for common, chance in each.items():
+        one = {value: (1 - taken) * own + taken * (value == common) for value, own in each.items()}
+        for total, likely in _sum_of(one, size).items():
+            found[total] = found.get(total, 0.0) + chance * likely
+    return found
+
+
+def _sum_of(one: dict[int, float], count: int) -> dict[int, float]:
+    """How likely each sum of so many independent values is, given how likely each value is."""
+    if count == 1:
+        return one
+    half = _sum_of(one, count // 2)
+    found = _added(half, half)
+    return _added(found, one) if count % 2 else found
+
+
+def _added(first: dict[int, float], second: dict[int, float]) -> dict[int, float]:
+    found = dict[int, float]()
+    for a, likely in first.items():
+        for b, other in second.items():
+            found[a + b] = found.get(a + b, 0.0) + likely * other
+    return {total: likely for total, likely in found.items() if likely > NEGLIGIBLE}
 
 
 def holm(values: Mapping[str, float]) -> dict[str, float]:
@@ -165,9 +213,14 @@ def _cautious(groups: Sequence[Sequence[float]], found: Interval) -> Interval:
     if low == high:
         low, high = found.mean - 3 / len(groups), found.mean + 3 / len(groups)
     moved = [total for group in groups if (total := math.fsum(group))]
-    if len({total > 0 for total in moved}) == 1 and (chance := 2 * sign_test(len(moved), 0)) >= 1 - LEVEL:
-        low, high, p = min(low, 0.0), max(high, 0.0), max(p, min(chance, 1.0))
+    if len({total > 0 for total in moved}) == 1 and _may_be_chance(len(moved)):
+        low, high, p = min(low, 0.0), max(high, 0.0), max(p, min(2 * sign_test(len(moved), 0), 1.0))
     return Interval(found.mean, max(low, -1.0), min(high, 1.0), p)
+
+
+def _may_be_chance(moved: int) -> bool:
+    """True for so few groups that all of them move one way more often than the level allows."""
+    return 2 * sign_test(moved, 0) >= 1 - LEVEL
 
 
 def _p(groups: Sequence[Sequence[float]], mean: float) -> float:

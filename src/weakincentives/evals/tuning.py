@@ -11,7 +11,8 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache
 from statistics import fmean, median
 from typing import Any, Literal, Protocol
 
@@ -117,10 +118,12 @@ class Tuning:
     def text(self) -> str:
         """The outcome in words."""
         unknown = f"\nthe cases name sections that have no summary: {', '.join(self.unknown)}" if self.unknown else ""
-        verdict = "adopted" if self.adopted else "not adopted"
         if not self.summaries:
-            return f"{verdict}: {self.reason}\non {self.held} held cases, found {100 * self.before:.1f}%{unknown}"
+            return (
+                f"nothing to adopt: {self.reason}\non {self.held} held cases, found {100 * self.before:.1f}%{unknown}"
+            )
         changed = f"{len(self.summaries)} summaries changed, {self.tokens:+,} tokens in every request"
+        verdict = "adopted" if self.adopted else "not adopted"
         tested = (
             f"on {self.held} held cases, found {100 * self.before:.1f}% -> {100 * self.after:.1f}% "
             f"({self.wins} better, {self.losses} worse, p = {self.p:.3f})"
@@ -144,7 +147,8 @@ def tune(
     The sections that a case needs are `metadata["sections"]`, or those that its recorded run opened. `by="ranking"`
     ranks as the prompt's `SearchSections` does, by all of a section's text; `by="summaries"`, the default of other
     prompts, by titles and summaries alone, which is what a model sees. `propose` adds candidates to the built-in ones,
-    and `score` replaces the ranking.
+    and `score` replaces the ranking. If an override applies to the prompt, its summaries are where tuning starts, and
+    the new override has all of it.
     """
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
     tuner = _Tuner(bound, tuple(cases), tag, by, within, propose, score)
@@ -179,11 +183,18 @@ class _Tuner:
         nodes = [node for node in prompt.outline().nodes if node.summary is not None]
         self.paths = {node.key: node.path for node in nodes}
         self.sections = {node.key: section_text(node) for node in nodes}
+        self.given = self.sections
+        count = default_tokenizer().count
+        # A fifth more than the prompt's own summary, so that tuning again what was tuned leaves no more room.
+        self.limits = {
+            node.key: max(int(count(section_text(node).summary) * MORE), FREE_TOKENS)
+            for node in prompt.template.outline.nodes
+            if node.key in self.sections
+        }
         whole = (by or ("ranking" if searches else "summaries")) == "ranking"
         self.ranking = Ranking(self.sections, ranker or LexicalRanker(), within, whole=whole)
-        self.score: Score = score or self.ranking
-        self.exact = score is None
-        self.propose = propose
+        self.scored, self.propose = score, propose
+        self.proposed: dict[str, Mapping[str, str]] = {}
         self.questions = [question for case in cases if (question := self._question(case)) is not None]
         needed = {key for case in cases for group in needed_sections(case) for key in group}
         self.unknown = tuple(sorted(needed - {*self.sections}))
@@ -199,13 +210,14 @@ class _Tuner:
     def run(self) -> Tuning:
         chosen = [question for question in self.questions if question.half == "chosen on"]
         held = [question for question in self.questions if question.half == "held"]
-        before = self._mean({}, chosen)
-        summaries = self._chosen(chosen, before)
-        after = self._mean(summaries, chosen)
+        before, old = self._mean({}, chosen), self._score({}, held)
+        summaries = self._best(chosen)
+        kept = set(summaries.items())
+        self.log = [replace(each, kept=(each.section, each.text) in kept) for each in self.log]
         if not summaries:
             reason = "no candidate finds more on the half that was looked at"
-            return self._outcome(False, reason, {}, held, [], [], before, before)
-        old, new = self.score({}, held), self.score(summaries, held)
+            return self._outcome(False, reason, {}, held, old, old, before, before)
+        after, new = self._mean(summaries, chosen), self._score(summaries, held)
         accepted, reason = self._tested(held, old, new)
         if len(self.questions) < MIN_CASES:
             accepted = False
@@ -213,6 +225,21 @@ class _Tuner:
                 f"{len(self.questions)} cases are too few to test on; {MIN_CASES} are the least, 60 or more are better"
             )
         return self._outcome(accepted, reason, summaries, held, old, new, before, after)
+
+    def _best(self, questions: Sequence[Question]) -> dict[str, str]:
+        """The summaries that differ from the given ones when no candidate finds more; one round if a score is given."""
+        found: dict[str, str] = {}
+        while better := self._chosen(questions):
+            found |= better
+            if self.scored is not None:
+                break
+            self._use({**self.sections, **{key: replace(self.sections[key], summary=better[key]) for key in better}})
+        self._use(self.given)
+        return {key: text for key, text in found.items() if text != self.given[key].summary}
+
+    def _use(self, sections: dict[str, SectionText]) -> None:
+        self.sections = sections
+        self.ranking = Ranking(sections, self.ranking.ranker, self.within, whole=self.ranking.whole)
 
     def _question(self, case: Case) -> Question | None:
         needed = tuple(
@@ -224,16 +251,19 @@ class _Tuner:
             return None
         return Question(case.id, case.question, needed, case.group or case.id, half_of(case))
 
-    def _mean(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> float:
-        return fmean(self.score(summaries, questions)) if questions else 0.0
+    def _score(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> list[float]:
+        return (self.scored or self.ranking)(summaries, questions)
 
-    def _chosen(self, questions: Sequence[Question], before: float) -> dict[str, str]:
-        """The summaries that do best on these questions: one way of writing for all, then section by section."""
+    def _mean(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> float:
+        return fmean(self._score(summaries, questions)) if questions else 0.0
+
+    def _chosen(self, questions: Sequence[Question]) -> dict[str, str]:
+        """The summaries that do better on these questions: one way of writing for all, then section by section."""
         if not questions:
             return {}
         proposals = self._proposals(questions)
         best: dict[str, str] = {}
-        reached = before
+        reached = self._mean({}, questions)
         ways = dict.fromkeys(way for texts in proposals.values() for way in texts)
         for way in ways:
             tried = {key: texts[way] for key, texts in proposals.items() if way in texts}
@@ -241,14 +271,7 @@ class _Tuner:
             self.log.extend(Candidate(key, way, text, found, False) for key, text in tried.items())
             if found > reached:
                 best, reached = tried, found
-        if self.exact:
-            best, reached = self._refined(best, reached, proposals, questions)
-        kept = set(best.items())
-        self.log = [
-            Candidate(each.section, each.by, each.text, each.score, (each.section, each.text) in kept, each.reason)
-            for each in self.log
-        ]
-        return best
+        return best if self.scored is not None else self._refined(best, reached, proposals, questions)
 
     def _refined(
         self,
@@ -256,7 +279,7 @@ class _Tuner:
         reached: float,
         proposals: Mapping[str, Mapping[str, str]],
         questions: Sequence[Question],
-    ) -> tuple[dict[str, str], float]:
+    ) -> dict[str, str]:
         """Try the other candidates for the sections that are missed most, one at a time, all sections counted."""
         missed = self.ranking.missed(best, questions)
         for key, _ in missed.most_common(MAX_REFINED):
@@ -267,7 +290,7 @@ class _Tuner:
                 self.log.append(Candidate(key, way, text, found, False, "for this section alone"))
                 if found > reached:
                     best, reached = {**best, key: text}, found
-        return best, reached
+        return best
 
     def _proposals(self, questions: Sequence[Question]) -> dict[str, dict[str, str]]:
         """Candidates by section and way of writing, for sections that are missed, found in vain, or say very little."""
@@ -284,9 +307,11 @@ class _Tuner:
                 continue
             asked = tuple(q.text for q in questions if any(key in group for group in q.needed))
             others = tuple(q.text for q in questions if q.text not in asked)
-            limit = max(int(sizes[key] * MORE), FREE_TOKENS)
+            limit = self.limits[key]
             evidence = Evidence(section, outline, self.ranking.missing(key, questions), asked, others, vain[key], limit)
-            texts = {**built_in(evidence), **(self.propose(evidence) if self.propose is not None else {})}
+            if self.propose is not None and key not in self.proposed:
+                self.proposed[key] = self.propose(evidence)
+            texts = {**built_in(evidence), **self.proposed.get(key, {})}
             found[key] = dict(self._allowed(key, texts, limit))
         return found
 
@@ -350,11 +375,11 @@ class _Tuner:
         after: float,
     ) -> Tuning:
         count = default_tokenizer().count
-        wins, losses = votes(held, old, new) if old else (0, 0)
+        wins, losses = votes(held, old, new)
         override = None
         if summaries:
             descriptor = self.prompt.template.descriptor
-            override = descriptor.new_override(self.tag)
+            override = self._applied() or descriptor.new_override(self.tag)
             for key, text in summaries.items():
                 path = self.paths[key]
                 override = override.with_summary(path, descriptor.override_summary(path, text))
@@ -362,19 +387,25 @@ class _Tuner:
             adopted,
             reason,
             dict(summaries),
-            fmean(old) if old else self._mean({}, held),
-            fmean(new) if new else self._mean({}, held),
+            fmean(old) if old else 0.0,
+            fmean(new) if new else 0.0,
             before,
             after,
             wins,
             losses,
             sign_test(wins, losses),
             len(held),
-            sum(count(text) - count(self.sections[key].summary) for key, text in summaries.items()),
+            sum(count(text) - count(self.given[key].summary) for key, text in summaries.items()),
             tuple(self.log),
             override,
             self.unknown,
         )
+
+    def _applied(self) -> PromptOverride | None:
+        """The override that the prompt has, under the tag of this one."""
+        store, tag = self.prompt.overrides_store, self.prompt.overrides_tag
+        found = store.resolve(self.prompt.template.descriptor, tag) if store is not None and tag else None
+        return None if found is None else found.tagged(self.tag)
 
 
 @dataclass(slots=True)
@@ -385,7 +416,7 @@ class Ranking:
     ranker: Any
     within: int
     whole: bool = False
-    _orders: dict[tuple[int, str], list[str]] = field(default_factory=dict)
+    _orders: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> list[float]:
         rank = self._ranks(summaries)
@@ -420,15 +451,18 @@ class Ranking:
 
     def _ranks(self, summaries: Mapping[str, str]) -> Callable[[str], list[str]]:
         keys = list(self.sections)
-        texts = [self._text(section, summaries.get(key)) for key, section in self.sections.items()]
-        by_field = getattr(self.ranker, "index_sections", None)
-        index = by_field(texts) if by_field else self.ranker.index([text.text for text in texts])
         known = self._orders if not summaries else {}
 
+        @cache
+        def index() -> Any:
+            texts = [self._text(section, summaries.get(key)) for key, section in self.sections.items()]
+            by_field = getattr(self.ranker, "index_sections", None)
+            return by_field(texts) if by_field else self.ranker.index([text.text for text in texts])
+
         def rank(text: str) -> list[str]:
-            if (0, text) not in known:
-                known[0, text] = [keys[place] for place, _ in index.rank(text, self.within)]
-            return known[0, text]
+            if text not in known:
+                known[text] = [keys[place] for place, _ in index().rank(text, self.within)]
+            return known[text]
 
         return rank
 
@@ -502,8 +536,13 @@ def _found(question: Question, first: Sequence[str]) -> float:
 def _rarity(texts: Sequence[str]) -> dict[str, float]:
     seen: Counter[str] = Counter()
     for text in texts:
-        seen.update(set(terms(text)))
+        seen.update(_distinct(text))
     return {term: math.log(1 + len(texts) / count) for term, count in seen.items()}
+
+
+@lru_cache(maxsize=10_000)
+def _distinct(text: str) -> frozenset[str]:
+    return frozenset(terms(text))
 
 
 def _filled(start: str, words: Sequence[str], limit: int) -> str:
@@ -531,6 +570,7 @@ def _joined(start: str, told: Sequence[str], limit: int) -> str:
     return text
 
 
-def _ngrams(text: str) -> set[tuple[str, ...]]:
+@lru_cache(maxsize=10_000)
+def _ngrams(text: str) -> frozenset[tuple[str, ...]]:
     words = [word.lower() for word in _WORD.findall(text)]
-    return {tuple(words[at : at + NGRAM]) for at in range(len(words) - NGRAM + 1)}
+    return frozenset(tuple(words[at : at + NGRAM]) for at in range(len(words) - NGRAM + 1))

@@ -195,8 +195,9 @@ class RunStore(EventReader):
     ) -> list[dict[str, Any]]:
         """Totals over groups of runs, the newest group first; `filters` are those of `list_runs`.
 
-        `compared_tokens` is the input of the runs that count towards `full_prompt_tokens`, those that have ended, and
-        `priced` counts the runs whose cost is known. Tokens, turns and cost include those of runs inside them.
+        `compared_tokens` is the input of the runs that count towards `full_prompt_tokens`, those that have ended,
+        `priced` counts the runs whose cost is known, and `statuses` names those that occur. Tokens, turns and cost
+        include those of runs inside them.
         """
         where, values = self._filter(search, **filters)
         first = "(SELECT question FROM runs WHERE conversation_id = r.conversation_id ORDER BY started LIMIT 1)"
@@ -205,6 +206,7 @@ class RunStore(EventReader):
             "runs": "count(*)",
             "answered": "sum(status = 'ok')",
             "failed": "sum(status = 'failed')",
+            "statuses": "group_concat(DISTINCT status)",
             **{
                 name: f"sum(r.{name}) + coalesce(sum(inside.{name}), 0)"
                 for name in ("turns", "input_tokens", "cached_tokens")

@@ -56,13 +56,13 @@ def comparison(store: RunStore, before: str, after: str) -> dict[str, Any]:
     return {
         "before": _about(one),
         "after": _about(two),
-        "text": found.text.split("\n"),
+        # The figures are in `cost`, `tokens` and `seconds`.
+        "text": [line for line in found.text.split("\n") if " -> " not in line],
         "better": found.better,
         "worse": found.worse,
         "same_prompt": one.prompt_hash == two.prompt_hash,
         **facts,
-        "scorers": plain(found.scorers),
-        "groups": plain(found.groups),
+        **{name: plain(getattr(found, name)) for name in ("cost", "tokens", "seconds", "scorers", "groups")},
         "rows": cases,
     }
 

@@ -3,7 +3,7 @@
 import { useEffect, useState } from "preact/hooks";
 import { api, changes, messagesOf } from "wink/api.js";
 import { diff, lines } from "wink/diff.js";
-import { classes, count, duration, moment, money, plural, signed } from "wink/format.js";
+import { classes, count, duration, moment, money, oneLine, plural, signed } from "wink/format.js";
 import { entitle, go, link, route, toTurn } from "wink/state.js";
 import { Text, runName, visible } from "wink/text.js";
 import { stateOf } from "wink/tree.js";
@@ -61,7 +61,7 @@ function Pick({ name, value, at, runs, onChange }) {
     <select aria-label=${`Run ${name}`} value=${id} onChange=${(event) => onChange(event.target.value)}>
       <option value="">Choose a run</option>
       ${id && !known && html`<option value=${id}>${visible(id)}</option>`}
-      ${runs.map((run) => html`<option value=${run.run_id}>${visible(run.prompt_name || run.run_id)} · ${visible(run.model)} · ${moment(run.started)} · ${runName(run.run_id)}</option>`)}
+      ${runs.map((run) => html`<option value=${run.run_id}>${visible(oneLine(run.question || run.prompt_name || run.run_id)).slice(0, 60)} · ${visible(run.model)} · ${moment(run.started)} · ${runName(run.run_id)}</option>`)}
     </select>
     <label>turn <${NumberField} value=${n} max=${known?.turns} disabled=${!id} label=${`Turn ${name}`} onPick=${(turn) => onChange(`${id}:${turn}`)} />${known ? html` <span class="quiet">of ${count(known.turns)}</span>` : ""}</label>
   </span>`;
@@ -123,7 +123,7 @@ function facts(before, after) {
 // How a number changed, in percent; `better` is 1 where more of it is good and -1 where less is.
 function changed(one, other, better) {
   const share = one ? (100 * (other - one)) / one : null;
-  const text = share == null ? "new" : other === 0 ? "none" : share >= 100 ? `${(other / one).toFixed(1)}×` : `${share > 0 ? "+" : "−"}${Math.abs(share) < 1 ? "<1" : Math.round(Math.abs(share))}%`;
+  const text = share == null ? "new" : other === 0 ? "none" : share >= 100 ? `${other / one < 10 ? (other / one).toFixed(1) : count(other / one)}×` : `${share > 0 ? "+" : "−"}${Math.abs(share) < 1 ? "<1" : Math.round(Math.abs(share))}%`;
   return { text, kind: better && Math.abs(share ?? 100) >= 5 ? (Math.sign(other - one) === better ? "good" : "bad") : "" };
 }
 
@@ -171,6 +171,22 @@ function sentence(names) {
 
 function Part({ title, children }) {
   return html`<section class="card" aria-label=${title}><h2>${title}</h2>${children}</section>`;
+}
+
+// How the prompts of two runs of a case differ: what both were sent, and the sections that both opened.
+export function PromptChange({ before, after }) {
+  const both = useDocument(() => Promise.all([before, after].map((result) => side(result.run_id, result.turns))), [before.run_id, after.run_id]);
+  if (!both.document) return both.error ? html`<${Problem} text=${both.error} />` : html`<${Loading} label="Comparing" />`;
+  const opened = both.document.map(openedTexts);
+  const texts = both.document.map(({ prompt }, index) => [prompt, ...[...opened[index]].filter(([key]) => opened[1 - index].has(key)).map(([, text]) => text)].join("\n\n"));
+  const prompt = diff(lines(texts[0]), lines(texts[1]));
+  return html`<${Part} title=${`Prompt, in case ${visible(after.case_id)}`}>${alike(prompt) ? html`<p class="quiet">What this case was sent and opened in both is the same; the prompts differ in other sections.</p>` : html`<${Lines} runs=${prompt} />`}<//>`;
+}
+
+// The text of each section that was read in the conversation, by its key.
+function openedTexts({ turn, messages }) {
+  const read = messages.filter((message) => message.role === "tool").flatMap((message) => turn.sections.filter((section) => section.call_id && section.call_id === message.call_id).map(({ key }) => [key, message.text]));
+  return new Map(read.sort(([one], [other]) => one.localeCompare(other)));
 }
 
 // Changed lines with a few around them; longer stretches that are the same can be unfolded.

@@ -73,7 +73,7 @@ function told(text) {
 
 export const plural = (n, word, many = `${word}s`) => `${count(n)} ${n === 1 ? word : many}`;
 
-export const percent = (part, all) => (all ? `${Math.round((100 * part) / all)}%` : "–");
+export const percent = (part, all) => (all ? `${Math.round((100 * part) / all)}%`.replace("-", "−") : "–");
 
 export const signed = (n) => (n > 0 ? `+${count(n)}` : n < 0 ? `−${count(-n)}` : "0");
 

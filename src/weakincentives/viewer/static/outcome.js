@@ -38,8 +38,8 @@ export function Outcome({ whole, turn, selected, onSelect }) {
 // The run that a call made, with the way to it; an exported file holds only its own run.
 function Inner({ run }) {
   const name = visible(run.prompt_name || run.prompt || run.run_id);
-  return html`<p class="inner-run"><${Icon} name="open" /> ${exported ? html`<span>Run of ${name}</span>` : html`<a href=${link("run", [run.run_id])}>Run of ${name}</a>`}
-    <${Status} status=${run.status} /> <span class="quiet">${plural(run.turns, "turn")}, ${plural(run.usage.input_tokens + run.children.usage.input_tokens, "token")}${run.children.runs ? `, ${plural(run.children.runs, "run")} inside it` : ""}</span></p>`;
+  return html`<p class="inner-run"><${Icon} name="fork" />${exported ? html`<span>Run of ${name}</span>` : html`<a href=${link("run", [run.run_id])}>Run of ${name}</a>`}
+    <${Status} status=${run.status} /><span class="quiet">${plural(run.turns, "turn")}, ${plural(run.usage.input_tokens + run.children.usage.input_tokens, "token")}${run.children.runs ? `, ${plural(run.children.runs, "run")} inside it` : ""}</span></p>`;
 }
 
 // What the embedded model's answer is a quotation of: tools or sections.

@@ -33,7 +33,7 @@ export function Request({ whole, turn, selected, reveal, onSelect }) {
       </div>
       <span class="spacer"></span>
       <${RawSwitch} />
-      <span class="quiet tokens-sent">${turn.pending ? "its tokens were not counted" : `${count(turn.called.usage.input_tokens)} tokens sent, ${count(turn.called.usage.cached_tokens)} cached`}</span>
+      <span class="quiet tokens-sent">${turn.pending ? "its tokens were not counted" : `${count(turn.called.usage.input_tokens)} tokens sent${turn.called.usage.cached_tokens ? `, ${count(turn.called.usage.cached_tokens)} cached` : ""}`}</span>
     </div>
     <div class="panel-body" role="tabpanel" id="part" aria-labelledby=${`part-${part}`} tabindex="0" ref=${body}>
       ${!turn.complete && html`<div class="banner warn"><${Icon} name="alert" /><span>The beginning of this conversation was not recorded.</span></div>`}
@@ -200,10 +200,11 @@ export function Part({ part }) {
   const url = useDocument(async () => (part.digest ? mediaUrl(part) : ""), [part.digest]);
   if (part.kind === "text") return html`<${Prose} value=${part.text} first=${1500} breaks />`;
   const source = url.document;
-  if (source && part.kind === "image") return html`<figure><img src=${source} alt=${visible(part.label)} loading="lazy" /><figcaption>${visible(part.label)}</figcaption></figure>`;
-  if (source && part.kind === "audio") return html`<figure><audio controls src=${source}></audio><figcaption>${visible(part.label)}</figcaption></figure>`;
-  return html`<p class="quiet">${part.url.startsWith("http") ? html`<${Link} href=${part.url}>${visible(part.label)}<//>` : visible(part.label)}
-    ${source && html` <a class="out" href=${source} download=${visible(part.label)}>download</a>`}</p>`;
+  const label = visible(part.label).replace(/^\[(.*)\]$/, "$1");
+  if (source && part.kind === "image") return html`<figure><img src=${source} alt=${label} loading="lazy" /><figcaption>${label}</figcaption></figure>`;
+  if (source && part.kind === "audio") return html`<figure><audio controls src=${source}></audio><figcaption>${label}</figcaption></figure>`;
+  return html`<p class="quiet">${part.url.startsWith("http") ? html`<${Link} href=${part.url}>${label}<//>` : label}
+    ${source && html` <a class="out" href=${source} download=${label}>download</a>`}</p>`;
 }
 
 // A tool as the model has it; its definition unfolds.

@@ -48,7 +48,7 @@ function Whole({ whole }) {
   const running = run.status === "running";
   const [follow, setFollow] = useState(running && !n);
   // Following shows what was answered last; the request that waits for its reply is one turn further.
-  const at = follow ? answered || last : Math.min(n || 1, last);
+  const at = follow ? answered || last : Math.min(n || (run.status === "waiting" ? last : 1), last);
   const show = (to) => {
     const target = Math.max(1, Math.min(last, to));
     go(toTurn(run.run_id, target, { section: params.section, part: params.part }), { replace: tab === "turn" });

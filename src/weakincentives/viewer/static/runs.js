@@ -17,6 +17,8 @@ const GROUPS = { "": "Runs", prompt: "By prompt", conversation: "By conversation
 const PAGE = 100;
 // The row that was selected when the list was left.
 let chosen = -1;
+// What a filter by status is offered for: whatever has occurred, since a filtered list has only one.
+const seen = new Set(["", "ok", "failed"]);
 // The columns, with what they are sorted by.
 const COLUMNS = [
   ["Question and answer", "question"],
@@ -49,6 +51,7 @@ export function Runs() {
     return () => clearTimeout(timer);
   }, [words]);
   const total = first.document?.total ?? 0;
+  for (const one of [status, ...(first.document?.sums?.statuses?.split(",") ?? [])]) seen.add(one);
   const move = (step) => () => select((at) => Math.max(0, Math.min(total - 1, at + step)));
   const compared = ticked.map((run) => run.run_id);
   const compare = () => ticked.length === 2 && go(link("compare", [], { a: compared[0], b: compared[1] }));
@@ -70,7 +73,7 @@ export function Runs() {
       <div class="spacer"></div>
       <input class="filter" type="search" placeholder="Filter by prompt, model, words…" aria-label="Filter runs"
         value=${words} onInput=${(event) => setWords(event.target.value)} />
-      <${Choice} label="Status" options=${STATUSES.map((one) => [one, NAMES[one], TERMS[NAMES[one].toLowerCase()]])} value=${status} onPick=${(one) => setParams({ status: one })} />
+      <${Choice} label="Status" options=${STATUSES.filter((one) => seen.has(one)).map((one) => [one, NAMES[one], TERMS[NAMES[one].toLowerCase()]])} value=${status} onPick=${(one) => setParams({ status: one })} />
       <${Choice} label="Group" options=${Object.entries(GROUPS)} value=${group} onPick=${(one) => setParams({ group: one })} />
     </div>
     ${first.document?.sums && total > 0 && html`<${Totals} sums=${first.document.sums} />`}
@@ -130,10 +133,10 @@ function Row({ run, selected, ticked, onTick }) {
   return html`<div class=${classes("run-row", selected && "selected", ticked && "ticked-row")} role="row">
     <span role="cell" class="tick"><input type="checkbox" checked=${ticked} onChange=${onTick} aria-label=${`Compare ${oneLine(title).slice(0, 60)}`} /></span>
     <span role="cell" class="name"><span class="title-line"><a href=${link("run", [run.run_id])}>${visible(oneLine(title))}</a>${run.exchanges && html`<a class="exchanges" href=${chatLink(run.conversation_id, run.run_id)} title="The whole conversation">${count(run.exchanges.of)} exchanges${run.exchanges.failed ? html`, <span class="bad">${count(run.exchanges.failed)} failed</span>` : ""}</a>`}</span>
-      <small class=${run.error ? "bad" : ""}>${run.run_id.includes("/") && `${runName(run.run_id)} · `}${visible(oneLine(run.error || run.answer)) || (run.status === "running" ? "…" : "no answer")}</small></span>
-    <span role="cell"><${Status} status=${run.status} /></span>
+      <small class=${run.error ? "bad" : ""}>${run.run_id.includes("/") && `${runName(run.run_id)} · `}${visible(oneLine(run.error || run.answer)) || (run.status === "running" ? "…" : run.status === "waiting" ? "a call waits for a decision" : "no answer")}</small></span>
+    <span role="cell" class="ended-as"><${Status} status=${run.status} />${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
     <span role="cell" class="name"><span>${visible(run.prompt_name || run.prompt)}</span><small title=${labels}>${labels}</small></span>
-    <span role="cell" class="n">${count(run.turns)}<span class="unit">${run.turns === 1 ? " turn" : " turns"}</span>${run.children.runs ? html`<small>${plural(run.children.runs, "run")} inside</small>` : ""}${run.tool_failures ? html`<small class="bad">${plural(run.tool_failures, "failed call")}</small>` : ""}</span>
+    <span role="cell" class="n">${count(run.turns)}<span class="unit">${run.turns === 1 ? " turn" : " turns"}</span>${run.children.runs ? html`<small>${plural(run.children.runs, "run")} inside</small>` : ""}</span>
     <span role="cell"><${Openings} run=${run} /></span>
     <span role="cell" class="sent-cell"><small>${short(sent)}${!run.full_prompt_tokens ? "" : ` of ${short(run.full_prompt_tokens)}`}</small>
       ${run.full_prompt_tokens > 0 && html`<${Share} sent=${sent} full=${run.full_prompt_tokens} label=${`${count(sent)} tokens sent, ${count(run.full_prompt_tokens)} with everything open`} />`}</span>
