@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from scripts.site import FRONTS, MAIN
+from scripts.site import FRONTS, MAIN, repository
 from tests.npm_support import NpmModules
 from tests.viewer.axe import faults
 
@@ -73,6 +73,12 @@ def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Pag
                 yield f"{path.relative_to(site)}: {link}"
 
     assert [link for path, page in pages.items() for link in broken(path, page)] == []
+
+
+def test_pages_link_to_the_repository_if_the_metadata_names_it() -> None:
+    home = "Homepage, https://example.com"
+    assert repository([home, "Source, https://example.com/git"]) == 'repo_url = "https://example.com/git"\n'
+    assert repository([home]) == repository([]) == ""
 
 
 def test_no_page_loads_anything_from_another_server(pages: dict[Path, Page]) -> None:
@@ -154,7 +160,10 @@ def test_in_a_browser_the_search_works_from_disk_and_pages_are_accessible(site: 
             "all => all.map(each => each.getBoundingClientRect().height)"
         )
         assert min(letters) >= 11, "a phone shows the diagram too small"
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        wide = "document.documentElement.scrollWidth > innerWidth"
+        for name in ("index", "comparing", "hosted-tools", "provider-support", "strategies", "api/prompt"):
+            page.goto((site / f"{name}.html").as_uri())
+            assert not page.evaluate(wide), f"{name} scrolls sideways on a phone"
         for name, colours in itertools.product(("first-agent", "api/prompt"), ("light", "dark")):
             page.emulate_media(color_scheme=colours)
             page.goto((site / f"{name}.html").as_uri())
