@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shutil
 import subprocess
@@ -12,6 +11,7 @@ from dataclasses import fields, is_dataclass
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -143,29 +143,37 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
     assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
 
 
-def test_in_a_browser_the_search_works_from_disk_and_pages_are_accessible(site: Path, npm_modules: NpmModules) -> None:
+@pytest.fixture
+def page() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or pytest.skip("there is no chromium")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        page.goto((site / "index.html").as_uri())
-        page.keyboard.press("/")
-        page.keyboard.type("rolled back", delay=20)
-        found = page.get_by_role("link", name=re.compile("transactions", re.IGNORECASE)).locator("visible=true")
-        found.first.wait_for(timeout=20_000)
-        page.set_viewport_size({"width": 390, "height": 844})
-        page.goto((site / "index.html").as_uri())
-        letters = page.locator(".diagram text").evaluate_all(
-            "all => all.map(each => each.getBoundingClientRect().height)"
-        )
-        assert min(letters) >= 11, "a phone shows the diagram too small"
-        wide = "document.documentElement.scrollWidth > innerWidth"
-        for name in ("index", "comparing", "hosted-tools", "provider-support", "strategies", "api/prompt"):
-            page.goto((site / f"{name}.html").as_uri())
-            assert not page.evaluate(wide), f"{name} scrolls sideways on a phone"
-        for name, colours in itertools.product(("first-agent", "api/prompt"), ("light", "dark")):
-            page.emulate_media(color_scheme=colours)
-            page.goto((site / f"{name}.html").as_uri())
-            assert (name, colours, faults(page, npm_modules)) == (name, colours, [])
+        yield browser.new_page()
         browser.close()
+
+
+def test_the_search_works_from_disk(site: Path, page: Any) -> None:
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("rolled back", delay=20)
+    found = page.get_by_role("link", name=re.compile("transactions", re.IGNORECASE)).locator("visible=true")
+    found.first.wait_for(timeout=20_000)
+
+
+def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path, page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for name in ("comparing", "hosted-tools", "provider-support", "strategies", "api/prompt", "index"):
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+    heights = "all => all.map(each => each.getBoundingClientRect().height)"
+    assert min(page.locator(".diagram text").evaluate_all(heights)) >= 11
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("name", ["first-agent", "api/prompt"])
+def test_pages_are_accessible(site: Path, page: Any, npm_modules: NpmModules, name: str, colours: str) -> None:
+    page.emulate_media(color_scheme=colours)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((site / f"{name}.html").as_uri())
+    assert faults(page, npm_modules) == []
