@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from weakincentives import __version__
+from weakincentives.evals.recording import VERSION as RECORDING
 from weakincentives.session.snapshot import FORMAT
 from weakincentives.telemetry.reader import VERSION
 
@@ -33,6 +34,7 @@ def test_the_changelog_names_this_release_and_the_formats_it_writes() -> None:
     assert f"## {__version__} " in CHANGES
     assert f"`{FORMAT}`" in CHANGES
     assert f"| run files (`.wink/runs.db`) | {VERSION} |" in CHANGES
+    assert f"| recordings in cases (`wink eval`) | {RECORDING} |" in CHANGES
 
 
 def test_pre_commit_runs_what_the_check_runs() -> None:
