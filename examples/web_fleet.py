@@ -72,7 +72,8 @@ def main(given: str | None = None, port: int = 8000) -> None:
     with database(given or os.environ.get("WINK_DATABASE_URL")) as url:
         environment = os.environ | {"WINK_DATABASE_URL": url, "PYTHONPATH": str(HOME)}
         web = [sys.executable, "-m", "uvicorn", "--factory", "examples.web_fleet:app", "--workers", "2"]
-        commands = [[*web, "--port", str(port), "--log-level", "warning"]]
+        # A page that reads an answer keeps its connection: uvicorn would wait for it without end.
+        commands = [[*web, "--port", str(port), "--log-level", "warning", "--timeout-graceful-shutdown", "2"]]
         commands += [[*WINK, "worker", "examples.web_fleet:chats"]] * (3 if url.startswith("postgres") else 1)
         started = [subprocess.Popen(command, env=environment, cwd=HOME) for command in commands]
         print(f"http://127.0.0.1:{port} is served by two processes; the workers are {[p.pid for p in started[1:]]}")

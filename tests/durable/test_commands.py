@@ -128,6 +128,17 @@ def test_running_work_shows_its_last_step_and_whether_its_worker_lives(
     assert "no worker is alive" in wink(capsys, "work", "list", "--database-url", path)
 
 
+def test_list_says_which_version_has_no_worker(postgres_url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    def of(version: str) -> DurableMainLoop[Any, Any]:
+        return DurableMainLoop("desk", prompt_with(shout), ScriptedAdapter(), postgres_url, version=version)
+
+    with of("8") as new, of("7") as old:
+        new.start()
+        old.submit(Question("?"), key="left")
+        listed = wink(capsys, "work", "list", "--database-url", postgres_url)
+    assert "no worker of version 7 is alive; its runs wait for one" in listed
+
+
 def test_a_queue_without_a_name_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ("--queue", "", "--database-url", str(tmp_path / "d.db"))
     assert "A queue needs a name, got ('',)" in wink(

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -568,6 +569,20 @@ def test_a_conversation_that_is_deleted_during_a_run_ends_quietly(
         until(lambda: not chats.health().running, "the run to end")
         assert chats.send("ann", "new", timeout=PATIENCE).text == "1: new"
     assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_who_waits_for_a_deleted_conversation_does_not_get_the_answer_of_its_successor(database_url: str) -> None:
+    model = Held("one")
+    with answered_by(model, database_url) as chats, ThreadPoolExecutor() as threads:
+        sender = threads.submit(chats.send, "ann", "one", timeout=PATIENCE)
+        assert model.reached.wait(PATIENCE)
+        reader = chats.stream("ann")
+        chats.delete("ann")
+        assert chats.send("ann", "new", timeout=PATIENCE).text == "1: new"
+        model.go.set()
+        for wait in (sender.result, lambda: list(reader)):
+            with pytest.raises(NoSuchWorkError, match="it was deleted"):
+                wait()
 
 
 def test_a_state_of_another_release_says_what_to_do(tmp_path: Any) -> None:

@@ -1,5 +1,6 @@
 """The manifests in `deploy/` are valid, and their commands are those of the program."""
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,16 @@ def test_the_commands_of_both_files_are_those_of_the_program() -> None:
     for _, name, *arguments in workers:
         parsed = parser(name).parse_args(arguments)
         assert (parsed.loop, parsed.health[1]) == ("examples.web_fleet:chats", 8080)
+
+
+def test_the_image_has_the_example_and_the_extras_but_not_the_whole_folder() -> None:
+    lines = [line.split() for line in (DEPLOY / "Dockerfile").read_text().splitlines()]
+    copied = [name for word, *names in filter(None, lines) if word == "COPY" for name in names[:-1]]
+    assert {"src", "examples", "pyproject.toml"} <= set(copied)
+    assert all((DEPLOY.parent / name).exists() and name != "." for name in copied)
+    (extras,) = [word for line in lines if "pip" in line for word in line if word.startswith("'.[")]
+    declared = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert set(extras[3:-2].split(",")) <= declared.keys()
 
 
 def test_a_worker_may_drain_before_it_is_killed() -> None:

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -281,8 +281,12 @@ def _show_list(store: WorkStore, arguments: argparse.Namespace) -> None:
         return
     heading = ("run", "status", "changed", "attempts", "worker")
     print_table(Table(heading, rows, ("attempts",), drop=("worker", "attempts", "changed")))
-    if any(work.status in ("queued", "running") for work in found) and not alive:
+    versions = {work.version for work in found if work.status in ("queued", "running")}
+    if versions and not alive:
         progress("no worker is alive; start one with `wink worker module:loop`")
+    elif None not in alive.values():
+        for version in sorted(versions - set(alive.values())):
+            progress(f"no worker of version {version} is alive; its runs wait for one")
 
 
 def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
@@ -449,13 +453,13 @@ def _print_status(store: WorkStore, work: Work, arguments: argparse.Namespace) -
         print_line(f"{work.id} is {work.status}")
 
 
-def _facts(work: Work, alive: frozenset[str]) -> dict[str, Any]:
+def _facts(work: Work, alive: Mapping[str, str | None]) -> dict[str, Any]:
     facts = {name: getattr(work, name) for name in _NAMES}
     facts["worker_alive"] = work.worker in alive if work.status == "running" else None
     return facts | {"created": _time(work.created_ms), "updated": _time(work.updated_ms)}
 
 
-def _worker(work: Work, alive: frozenset[str]) -> str:
+def _worker(work: Work, alive: Mapping[str, str | None]) -> str:
     return f"{work.worker} (gone)" if work.status == "running" and work.worker not in alive else work.worker
 
 

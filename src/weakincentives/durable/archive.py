@@ -141,10 +141,18 @@ class BegunRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Posted:
+    """A run that was sent, by its number and its time: after `delete`, numbers begin again."""
+
+    number: int
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class RunRow:
     """A run as a reader sees it."""
 
-    number: int
+    posted: Posted
     attempt: int
     joined: int | None
     ended: bool
@@ -188,8 +196,8 @@ class Archive:
 
     def post(
         self, name: str, sent: Sent, *, loop: str, version: str, tenant: str | None, key: str | None, join: bool
-    ) -> int:
-        """Add what was sent, once per key; returns its number. It joins the run under way, or is the next run."""
+    ) -> Posted:
+        """Add what was sent, once per key. It joins the run under way, or is the next run."""
         request, media = _dump(sent)
         now = _now()
         with self._signals.transaction(self._engine) as connection:
@@ -211,7 +219,7 @@ class Archive:
                         raise KeyConflictError(
                             f"Key {key!r} of conversation {name!r} was used for another message; use a new key."
                         )
-                    return int(known.number)
+                    return Posted(known.number, known.created_ms)
             self._save_blobs(connection, name, media)
             first = self._first(connection, name)
             row = {
@@ -233,7 +241,7 @@ class Archive:
                 self._enqueue(connection, ConversationRun(name, number), loop, version, tenant)
             elif row["joined"]:
                 self._signals.add(connection, joining(ConversationRun(name, first.number)))
-        return int(number)
+        return Posted(number, now)
 
     def begin(self, run: ConversationRun) -> BegunRun | str | None:
         """Begin an execution; returns the outcome of a run that has ended, or None if there is no such run."""
@@ -326,16 +334,21 @@ class Archive:
         with self._engine.connect() as connection:
             return wanted & {ConversationRun(row.conversation, row.number) for row in connection.execute(query)}
 
-    def find(self, name: str, number: int | None = None) -> RunRow | None:
+    def find(self, name: str, run: Posted | int | None = None) -> RunRow | None:
         """A run, or the newest that was sent."""
         c = runs.c
-        query = sa.select(c.number, c.attempt, c.joined, c.ended_ms, c.outcome).where(c.conversation == name)
-        query = query.order_by(c.number.desc()).limit(1) if number is None else query.where(c.number == number)
+        found = (c.number, c.created_ms, c.attempt, c.joined, c.ended_ms, c.outcome)
+        query = sa.select(*found).where(c.conversation == name)
+        if isinstance(run, Posted):
+            query = query.where(c.number == run.number, c.created_ms == run.created_ms)
+        else:
+            query = query.order_by(c.number.desc()).limit(1) if run is None else query.where(c.number == run)
         with self._engine.connect() as connection:
             row = connection.execute(query).one_or_none()
         if row is None:
             return None
-        return RunRow(row.number, row.attempt, row.joined, row.ended_ms is not None, row.outcome)
+        posted = Posted(row.number, row.created_ms)
+        return RunRow(posted, row.attempt, row.joined, row.ended_ms is not None, row.outcome)
 
     def knows(self, work: str) -> bool:
         """True if this is the id of a run of a conversation."""

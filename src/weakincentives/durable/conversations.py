@@ -38,7 +38,7 @@ from weakincentives.serde import Upgrades
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
-    from weakincentives.durable.archive import Archive, RunRow, State
+    from weakincentives.durable.archive import Archive, Posted, RunRow, State
     from weakincentives.durable.streams import AsyncDurableStream, DurableStream
 
 OutputT = TypeVar("OutputT")
@@ -129,8 +129,8 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         Messages are answered in order, each as a run of its own. Without content, the model answers the prompt's user
         sections, or goes on with `decisions` about calls that wait.
         """
-        wait, number = self._wait(conversation, timeout), self._post(conversation, content, options)
-        while (row := self._ended(conversation, number, wait)) is None:
+        wait, posted = self._wait(conversation, timeout), self._post(conversation, content, options)
+        while (row := self._ended(conversation, posted, wait)) is None:
             wait.pause()
         return self._response(row)
 
@@ -143,8 +143,8 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         **options: Unpack[SendOptions],
     ) -> PromptResponse[OutputT]:
         wait = await asyncio.to_thread(self._wait, conversation, timeout)
-        number = await asyncio.to_thread(self._post, conversation, content, options)
-        while (row := await asyncio.to_thread(self._ended, conversation, number, wait)) is None:
+        posted = await asyncio.to_thread(self._post, conversation, content, options)
+        while (row := await asyncio.to_thread(self._ended, conversation, posted, wait)) is None:
             await wait.pause_async()
         return self._response(row)
 
@@ -174,9 +174,10 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
             row = store.archive.find(name)
             if row is None:
                 raise NoSuchWorkError(f"There is no conversation {conversation!r}; send it a message first.")
-            return DurableStream(StreamReader(store.archive, store.serializer, name, row.number), store.signals)
-        number = self._post(conversation, content, options)
-        return DurableStream(StreamReader(store.archive, store.serializer, name, number), store.signals)
+            posted = row.posted
+        else:
+            posted = self._post(conversation, content, options)
+        return DurableStream(StreamReader(store.archive, store.serializer, name, posted), store.signals)
 
     def stream_async(
         self, conversation: str, content: Content | None = None, **options: Unpack[SendOptions]
@@ -287,9 +288,9 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         name, whose = self._id(conversation), {"loop": self.name, "version": self.version}
         if self._archive.find(name) is None and self._archive.load(name) is None:
             raise NoSuchWorkError(f"There is no conversation {conversation!r}; send it a message first.")
-        number = self._archive.post(name, sent, **whose, tenant=None, key=None, join=False)
+        posted = self._archive.post(name, sent, **whose, tenant=None, key=None, join=False)
         wait = self._wait(conversation, timeout)
-        while (row := self._ended(conversation, number, wait)) is None:
+        while (row := self._ended(conversation, posted, wait)) is None:
             wait.pause()
         return self._response(row)
 
@@ -327,7 +328,7 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
             raise DurableError(f"A conversation's id must be a text, such as 'ann', got {conversation!r}.")
         return f"{self.name}/{conversation}"
 
-    def _post(self, conversation: str, content: Content | None, options: SendOptions) -> int:
+    def _post(self, conversation: str, content: Content | None, options: SendOptions) -> Posted:
         name, archive = self._id(conversation), self._archive
         from weakincentives.durable.archive import DeclaredTool, Sent
 
@@ -372,11 +373,11 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
     def _wait(self, conversation: str, timeout: float | None) -> Wait:
         return Wait(timeout, self.store.signals.waiter(self._id(conversation)))
 
-    def _ended(self, conversation: str, number: int, wait: Wait) -> RunRow | None:
+    def _ended(self, conversation: str, posted: Posted, wait: Wait) -> RunRow | None:
         """The run that answers a message, once it has ended; raises when the time is up."""
-        name = self._id(conversation)
+        name, number = self._id(conversation), posted.number
         try:
-            row = self._archive.find(name, number)
+            row = self._archive.find(name, posted)
             if row is not None and row.joined and row.ended:
                 row = self._archive.find(name, row.joined)
         except DatabaseUnavailableError:

@@ -73,14 +73,17 @@ class Ownership:
             if _lock_owned(connection, work_id, owner):
                 _release(connection, work_id)
 
-    def workers(self) -> frozenset[str]:
-        """The workers that are alive; on Postgres, a killed one is counted until its lease expires."""
+    def workers(self) -> dict[str, str | None]:
+        """The workers that are alive, with their versions; on Postgres, a killed one counts until its lease expires.
+
+        A SQLite file has one worker, whose version is not known.
+        """
         if self.engine.dialect.name == "sqlite":
             holder = FileLock(str(self.engine.url.database)).holder()
-            return frozenset() if holder is None else frozenset({holder})
+            return {} if holder is None else {holder: None}
         with self.engine.connect() as connection:
-            alive = sa.select(workers.c.executor_id).where(workers.c.lease_until_ms > _now())
-            return frozenset(connection.execute(alive).scalars())
+            alive = sa.select(workers.c.executor_id, workers.c.version).where(workers.c.lease_until_ms > _now())
+            return {row.executor_id: row.version for row in connection.execute(alive)}
 
     def is_running(self, work_id: str) -> bool:
         """True if an execution owns the work, also if that was cancelled since."""

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
-from weakincentives.durable.archive import Archive, Batch, ConversationRun, RunRow
+from weakincentives.durable.archive import Archive, Batch, ConversationRun, Posted, RunRow
 from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.durable.signals import Signals
 from weakincentives.durable.wait import Wait
@@ -154,31 +154,32 @@ class StreamReader(Generic[OutputT]):
     archive: Archive
     serializer: TaggedSerializer
     conversation: str
-    number: int
+    posted: Posted
     done: bool = False
     failure: BaseException | None = None
     _attempt: int = 0
     _place: int = 0
     _shown: bool = False
-    _run: int = 0
+    _run: Posted | None = None
     _unread: list[StreamEvent[OutputT]] = field(default_factory=list)
 
     def poll(self) -> list[StreamEvent[OutputT]]:
         """The events since the last call; `done` and `failure` are set with the last of them."""
-        row = self.archive.find(self.conversation, self._run or self.number)
+        row = self.archive.find(self.conversation, self._run or self.posted)
         if row is None:
-            raise NoSuchWorkError(f"Conversation {self.conversation!r} has no run {self.number}; it was deleted.")
-        if not self._run:
+            number = self.posted.number
+            raise NoSuchWorkError(f"Conversation {self.conversation!r} has no run {number}; it was deleted.")
+        if self._run is None:
             # A message that joins a run is answered by that; one that came too late has a run of its own.
-            self._run = row.joined or row.number
             if row.joined:
-                row = self.archive.find(self.conversation, self._run) or row
+                row = self.archive.find(self.conversation, row.joined) or row
+            self._run = row.posted
         if row.attempt != self._attempt:
             if self._shown:
                 self._unread.append(Restarted(_BEGUN_AGAIN))
             self._attempt, self._place, self._shown = row.attempt, 0, False
         # From the last batch that was read: if that is gone, so may others be that were not.
-        batches = self.archive.read(self.conversation, self._run, self._attempt, self._place)
+        batches = self.archive.read(self.conversation, self._run.number, self._attempt, self._place)
         gone = self._place > 0 and not batches
         for place, text in batches:
             if place > self._place:
@@ -192,9 +193,9 @@ class StreamReader(Generic[OutputT]):
         return events
 
     def _end(self, row: RunRow, gone: bool) -> list[StreamEvent[OutputT]]:
-        own = self.archive.find(self.conversation, self.number)
-        if own is not None and own.number != row.number and own.joined is None:
-            self._run, self._attempt, self._place, self._shown = own.number, 0, 0, False
+        own = self.archive.find(self.conversation, self.posted)
+        if own is not None and own.posted != row.posted and own.joined is None:
+            self._run, self._attempt, self._place, self._shown = own.posted, 0, 0, False
             return []
         self.done = True
         outcome = outcome_of(row, self.serializer)
@@ -229,7 +230,7 @@ class DurableStream(Iterator[StreamEvent[OutputT]]):
 
     @property
     def number(self) -> int:
-        return self._reader.number
+        return self._reader.posted.number
 
     def __next__(self) -> StreamEvent[OutputT]:
         while not self.poll():
