@@ -14,9 +14,9 @@ DOCS = Path(__file__).resolve().parents[1] / "docs"
 INTRODUCTION = """\
 # Command line
 
-`wink COMMAND --help` prints the same in the terminal. Prompts and agents are given as `module:variable`; the working
-directory is searched first. Data goes to stdout, progress to stderr. Colour is used on terminals only, never
-with `NO_COLOR`.
+`wink COMMAND --help` prints these pages in the terminal. Prompts and agents are given as `module:variable`; the working
+directory is searched first. Data goes to stdout, progress to stderr. Colour is used on terminals only, never with
+`NO_COLOR`.
 
 | exit code | |
 |---|---|
@@ -27,18 +27,18 @@ with `NO_COLOR`.
 | 130 | interrupted with Ctrl-C |
 
 Where an option names a variable such as `[WINK_STORE]`, its default comes from that environment variable, then from
-`[tool.wink]` in `pyproject.toml`, then from `~/.config/wink/config.toml`. For completion of commands, options,
-sections, tags and runs, run `eval "$(wink completion bash)"`; for sections your module is imported.
+`[tool.wink]` in `pyproject.toml`, then from `~/.config/wink/config.toml`. To complete commands, options, sections, tags
+and runs in your shell, run `eval "$(wink completion bash)"`; completing sections imports your module.
 
 If a tool call needs approval, `wink run` and `wink chat` ask you on the terminal, with the arguments and the diff of
 what the call would change: `y` approves, `n` denies (the model reads the reason that follows), `e` edits the
 arguments as JSON in your `$EDITOR` or on the line, `a` answers in place of the call, Ctrl-C decides later. While
-calls wait, the session is kept beside the run file, in `runs.db.waiting/`, readable by you alone; `--resume FILE`
-goes on with it, in this process or the next, and it is deleted once the calls are decided. Secrets are replaced in
-what is shown, but not in that file, nor in your editor.
+calls wait, the session is kept beside the run file, in `runs.db.waiting/`, readable only by you; `--resume FILE`
+continues it later, and it is deleted once the calls are decided. Secrets are replaced in what is shown, but neither in
+that file nor in your editor.
 
-On a terminal, tables leave out columns that do not fit; in a pipe they are whole. A name that does not exist is
-answered with the nearest one that does.
+On a terminal, tables leave out columns that do not fit; in a pipe they are complete. If a name does not exist, the
+error suggests the nearest one.
 """
 
 

@@ -2,7 +2,8 @@
 
 The line is the comment `#: ...` behind the field or parameter, a docstring below it, the text of its
 `Annotated[type, text]`, or else the sentence of the docstring that names it in backticks. Inherited fields are listed
-as well, in the order of the constructor, and `**options: Unpack[Options]` as the parameters that it stands for.
+as well, in the order of the constructor, `Annotated[type, text]` as the type, and `**options: Unpack[Options]` as the
+parameters that it stands for.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from griffe import (
     DocstringSectionAttributes,
     DocstringSectionParameters,
     Expr,
+    ExprSubscript,
+    ExprTuple,
     Extension,
     Function,
     Module,
@@ -40,6 +43,9 @@ class FieldDescriptions(Extension):
                 describe_parameters(each)
             elif found := list(fields(each)):
                 sections_of(each).append(DocstringSectionAttributes(found, title="Fields:"))
+        for each in list(members(pkg)):
+            for declared in each.attributes.values() if isinstance(each, Class) else each.parameters:
+                declared.annotation = plain_type(declared.annotation)
 
 
 def members(inside: Object) -> Iterator[Class | Function]:
@@ -69,24 +75,31 @@ def described_attributes(owners: list[Class]) -> dict[str, tuple[str | Expr | No
         for name, member in owner.attributes.items():
             if is_field(member):
                 own = member.docstring.value if member.docstring else ""
-                own = own or comment(owner, name, member.endlineno or 0) or annotated(str(member.annotation))
-                found[name] = member.annotation, own or naming(name, prose(owner)) or found.get(name, ("", ""))[1]
+                own = own or comment(owner, name, member.endlineno or 0) or annotated(member)
+                own = own or naming(name, prose(owner)) or found.get(name, ("", ""))[1]
+                found[name] = plain_type(member.annotation), own
     return found
 
 
 def describe_parameters(function: Function) -> None:
-    """Expand `**options: Unpack[...]`, and add a table if comments or options describe the parameters."""
+    """Expand `**options: Unpack[...]`, and add a table if comments or options describe the parameters.
+
+    Of an overloaded function, the overload with options is described.
+    """
     owner = function.parent if function.name == "__init__" and isinstance(function.parent, Class) else function
     text = f"{prose(owner)}\n\n{prose(function)}"
-    options = expand(function)
-    comments = {each.name: comment(function, each.name) for each in function.parameters}
+    declared, options = function.parameters, expand(function)
+    for overload in function.overloads or ():
+        if found := expand(overload):
+            declared, options = overload.parameters, found
+    comments = {each.name: comment(function, each.name) for each in declared}
     lines = {
         each.name: comments[each.name] or options.get(each.name, "") or naming(each.name, text)
-        for each in function.parameters
+        for each in declared
         if each.name not in ("self", "cls") and each.name[0] != "_" and not each.kind.name.startswith("var_")
     }
     if (options or any(comments.values())) and all(lines.values()):
-        named = [(function.parameters[name], line) for name, line in lines.items()]
+        named = [(declared[name], line) for name, line in lines.items()]
         table = [
             DocstringParameter(each.name, annotation=each.annotation, value=each.default, description=line)
             for each, line in named
@@ -128,9 +141,22 @@ def comment(inside: Class | Function, name: str, line: int = 0) -> str:
     return words[:1].upper() + words[1:] + ("." if words[-1:] not in ("", ".", "?", "!") else "")
 
 
-def annotated(annotation: str) -> str:
-    found = re.fullmatch(r"Annotated\[.*, f?(['\"])(.*)\1\]", annotation)
-    return found[2] if found else ""
+def annotated(member: Attribute) -> str:
+    """The text of `Annotated[type, text]`; `{NAME}` in an f-string is the value of that constant."""
+    found = re.fullmatch(r"Annotated\[.*, f?(['\"])(.*)\1\]", str(member.annotation))
+
+    def value(constant: re.Match[str]) -> str:
+        return str(member.modules_collection[member.resolve(constant[1])].value)
+
+    return re.sub(r"\{([A-Z_]+)\}", value, found[2]) if found else ""
+
+
+def plain_type(annotation: str | Expr | None) -> str | Expr | None:
+    """The type in `Annotated[type, text]`, else the annotation."""
+    match annotation:
+        case ExprSubscript(left=left, slice=ExprTuple(elements=[kind, *_])) if str(left) == "Annotated":
+            return kind
+    return annotation
 
 
 def prose(owner: Object) -> str:

@@ -15,7 +15,7 @@ def main(argv: list[str]) -> int:
     if argv == ["--check"]:
         stale = [name for name, text in pages.items() if not is_current(ROOT / name, text)]
         for name in stale:
-            print(f"{name} is not what the docs say; run python scripts/llms.py", file=sys.stderr)
+            print(f"{name} is out of date; run python scripts/llms.py", file=sys.stderr)
         return 1 if stale else 0
     for name, text in pages.items():
         (ROOT / name).write_text(text, encoding="utf-8")

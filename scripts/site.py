@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from importlib import import_module
 from importlib.metadata import metadata
 from pathlib import Path
@@ -134,10 +135,10 @@ def front_door() -> str:
     return "\n".join(lines)
 
 
-def repository() -> str:
-    """The setting for the link to the repository, if the package's metadata has one."""
-    urls = dict(each.split(", ", 1) for each in metadata("weakincentives").get_all("Project-URL") or ())
-    found = next((url for name, url in urls.items() if name.lower() in ("repository", "source", "source code")), None)
+def repository(project_urls: Iterable[str]) -> str:
+    """The setting for the link to the repository, if the URLs of the package's metadata (`Name, address`) have one."""
+    urls = (each.split(", ", 1) for each in project_urls)
+    found = next((url for name, url in urls if name.lower() in ("repository", "source", "source code")), None)
     return f"repo_url = {json.dumps(found)}\n" if found else ""
 
 
@@ -182,7 +183,7 @@ def configuration() -> str:
 [project]
 site_name = "weakincentives"
 site_description = {json.dumps(tagline())}
-{repository()}extra_css = ["assets/site.css"]
+{repository(metadata("weakincentives").get_all("Project-URL") or ())}extra_css = ["assets/site.css"]
 nav = [{{ "Documentation" = ["index.md", {pages}] }}, {{ "API reference" = [{fronts}] }}]
 
 [project.theme]

@@ -18,6 +18,7 @@ from weakincentives.demo.desk import template
 from weakincentives.demo.questions import cases as demo_cases
 from weakincentives.evals import (
     Case,
+    CaseError,
     Evaluation,
     FinishedRun,
     Recording,
@@ -152,6 +153,13 @@ def test_a_read_only_call_without_a_recording_may_run_live(recorded: tuple[Case,
     loose = evaluate(recorded[:1], shop(), script(), [contains("Done")], tools="recorded-or-read-only")
     assert verdicts(loose) == [("passed", "ran live: look_up")]
     assert CALLS.live == before + 1
+
+
+def test_a_recording_of_another_format_is_refused_with_the_way_out(recorded: tuple[Case, ...]) -> None:
+    case = replace(recorded[0], recording={**(recorded[0].recording or {}), "version": 2})
+    refused = r"case '.*' has format 2 and this release reads 1; make the case again, or use the release that wrote it"
+    with pytest.raises(CaseError, match=refused):
+        evaluate([case], shop(), "recorded", [contains()], tools="recorded")
 
 
 def test_another_file_in_the_way_diverges(recorded: tuple[Case, ...]) -> None:

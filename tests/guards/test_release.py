@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from weakincentives import __version__
+from weakincentives.evals.recording import VERSION as RECORDING
 from weakincentives.session.snapshot import FORMAT
 from weakincentives.telemetry.reader import VERSION
 
@@ -33,9 +34,16 @@ def test_the_changelog_names_this_release_and_the_formats_it_writes() -> None:
     assert f"## {__version__} " in CHANGES
     assert f"`{FORMAT}`" in CHANGES
     assert f"| run files (`.wink/runs.db`) | {VERSION} |" in CHANGES
+    assert f"| recordings in cases (`wink eval`) | {RECORDING} |" in CHANGES
 
 
 def test_pre_commit_runs_what_the_check_runs() -> None:
     configured = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
-    entries = [hook["entry"] for repository in configured["repos"] for hook in repository["hooks"]]
-    assert entries == ["./check"] and (ROOT / "check").is_file()
+    (hook,) = [hook for repository in configured["repos"] for hook in repository["hooks"]]
+    assert (hook["entry"], hook["always_run"]) == ("./check", True)
+
+
+def test_the_check_compares_every_generated_page() -> None:
+    check = (ROOT / "check").read_text(encoding="utf-8")
+    assert "    pages --check\n" in check
+    assert "for script in cli_docs hosted_docs llms;" in check

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import shutil
 import subprocess
@@ -12,11 +11,12 @@ from dataclasses import fields, is_dataclass
 from html.parser import HTMLParser
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from scripts.site import FRONTS, MAIN
+from scripts.site import FRONTS, MAIN, repository
 from tests.npm_support import NpmModules
 from tests.viewer.axe import faults
 
@@ -75,6 +75,12 @@ def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Pag
     assert [link for path, page in pages.items() for link in broken(path, page)] == []
 
 
+def test_pages_link_to_the_repository_if_the_metadata_names_it() -> None:
+    home = "Homepage, https://example.com"
+    assert repository([home, "Source, https://example.com/git"]) == 'repo_url = "https://example.com/git"\n'
+    assert repository([home]) == repository([]) == ""
+
+
 def test_no_page_loads_anything_from_another_server(pages: dict[Path, Page]) -> None:
     assert {link for page in pages.values() for link in page.loads if urlsplit(link).netloc} == set()
 
@@ -115,7 +121,7 @@ def test_the_reference_describes_every_field_of_a_dataclass(site: Path, front: s
     assert [each for each in wanted if each not in described] == []
 
 
-@pytest.mark.parametrize("name", [name for name in MAIN if name not in ("SectionVisibility", "tool", "Snapshot")])
+@pytest.mark.parametrize("name", [name for name in MAIN if name not in ("SectionVisibility", "Snapshot")])
 def test_the_reference_describes_every_parameter_of_the_main_names(site: Path, name: str) -> None:
     reference = "".join(path.read_text(encoding="utf-8") for path in (site / "api").glob("*.html"))
     found = re.search(rf'<h2 id="weakincentives\.\w+\.{name}".*?(?=<h[23] )', reference, re.DOTALL)
@@ -131,29 +137,43 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
     assert "max_turns: int | None" in shown("limits.html")
     assert "default_params: ParamsT_co | None" in shown("prompt.html")
     assert "Opens the section without the model" in shown("prompt.html")
+    assert "read_only: bool = ..." in shown("prompt.html"), "an overload of tool() lists its options"
+    assert "at most 20." in shown("prompt.html")
+    assert not re.search(r"Unpack\[|Annotated\[(?!int, \"the second number)|\{MAX_", shown("prompt.html"))
     assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
 
 
-def test_in_a_browser_the_search_works_from_disk_and_pages_are_accessible(site: Path, npm_modules: NpmModules) -> None:
+@pytest.fixture
+def page() -> Iterator[Any]:
     playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or pytest.skip("there is no chromium")
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        page = browser.new_page()
-        page.goto((site / "index.html").as_uri())
-        page.keyboard.press("/")
-        page.keyboard.type("rolled back", delay=20)
-        found = page.get_by_role("link", name=re.compile("transactions", re.IGNORECASE)).locator("visible=true")
-        found.first.wait_for(timeout=20_000)
-        page.set_viewport_size({"width": 390, "height": 844})
-        page.goto((site / "index.html").as_uri())
-        letters = page.locator(".diagram text").evaluate_all(
-            "all => all.map(each => each.getBoundingClientRect().height)"
-        )
-        assert min(letters) >= 11, "a phone shows the diagram too small"
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-        for name, colours in itertools.product(("first-agent", "api/prompt"), ("light", "dark")):
-            page.emulate_media(color_scheme=colours)
-            page.goto((site / f"{name}.html").as_uri())
-            assert (name, colours, faults(page, npm_modules)) == (name, colours, [])
+        yield browser.new_page()
         browser.close()
+
+
+def test_the_search_works_from_disk(site: Path, page: Any) -> None:
+    page.goto((site / "index.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("rolled back", delay=20)
+    found = page.get_by_role("link", name=re.compile("transactions", re.IGNORECASE)).locator("visible=true")
+    found.first.wait_for(timeout=20_000)
+
+
+def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path, page: Any) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    for name in ("comparing", "hosted-tools", "provider-support", "strategies", "api/prompt", "index"):
+        page.goto((site / f"{name}.html").as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+    heights = "all => all.map(each => each.getBoundingClientRect().height)"
+    assert min(page.locator(".diagram text").evaluate_all(heights)) >= 11
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("name", ["first-agent", "api/prompt"])
+def test_pages_are_accessible(site: Path, page: Any, npm_modules: NpmModules, name: str, colours: str) -> None:
+    page.emulate_media(color_scheme=colours)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto((site / f"{name}.html").as_uri())
+    assert faults(page, npm_modules) == []

@@ -15,7 +15,7 @@ from tests.disclosure.desk import answers, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.cli import main
 from weakincentives.errors import PromptValidationError
-from weakincentives.mcp import HttpServer, MCPSection, StdioServer, lock_file, mcp_sections
+from weakincentives.mcp import HttpServer, MCPSection, StdioServer, lock_file, mcp_sections, read_lock
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SearchSections
 from weakincentives.prompt.overrides import JsonPromptOverridesStore
 from weakincentives.runtime import SectionLoaded
@@ -347,3 +347,11 @@ def test_a_group_of_a_server_that_cannot_be_started_is_told_to_the_model(locked:
 def test_a_section_in_code_may_have_a_lock(locked: Path) -> None:
     made = MCPSection(key="shop", title="Shop", server=mcp_sections(locked)[0].server, lock=lock_file(locked))
     assert made.stored() is not None
+
+
+def test_a_lock_file_that_cannot_be_read_is_refused_with_the_way_out(tmp_path: Path) -> None:
+    lock = tmp_path / ".mcp.lock.json"
+    lock.write_text('{"shop": 3}')
+    with pytest.raises(PromptValidationError, match="delete it, and write it again with `wink mcp lock`"):
+        read_lock(lock)
+    assert lock.read_text() == '{"shop": 3}'

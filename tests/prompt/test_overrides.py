@@ -277,6 +277,15 @@ def test_a_damaged_file_is_named_and_never_ignored(store, text):
         store.resolve(make_template().descriptor)
 
 
+def test_a_file_of_another_format_is_refused_with_the_way_out(store):
+    path = store.path_of(ns="demo", key="talk")
+    path.parent.mkdir(parents=True)
+    path.write_text('{"format": "weakincentives.override/2", "pages": []}')
+    with pytest.raises(PromptOverridesError, match="override/1'; use the release that wrote it"):
+        store.resolve(make_template().descriptor)
+    assert "pages" in path.read_text()
+
+
 def test_a_failed_write_leaves_the_old_file_and_no_litter(store):
     store.upsert(PromptOverride("demo", "talk", sections={("a",): SectionOverride("h", "old")}))
     with pytest.raises(UnicodeEncodeError):

@@ -1,7 +1,7 @@
 """Talk to a prompt in the terminal; answers appear as they are written.
 
 Every conversation is recorded. Lines that begin with / are commands, which /help lists. Ctrl-C stops an answer, Ctrl-D
-leaves. Sections are named as they open, and Markdown is set for the terminal. If a call needs approval, you are asked
+leaves. Sections are named as they open, and Markdown is formatted. If a call needs approval, you are asked
 about it; Ctrl-C leaves that for later. In a pipe each line of stdin is a message, answers go to stdout,
 and everything else goes to stderr; calls that need approval are named there, and wait. If calls still wait at the end,
 the exit code is 3.

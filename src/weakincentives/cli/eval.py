@@ -2,7 +2,7 @@
 alone it lists the evaluations.
 
 CASES is a JSONL file, or module:variable. Without --scorer, the answer must contain what a case expects, and the run
-must open the sections that it names. An evaluation that was interrupted goes on where it stopped. With `-a recorded`,
+must open the sections that it names. An interrupted evaluation continues where it stopped. With `-a recorded`,
 the model replies as in the cases' recordings, and nothing is sent anywhere.
 
 Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now); 2 misuse, or a name that

@@ -45,7 +45,7 @@ EXPLAIN = "Show what a run would show, hide and cost before you run it."
 
 def configure_run(parser: argparse.ArgumentParser) -> None:
     selection.configure(parser)
-    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="what the user says, after the prompt")
+    parser.add_argument("message", nargs="?", metavar="MESSAGE", help="the user's message, sent after the prompt")
     selection.add_adapter_option(parser)
     parser.add_argument(
         "--deadline", type=number(0, 10**9, kind=float), metavar="SECONDS", help="stop after this many seconds"

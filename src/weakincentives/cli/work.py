@@ -72,9 +72,9 @@ def configure_worker(parser: argparse.ArgumentParser) -> None:
         "--concurrency", type=number(1), default=8, metavar="N", help="runs at a time per worker (default: 8)"
     )
     parser.add_argument(
-        "--tenant-concurrency", type=number(1), metavar="N", help="runs at a time per tenant, over all workers"
+        "--tenant-concurrency", type=number(1), metavar="N", help="runs at a time per tenant, across all workers"
     )
-    parser.add_argument("--rate", type=_per_second, help="starts over all workers, such as 10/s, 300/m, 1000/h")
+    parser.add_argument("--rate", type=_per_second, help="starts across all workers, such as 10/s, 300/m, 1000/h")
     parser.add_argument("--record", metavar="FILE", help="record the runs to this file [WINK_RECORD] (default: none)")
     parser.add_argument(
         "--health", type=_host_and_port, metavar="PORT", help="answer /healthz and /readyz over HTTP on this port"
@@ -146,7 +146,7 @@ def configure_work(parser: argparse.ArgumentParser) -> None:
         "questions", help="list the tool calls that wait for a person, with what they would change"
     )
     asked.add_argument("id", nargs="?", metavar="RUN", help="loop/key (default: all runs)")
-    answer = verbs.add_parser("approve", help="decide about a tool call, which `questions` lists; the run goes on")
+    answer = verbs.add_parser("approve", help="decide about a tool call, which `questions` lists; the run continues")
     answer.add_argument("id", metavar="RUN", help="loop/key")
     answer.add_argument("call_id", metavar="CALL", help="the call that waits")
     instead = answer.add_mutually_exclusive_group()

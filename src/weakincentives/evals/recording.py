@@ -115,6 +115,11 @@ class Recording:
                 f"case {case.id!r} has no recording; make cases of recorded runs with cases_from_runs() or "
                 "`wink eval cases`, or use live tools"
             )
+        if (version := case.recording.get("version", VERSION)) != VERSION:
+            raise CaseError(
+                f"the recording of case {case.id!r} has format {version!r} and this release reads {VERSION}; "
+                "make the case again, or use the release that wrote it"
+            )
         try:
             given = {**case.recording}
             replies = {

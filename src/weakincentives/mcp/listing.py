@@ -79,7 +79,9 @@ def read_lock(path: str | os.PathLike[str]) -> dict[str, Listing]:
     except FileNotFoundError:
         return {}
     except SerdeError as error:
-        raise PromptValidationError(f"'{path}' is not a lock file of MCP servers: {error}; delete it.") from None
+        raise PromptValidationError(
+            f"'{path}' is not a lock file of MCP servers: {error}; delete it, and write it again with `wink mcp lock`."
+        ) from None
 
 
 def write_lock(path: str | os.PathLike[str], listings: Mapping[str, Listing]) -> None:

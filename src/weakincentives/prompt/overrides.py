@@ -581,9 +581,12 @@ def _encode(override: PromptOverride) -> bytes:
 
 def _decode(path: Path, data: bytes) -> PromptOverride:
     try:
+        if (found := serde.decode(dict[str, Any], data).get("format", FORMAT)) != FORMAT:
+            raise PromptOverridesError(
+                f"Override file {path} has format {found!r} and this release reads {FORMAT!r}; "
+                "use the release that wrote it, or delete the file and write the override again."
+            )
         document = serde.decode(_Document, data)
-        if document.format != FORMAT:
-            raise PromptOverridesError(f"Override file {path} has format {document.format!r}; expected {FORMAT!r}")
         sections, summaries = (
             {each.path: SectionOverride(each.expected_hash, "\n".join(each.body)) for each in given}
             for given in (document.sections, document.summaries)

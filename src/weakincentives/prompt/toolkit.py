@@ -131,9 +131,9 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     "effects", which are captured, taken back, and applied as they were shown; or a function of the params (and
     `session=` if it takes that) returns one of both or None. A tool without a handler is answered by a person. After
     `timeout` seconds a call has failed: an async handler is cancelled, and a blocking one continues in its thread, but
-    what it still writes is refused. `concurrent=True` lets calls that stand side by side run at the same time, each in
-    a transaction of its own; where two change the same, the later one runs again alone. `examples` are arguments of
-    typical calls, which models of Anthropic are shown.
+    what it still writes is refused. `concurrent=True` lets the calls of one reply run at the same time, each in its
+    own transaction; if two change the same thing, the later one is repeated alone. `examples` are arguments of typical
+    calls; the Anthropic adapter sends them.
     """
 
     _params_type: Any = None
@@ -632,7 +632,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter annotated as
     a `ToolContext`, or named `context` without an annotation, receives the call's context. The return value becomes the
     result's value, unless it is already a `ToolResult`; an `Image` or other part, or a list with some, is attached.
-    The tool can still be called as the function: `add(1, 2)`.
+    The tool can still be called as the function: `add(1, 2)`. `name` and `description` replace the function's name and
+    docstring.
     """
     return partial(FunctionTool, **options) if function is None else FunctionTool(function, **options)
 
