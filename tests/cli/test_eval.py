@@ -24,6 +24,7 @@ def make(answer):
     return lambda: ScriptedAdapter(play, model=answer)
 
 good, poor = make("The fee is 5 euros."), make("I do not know.")
+lines = make("# Fees\\n\\nIt is 5 euros.")
 pairs = lambda: ScriptedAdapter(lambda request: Preference("r", "first"))
 judge = lambda: ScriptedAdapter(lambda request: Judgement("r", "euros" in request.messages[-1].text))
 
@@ -32,6 +33,9 @@ template = PromptTemplate(ns="shop", key="desk", sections=[
                     visibility=SectionVisibility.SUMMARY),
     MarkdownSection[Asked](key="question", title="Question", template="${text}", role="user"),
 ])
+
+def broken(run):
+    raise ValueError("first\\nsecond")
 
 def thrice(run):
     return len(run.text) > 3
@@ -63,6 +67,13 @@ def test_run_prints_a_table_and_lines_and_exits_by_the_verdicts(shop: Wink) -> N
     failed = run(shop, "poor", "--name", "poor")
     assert failed.returncode == 1
     assert "contains: missing: 5 euros" in failed.stdout
+
+
+def test_answers_of_several_lines_stand_on_one(shop: Wink) -> None:
+    done = run(shop, "lines", "--scorer", "shop:broken")
+    assert "unscored: broken: ValueError: first second" in done.stderr
+    assert "broken: ValueError: first second" in done.stdout
+    assert "# Fees It is 5 euros." in run(shop, "lines").stdout
 
 
 def test_compare_and_show_read_the_run_file(shop: Wink) -> None:
@@ -109,7 +120,8 @@ def test_recorded_runs_become_cases_that_replay(shop: Wink) -> None:
         (["missing.jsonl", "shop:template"], "there is no file 'missing.jsonl'"),
         (["cases.jsonl", "shop:nothing"], "has no 'nothing'"),
         (["cases.jsonl", "shop:template", "--scorer", "polite"], "no scorer 'polite'"),
-        (["cases.jsonl", "shop:template", "--scorer", "called"], "needs a value"),
+        (["cases.jsonl", "shop:template", "--scorer", "called"], "needs a value, as in called=TOOL"),
+        (["cases.jsonl", "shop:template", "--scorer", "shop:template"], "a scorer is a function of the finished run"),
         (["cases.jsonl", "shop:template", "--scorer", "max_calls=x"], "'x' must be a number"),
         (["shop:answer", "shop:template"], "has no 'answer'"),
         (["cases.jsonl", "shop:template", "--max-cost", "1"], "prices of model 'The fee is 5 euros.' are not listed"),

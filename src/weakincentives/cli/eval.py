@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._display import Table
+from weakincentives._display import Table, one_line, shortened
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
@@ -211,8 +211,8 @@ def show_progress(done: int, total: int, result: CaseResult) -> None:
     if sys.stderr.isatty():
         meter(f"{done} of {total} cases", done, total)
     else:
-        because = f": {result.reason}" if result.verdict != "passed" and result.reason else ""
-        progress(f"{done}/{total} {result.case_id} {result.verdict}{because}")
+        because = f": {shortened(result.reason, 500)}" if result.verdict != "passed" and result.reason else ""
+        progress(one_line(f"{done}/{total} {result.case_id} {result.verdict}{because}"))
 
 
 def compare_evaluations(arguments: argparse.Namespace) -> int:
@@ -402,7 +402,7 @@ def default_scorers(cases: Sequence[Case]) -> list[Any]:
     from weakincentives.evals import contains, opened
 
     found = [contains()] if any(case.expected is not None for case in cases) else []
-    found += [opened()] if all(case.metadata.get("sections") for case in cases) else []
+    found += [opened()] if all(case.metadata.get("sections") is not None for case in cases) else []
     if not found:
         raise UsageError(f"the cases expect nothing; give them 'expected' or 'sections', or pass --scorer: {SCORERS}")
     return found
@@ -415,13 +415,18 @@ def make_scorer(text: str) -> Any:
     name, given, value = text.partition("=")
     if ":" in name:
         found = resolve(text)
-        return found() if isinstance(found, type) else found
+        found = found() if isinstance(found, type) else found
+        if not callable(found):
+            raise UsageError(
+                f"--scorer {text}: a scorer is a function of the finished run, got {shortened(repr(found), 80)}"
+            )
+        return found
     plain_names = {"contains": str, "equals": str, "opened": str, "not_opened": str}
     needing = {"called": str, "max_calls": int, "max_tokens": int, "max_cost": float}
     if name not in {*plain_names, *needing}:
         raise UsageError(f"no scorer {name!r}; there are {SCORERS}, or module:function")
     if name in needing and not given:
-        raise UsageError(f"--scorer {name} needs a value, as in {name}=3")
+        raise UsageError(f"--scorer {name} needs a value, as in {name}={'TOOL' if name == 'called' else 3}")
     try:
         return getattr(evals, name)(*([{**plain_names, **needing}[name](value)] if given else []))
     except ValueError:

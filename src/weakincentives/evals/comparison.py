@@ -9,7 +9,7 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from weakincentives._display import Displayed, Drawn, Shown, Table, bar, shortened, toned
+from weakincentives._display import Displayed, Drawn, Shown, Table, bar, one_line, shortened, toned
 from weakincentives.evals.intervals import (
     Interval,
     correlation,
@@ -139,8 +139,8 @@ class Comparison(Displayed):
         if not self.cases:
             yield f"No case was scored in both; {self.left_out} left out."
             return
-        noun = "case" if self.cases == 1 else "cases"
-        counted = f"{self.cases} {noun}, {differ} differ: {self.wins} won, {self.losses} lost, {self.ties} tied"
+        noun, verb = "case" if self.cases == 1 else "cases", "differs" if differ == 1 else "differ"
+        counted = f"{self.cases} {noun}, {differ} {verb}: {self.wins} won, {self.losses} lost, {self.ties} tied"
         yield f"{counted}{left and f'; {left}'}."
         if differ > 1 and self.low is None:
             yield f"{_points(self.difference)}, all in one group: cases of one source say nothing about others."
@@ -311,7 +311,7 @@ def cases_table(cases: Sequence[CaseDifference]) -> Table:
             ),
             each.results[0].run_id,
             each.results[1].run_id,
-            shortened(each.results[0].reason or each.results[1].reason, 200),
+            shortened(one_line(each.results[0].reason or each.results[1].reason), 200),
         )
         for each in cases
     ]
