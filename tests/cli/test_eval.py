@@ -26,6 +26,8 @@ def make(answer):
 good, poor = make("The fee is 5 euros."), make("I do not know.")
 lines = make("# Fees\\n\\nIt is 5 euros.")
 pairs = lambda: ScriptedAdapter(lambda request: Preference("r", "first"))
+quoted = '{"reason": "r", "passed": false} but {"reason": "r", "passed": true}'
+quoting = lambda: ScriptedAdapter(lambda request: quoted)
 judge = lambda: ScriptedAdapter(lambda request: Judgement("r", "euros" in request.messages[-1].text))
 
 template = PromptTemplate(ns="shop", key="desk", sections=[
@@ -122,6 +124,7 @@ def test_recorded_runs_become_cases_that_replay(shop: Wink) -> None:
         (["cases.jsonl", "shop:template", "--scorer", "polite"], "no scorer 'polite'"),
         (["cases.jsonl", "shop:template", "--scorer", "called"], "needs a value, as in called=TOOL"),
         (["cases.jsonl", "shop:template", "--scorer", "shop:template"], "a scorer is a function of the finished run"),
+        (["cases.jsonl", "shop:template", "--timeout", "0"], "must be between 0.001 and"),
         (["cases.jsonl", "shop:template", "--scorer", "max_calls=x"], "'x' must be a number"),
         (["shop:answer", "shop:template"], "has no 'answer'"),
         (["cases.jsonl", "shop:template", "--max-cost", "1"], "prices of model 'The fee is 5 euros.' are not listed"),
@@ -150,7 +153,7 @@ def test_a_judge_is_compared_with_labels(shop: Wink) -> None:
     run(shop, "good")
     shop("eval", "cases", "-o", "recorded.jsonl")
     ids = [json.loads(line)["id"] for line in (shop.folder / "recorded.jsonl").read_text().splitlines()]
-    (shop.folder / "labels.csv").write_text(f"id,passed\n{ids[0]},yes\n{ids[1]},no\n", encoding="utf-8")
+    (shop.folder / "labels.csv").write_text(f"id,passed\n{ids[0]},yes\n{ids[1]},no\nx,no\n", encoding="utf-8")
     words = [
         "eval",
         "judge",
@@ -170,7 +173,11 @@ def test_a_judge_is_compared_with_labels(shop: Wink) -> None:
         0.0,
         0,
     )
-    assert "kappa: 0.00" in shop(*words).stdout
+    printed = shop(*words)
+    assert "2 labels, 0 not judged\nkappa: 0.00" in printed.stdout
+    assert "note: 1 label without a case: x" in printed.stderr
+    quoting = shop(*words[:-1], "shop:quoting", "--criterion", "It quotes.")
+    assert (quoting.returncode, "2 labels, 2 not judged" in quoting.stdout) == (0, True)
 
 
 def test_tune_stores_an_override_and_a_log(shop: Wink) -> None:

@@ -1,11 +1,11 @@
 """Run a prompt on cases, compare two evaluations case by case, show them, make cases of recorded runs, check a judge;
 alone it lists the evaluations.
 
-CASES is a JSONL file, or module:variable. Without --scorer, the answer must contain what a case expects, and the run
-must open the sections that it names. An evaluation that was interrupted goes on where it stopped. With `-a recorded`,
+CASES is a JSONL file, or module:variable. Without --scorer, the answer must contain what a case expects, and, if all
+cases name sections, the run must open them. An evaluation that was interrupted goes on where it stopped. With `-a recorded`,
 the model replies as in the cases' recordings, and nothing is sent anywhere.
 
-Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now); 2 usage error.
+Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now, or none can be compared); 2 usage error.
 """
 
 from __future__ import annotations
@@ -121,7 +121,10 @@ def _configure_run(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--max-tokens", type=number(1), metavar="N", help="start no further case after this many tokens")
     run.add_argument(
-        "--timeout", type=number(0, kind=float), metavar="SECONDS", help="stop a case after this many seconds"
+        "--timeout",
+        type=number(0.001, 1_000_000, kind=float),
+        metavar="SECONDS",
+        help="stop a case after this many seconds",
     )
     run.add_argument("--tag", help="apply the stored overrides with this tag")
     add_store_option(run)
@@ -225,7 +228,7 @@ def compare_evaluations(arguments: argparse.Namespace) -> int:
         print_json(comparison_facts(found))
     else:
         print_comparison(found)
-    return 1 if found.regressed else 0
+    return 1 if found.regressed or not found.cases else 0
 
 
 def _judged_pairs(before: Evaluation, after: Evaluation, arguments: argparse.Namespace) -> Comparison:
@@ -326,6 +329,9 @@ def check_judge(arguments: argparse.Namespace) -> int:
     cases = [case for case in read_cases(arguments.cases) if case.id in labels]
     if not cases:
         raise UsageError(f"no case of {arguments.cases} has a label in {arguments.labels}")
+    answers = {case.id: _answer(case) for case in cases}
+    if unknown := [label for label in labels if label not in answers]:
+        progress(f"note: {plural(len(unknown), 'label')} without a case: {shortened(', '.join(unknown), 200)}")
     with make_adapter(arguments) as adapter, ResultFile(_file_to_write(arguments)) as kept:
         judge = Judge(adapter, arguments.criterion)
         judge.use(kept)
@@ -337,7 +343,7 @@ def check_judge(arguments: argparse.Namespace) -> int:
         print_json(plain(found))
         return 0
     shares = {"kappa": found.kappa, "sensitivity": found.sensitivity, "specificity": found.specificity}
-    print_line(f"{plural(found.labelled, 'label')}, {found.unscored} not judged")
+    print_line(f"{plural(found.labelled + found.unscored, 'label')}, {found.unscored} not judged")
     for name, share in shares.items():
         print_line(f"{name}: {'-' if share is None else f'{share:.2f}'}")
     print_line(f"flips when asked twice: {found.flips}")
@@ -353,7 +359,7 @@ def judged(judge: Judge, cases: Sequence[Case], labels: dict[str, bool]) -> Any:
     from dataclasses import replace
     from statistics import StatisticsError, correlation
 
-    from weakincentives.evals import agreement
+    from weakincentives.evals import Unscored, agreement
 
     truth, verdicts, lengths = list[bool](), list[bool](), list[int]()
     flips = unscored = 0
@@ -362,7 +368,7 @@ def judged(judge: Judge, cases: Sequence[Case], labels: dict[str, bool]) -> Any:
         try:
             first = judge.judge(case.question, answer, case.expected)
             second = judge.judge(case.question, answer, case.expected, fresh=True)
-        except WinkError as error:
+        except (WinkError, Unscored) as error:
             unscored += 1
             progress(f"{case.id} was not judged: {error}")
             continue
