@@ -2,10 +2,11 @@
 alone it lists the evaluations.
 
 CASES is a JSONL file, or module:variable. Without --scorer, the answer must contain what a case expects, and, if all
-cases name sections, the run must open them. An evaluation that was interrupted goes on where it stopped. With `-a recorded`,
-the model replies as in the cases' recordings, and nothing is sent anywhere.
+cases name sections, the run must open them. An evaluation that was interrupted goes on where it stopped. With
+`-a recorded`, the model replies as in the cases' recordings, and nothing is sent anywhere.
 
-Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now, or none can be compared); 2 usage error.
+Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now, or no case was scored in
+both); 2 usage error.
 """
 
 from __future__ import annotations
