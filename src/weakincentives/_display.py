@@ -94,6 +94,11 @@ def shortened(text: str, width: int) -> str:
     return text if columns <= width and head == text else f"{text[:end]}…"
 
 
+def one_line(text: str) -> str:
+    """The text with its line ends and runs of spaces as single spaces, for a cell or a line of progress."""
+    return " ".join(text.split())
+
+
 def wrapped(text: str, width: int | None, indent: str = "") -> str:
     """Text whose lines end between words, with `indent` before all but the first; unchanged without a width.
 
@@ -207,7 +212,7 @@ def said(who: str, text: str) -> Drawn:
     long = len(text) > MAX_UNFOLDED or who.startswith("system")
     # The columns of a tool's result stay aligned.
     font = "monospace" if who.startswith("tool ") else "inherit"
-    words = folded(shortened(" ".join(text.split()), 160) if long else "", text, font=font).html
+    words = folded(shortened(one_line(text), 160) if long else "", text, font=font).html
     style = f"border-left: 3px solid {_TONES.get(who.split()[0], _REST)}; padding: 1px 10px; margin: 6px 0"
     return Drawn(f"{who}: {text}", f'<div style="{style}"><small>{escape(who)}</small>{words}</div>')
 

@@ -24,7 +24,10 @@ def make(answer):
     return lambda: ScriptedAdapter(play, model=answer)
 
 good, poor = make("The fee is 5 euros."), make("I do not know.")
+lines = make("# Fees\\n\\nIt is 5 euros.")
 pairs = lambda: ScriptedAdapter(lambda request: Preference("r", "first"))
+quoted = '{"reason": "r", "passed": false} but {"reason": "r", "passed": true}'
+quoting = lambda: ScriptedAdapter(lambda request: quoted)
 judge = lambda: ScriptedAdapter(lambda request: Judgement("r", "euros" in request.messages[-1].text))
 
 template = PromptTemplate(ns="shop", key="desk", sections=[
@@ -32,6 +35,9 @@ template = PromptTemplate(ns="shop", key="desk", sections=[
                     visibility=SectionVisibility.SUMMARY),
     MarkdownSection[Asked](key="question", title="Question", template="${text}", role="user"),
 ])
+
+def broken(run):
+    raise ValueError("first\\nsecond")
 
 def thrice(run):
     return len(run.text) > 3
@@ -71,6 +77,13 @@ def test_an_evaluation_that_has_all_its_results_says_that_nothing_was_run(shop: 
         "no case was run: 'shop/desk' has all of them already; --again runs them again\n"
     )
     assert "no case was run" not in run(shop, "good", "--again").stderr
+
+
+def test_answers_of_several_lines_stand_on_one(shop: Wink) -> None:
+    done = run(shop, "lines", "--scorer", "shop:broken")
+    assert "unscored: broken: ValueError: first second" in done.stderr
+    assert "broken: ValueError: first second" in done.stdout
+    assert "# Fees It is 5 euros." in run(shop, "lines").stdout
 
 
 def test_compare_and_show_read_the_run_file(shop: Wink) -> None:
@@ -117,7 +130,9 @@ def test_recorded_runs_become_cases_that_replay(shop: Wink) -> None:
         (["missing.jsonl", "shop:template"], "there is no file 'missing.jsonl'"),
         (["cases.jsonl", "shop:nothing"], "has no 'nothing'"),
         (["cases.jsonl", "shop:template", "--scorer", "polite"], "no scorer 'polite'"),
-        (["cases.jsonl", "shop:template", "--scorer", "called"], "needs a value"),
+        (["cases.jsonl", "shop:template", "--scorer", "called"], "needs a value, as in called=TOOL"),
+        (["cases.jsonl", "shop:template", "--scorer", "shop:template"], "a scorer is a function of the finished run"),
+        (["cases.jsonl", "shop:template", "--timeout", "0"], "must be between 0.001 and"),
         (["cases.jsonl", "shop:template", "--scorer", "max_calls=x"], "'x' must be a number"),
         (["shop:answer", "shop:template"], "has no 'answer'"),
         (["cases.jsonl", "shop:template", "--max-cost", "1"], "prices of model 'The fee is 5 euros.' are not listed"),
@@ -146,7 +161,7 @@ def test_a_judge_is_compared_with_labels(shop: Wink) -> None:
     run(shop, "good")
     shop("eval", "cases", "-o", "recorded.jsonl")
     ids = [json.loads(line)["id"] for line in (shop.folder / "recorded.jsonl").read_text().splitlines()]
-    (shop.folder / "labels.csv").write_text(f"id,passed\n{ids[0]},yes\n{ids[1]},no\n", encoding="utf-8")
+    (shop.folder / "labels.csv").write_text(f"id,passed\n{ids[0]},yes\n{ids[1]},no\nx,no\n", encoding="utf-8")
     words = [
         "eval",
         "judge",
@@ -166,7 +181,11 @@ def test_a_judge_is_compared_with_labels(shop: Wink) -> None:
         0.0,
         0,
     )
-    assert "kappa: 0.00" in shop(*words).stdout
+    printed = shop(*words)
+    assert "2 labels, 0 not judged\nkappa: 0.00" in printed.stdout
+    assert "note: 1 label without a case: x" in printed.stderr
+    quoting = shop(*words[:-1], "shop:quoting", "--criterion", "It quotes.")
+    assert (quoting.returncode, "2 labels, 2 not judged" in quoting.stdout) == (0, True)
 
 
 def test_tune_stores_an_override_and_a_log(shop: Wink) -> None:

@@ -49,7 +49,7 @@ SHAPES: dict[str, tuple[dict[str, Any], Case]] = {
     ),
     "langsmith": (
         {"id": "1", "inputs": {"name": "Ann"}, "outputs": {"x": 1}, "split": "dev"},
-        Case("1", {"name": "Ann"}, expected={"x": 1}, group="dev"),
+        Case("1", {"name": "Ann"}, expected={"x": 1}, metadata={"split": "dev"}),
     ),
     "promptfoo": (
         {"description": "greets", "vars": {"name": "Ann"}, "assert": [{"type": "contains", "value": "Ann"}]},
@@ -80,6 +80,14 @@ def test_a_file_may_hold_a_list_or_a_dataset(tmp_path: Path) -> None:
     for whole in (lines, {"name": "n", "cases": lines}, {"tests": lines}):
         file.write_text(json.dumps(whole, indent=2), encoding="utf-8")
         assert [case.id for case in load_cases(file)] == ["1", "2"]
+
+
+def test_only_line_feeds_end_a_line(tmp_path: Path) -> None:
+    file = tmp_path / "cases.jsonl"
+    lines = [{"id": "1", "input": "one\u2028two\x85three"}, {"id": "2", "input": "x"}]
+    written = "\r\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
+    file.write_bytes(written.encode("utf-8-sig"))
+    assert [case.params for case in load_cases(file)] == ["one\u2028two\x85three", "x"]
 
 
 def test_a_missing_id_is_a_hash_of_the_line(tmp_path: Path) -> None:

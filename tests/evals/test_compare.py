@@ -314,3 +314,17 @@ def test_pairs_are_asked_in_both_orders_and_a_flip_is_a_tie() -> None:
 def test_cases_outside_the_pass_rate_are_named_in_a_warning() -> None:
     with pytest.warns(UserWarning, match="1 results of 'a' are not in the pass rate: c40 diverged"):
         assert_at_least(evaluation("a", [True] * 40 + ["diverged"]), 0.9)
+
+
+def test_a_regression_of_repeats_counts_cases() -> None:
+    before, after = evaluation("a", [[True, True], True]), evaluation("b", [[False, False], True])
+    with pytest.raises(AssertionError, match=r"1 of 2 cases that passed in 'a' do not any more"):
+        assert_no_regression(before, after)
+
+
+def test_pairs_without_a_verdict_are_counted_and_left_out() -> None:
+    judge = Judge(ScriptedAdapter(lambda request: "no verdict"), "It is polite.", pairs=True)
+    found = compare(evaluation("a", [True]), evaluation("b", [True]), judge=judge)
+    assert found.preferences is not None
+    assert (found.preferences.ties, found.preferences.unscored) == (0, 1)
+    assert "judged in pairs: 0 better, 0 worse, 0 tied (0 by a flip), 1 not judged" in found.text

@@ -98,6 +98,22 @@ def test_what_cannot_be_told_is_unscored_and_outside_the_mean() -> None:
     assert "cannot: no idea; max_cost(1): the price of the model is unknown" in found.results[0].reason
 
 
+@pytest.mark.parametrize("nothing", ["", [], {}])
+def test_an_empty_expectation_is_unscored_since_every_answer_contains_it(nothing: Any) -> None:
+    (result,) = evaluate(
+        [Case("a", "Please refund order-1", expected=nothing)], shop(), adapter(), [contains()]
+    ).results
+    assert (result.verdict, result.reason) == (
+        "unscored",
+        "contains: what case 'a' expects is empty, and every answer contains that",
+    )
+
+
+def test_equals_says_how_the_text_differs() -> None:
+    (result,) = evaluate(CASES[:1], shop(), adapter(), [equals("5")]).results
+    assert result.reason == "equals(5): expected 5, got Refunded order-1 in three days."
+
+
 def test_an_error_of_a_run_or_a_scorer_is_unscored() -> None:
     def broken(run: FinishedRun) -> Any:
         return "yes"

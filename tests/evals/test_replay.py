@@ -247,6 +247,14 @@ def test_runs_on_one_session_that_are_no_exchanges_are_cases_of_their_own(file: 
     assert verdicts(found) == [("passed", "")]
 
 
+def test_runs_of_evaluations_are_left_out_if_there_are_others(recorded: tuple[Case, ...], file: Path) -> None:
+    with record(file):
+        run(Prompt(shop()).bind(Asked("Please refund order-9")), adapter(), session=Session())
+    assert [case.question for case in cases_from_runs(file)] == ["Please refund order-9"]
+    assert [case.id for case in cases_from_runs(file, {"evaluation": "tests/shop"})] == [case.id for case in recorded]
+    assert len(cases_from_runs(file, lambda summary: True)) == len(recorded) + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Job:
     word: str

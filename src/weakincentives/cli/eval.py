@@ -1,12 +1,12 @@
 """Run a prompt on cases, compare two evaluations case by case, show them, make cases of recorded runs, check a judge;
 alone it lists the evaluations.
 
-CASES is a JSONL file, or module:variable. Without --scorer, the answer must contain what a case expects, and the run
-must open the sections that it names. An interrupted evaluation continues where it stopped. With `-a recorded`,
+CASES is a JSONL file, or module:variable. Without --scorer, the answer must contain what a case expects, and, if all
+cases name sections, the run must open them. An interrupted evaluation continues where it stopped. With `-a recorded`,
 the model replies as in the cases' recordings, and nothing is sent anywhere.
 
-Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now); 2 misuse, or a name that
-does not exist.
+Exit codes: 0 all cases passed; 1 some did not (compare: a case that passed before fails now, or no case was scored in
+both); 2 misuse, or a name that does not exist.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._display import Table
+from weakincentives._display import Table, one_line, shortened
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
@@ -124,7 +124,10 @@ def _configure_run(run: argparse.ArgumentParser) -> None:
     )
     run.add_argument("--max-tokens", type=number(1), metavar="N", help="start no further case after this many tokens")
     run.add_argument(
-        "--timeout", type=number(0, kind=float), metavar="SECONDS", help="stop a case after this many seconds"
+        "--timeout",
+        type=number(0.001, 1_000_000, kind=float),
+        metavar="SECONDS",
+        help="stop a case after this many seconds",
     )
     run.add_argument("--tag", help="apply the stored overrides with this tag")
     add_store_option(run)
@@ -223,8 +226,8 @@ def show_progress(done: int, total: int, result: CaseResult) -> None:
     if sys.stderr.isatty():
         meter(f"{done} of {total} cases", done, total)
     else:
-        because = f": {result.reason}" if result.verdict != "passed" and result.reason else ""
-        progress(f"{done}/{total} {result.case_id} {result.verdict}{because}")
+        because = f": {shortened(result.reason, 500)}" if result.verdict != "passed" and result.reason else ""
+        progress(one_line(f"{done}/{total} {result.case_id} {result.verdict}{because}"))
 
 
 def compare_evaluations(arguments: argparse.Namespace) -> int:
@@ -237,7 +240,7 @@ def compare_evaluations(arguments: argparse.Namespace) -> int:
         print_json(comparison_facts(found))
     else:
         print_comparison(found)
-    return 1 if found.regressed else 0
+    return 1 if found.regressed or not found.cases else 0
 
 
 def _judged_pairs(before: Evaluation, after: Evaluation, arguments: argparse.Namespace) -> Comparison:
@@ -338,6 +341,9 @@ def check_judge(arguments: argparse.Namespace) -> int:
     cases = [case for case in read_cases(arguments.cases) if case.id in labels]
     if not cases:
         raise UsageError(f"no case of {arguments.cases} has a label in {arguments.labels}")
+    answers = {case.id: _answer(case) for case in cases}
+    if unknown := [label for label in labels if label not in answers]:
+        progress(f"note: {plural(len(unknown), 'label')} without a case: {shortened(', '.join(unknown), 200)}")
     with make_adapter(arguments) as adapter, ResultFile(_file_to_write(arguments)) as kept:
         judge = Judge(adapter, arguments.criterion)
         judge.use(kept)
@@ -349,7 +355,7 @@ def check_judge(arguments: argparse.Namespace) -> int:
         print_json(plain(found))
         return 0
     shares = {"kappa": found.kappa, "sensitivity": found.sensitivity, "specificity": found.specificity}
-    print_line(f"{plural(found.labelled, 'label')}, {found.unscored} not judged")
+    print_line(f"{plural(found.labelled + found.unscored, 'label')}, {found.unscored} not judged")
     for name, share in shares.items():
         print_line(f"{name}: {'-' if share is None else f'{share:.2f}'}")
     print_line(f"flips when asked twice: {found.flips}")
@@ -365,7 +371,7 @@ def judged(judge: Judge, cases: Sequence[Case], labels: dict[str, bool]) -> Any:
     from dataclasses import replace
     from statistics import StatisticsError, correlation
 
-    from weakincentives.evals import agreement
+    from weakincentives.evals import Unscored, agreement
 
     truth, verdicts, lengths = list[bool](), list[bool](), list[int]()
     flips = unscored = 0
@@ -374,7 +380,7 @@ def judged(judge: Judge, cases: Sequence[Case], labels: dict[str, bool]) -> Any:
         try:
             first = judge.judge(case.question, answer, case.expected)
             second = judge.judge(case.question, answer, case.expected, fresh=True)
-        except WinkError as error:
+        except (WinkError, Unscored) as error:
             unscored += 1
             progress(f"{case.id} was not judged: {error}")
             continue
@@ -414,7 +420,7 @@ def default_scorers(cases: Sequence[Case]) -> list[Any]:
     from weakincentives.evals import contains, opened
 
     found = [contains()] if any(case.expected is not None for case in cases) else []
-    found += [opened()] if all(case.metadata.get("sections") for case in cases) else []
+    found += [opened()] if all(case.metadata.get("sections") is not None for case in cases) else []
     if not found:
         raise UsageError(f"the cases expect nothing; give them 'expected' or 'sections', or pass --scorer: {SCORERS}")
     return found
@@ -427,13 +433,18 @@ def make_scorer(text: str) -> Any:
     name, given, value = text.partition("=")
     if ":" in name:
         found = resolve(text)
-        return found() if isinstance(found, type) else found
+        found = found() if isinstance(found, type) else found
+        if not callable(found):
+            raise UsageError(
+                f"--scorer {text}: a scorer is a function of the finished run, got {shortened(repr(found), 80)}"
+            )
+        return found
     plain_names = {"contains": str, "equals": str, "opened": str, "not_opened": str}
     needing = {"called": str, "max_calls": int, "max_tokens": int, "max_cost": float}
     if name not in {*plain_names, *needing}:
         raise UsageError(f"no scorer {name!r}; there are {SCORERS}, or module:function")
     if name in needing and not given:
-        raise UsageError(f"--scorer {name} needs a value, as in {name}=3")
+        raise UsageError(f"--scorer {name} needs a value, as in {name}={'TOOL' if name == 'called' else 3}")
     try:
         return getattr(evals, name)(*([{**plain_names, **needing}[name](value)] if given else []))
     except ValueError:

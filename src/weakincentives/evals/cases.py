@@ -20,7 +20,7 @@ from weakincentives.telemetry import plain
 INPUTS = ("params", "input", "inputs", "vars", "item", "question", "prompt")
 EXPECTED = ("expected", "target", "expected_output", "outputs", "ideal", "answer")
 IDS = ("id", "case_id", "name", "description")
-GROUPS = ("group", "split", "task")
+GROUPS = ("group", "task")
 MAX_NAMED = 10
 ASSERTED = ("equals", "contains", "icontains")
 _SURROGATE = re.compile("[\\ud800-\\udfff]")
@@ -181,7 +181,8 @@ def _documents(text: str, path: object) -> Iterator[Any]:
     if isinstance(whole, dict) and isinstance(whole.get("cases") or whole.get("tests"), list):
         yield from whole.get("cases") or whole["tests"]
         return
-    for number, line in enumerate(text.splitlines(), start=1):
+    # Only line feeds end a line: JSON may have other separators, such as U+2028, in its texts.
+    for number, line in enumerate(text.split("\n"), start=1):
         if line.strip():
             try:
                 yield json.loads(line, parse_constant=_no_number)

@@ -9,7 +9,8 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from weakincentives._display import Displayed, Drawn, Shown, Table, bar, shortened, toned
+from weakincentives._display import Displayed, Drawn, Shown, Table, bar, one_line, shortened, toned
+from weakincentives.errors import WinkError
 from weakincentives.evals.intervals import (
     Interval,
     correlation,
@@ -19,6 +20,7 @@ from weakincentives.evals.intervals import (
 )
 from weakincentives.evals.judge import Judge
 from weakincentives.evals.results import CaseResult, Evaluation
+from weakincentives.evals.scorers import Unscored
 from weakincentives.evals.spending import counting_judges
 
 MAX_NAMED = 5
@@ -70,7 +72,10 @@ class GroupDifference:
 
 @dataclass(frozen=True, slots=True)
 class Preferences:
-    """Preferences of a judge of pairs; `flips` are cases on which its verdict depended on the order, which are ties."""
+    """Preferences of a judge of pairs; `flips` are cases on which its verdict depended on the order, which are ties.
+
+    `unscored` are cases on which it gave no verdict.
+    """
 
     wins: int
     losses: int
@@ -78,6 +83,7 @@ class Preferences:
     flips: int
     interval: Interval
     cost: float | None = None
+    unscored: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,8 +145,8 @@ class Comparison(Displayed):
         if not self.cases:
             yield f"No case was scored in both; {self.left_out} left out."
             return
-        noun = "case" if self.cases == 1 else "cases"
-        counted = f"{self.cases} {noun}, {differ} differ: {self.wins} won, {self.losses} lost, {self.ties} tied"
+        noun, verb = "case" if self.cases == 1 else "cases", "differs" if differ == 1 else "differ"
+        counted = f"{self.cases} {noun}, {differ} {verb}: {self.wins} won, {self.losses} lost, {self.ties} tied"
         yield f"{counted}{left and f'; {left}'}."
         if differ > 1 and self.low is None:
             yield f"{_points(self.difference)}, all in one group: cases of one source say nothing about others."
@@ -167,7 +173,8 @@ class Comparison(Displayed):
             found = self.preferences
             votes = f"{found.wins} better, {found.losses} worse, {found.ties} tied"
             cost = f", ${found.cost:.4f}" if found.cost else ""
-            yield f"judged in pairs: {votes} ({found.flips} by a flip){cost}"
+            without = f", {found.unscored} not judged" if found.unscored else ""
+            yield f"judged in pairs: {votes} ({found.flips} by a flip){without}{cost}"
 
     def _display(self) -> Iterator[Shown]:
         counted = (("passed", self.wins), ("rest", self.ties), ("failed", self.losses))
@@ -231,7 +238,8 @@ def assert_no_regression(before: Evaluation, after: Evaluation) -> None:
     missing = sorted(passed - {result.case_id for result in after.results})
     worse += [f"{case}: not in {after.name!r}" for case in missing]
     if worse:
-        counted = f"{len(worse)} of {len(passed)} cases that passed in {before.name!r} do not any more"
+        cases = {result.case_id for result in after.results if result.case_id in passed and result.verdict != "passed"}
+        counted = f"{len(cases) + len(missing)} of {len(passed)} cases that passed in {before.name!r} do not any more"
         raise AssertionError(f"{counted}:\n" + "\n".join(worse))
 
 
@@ -311,7 +319,7 @@ def cases_table(cases: Sequence[CaseDifference]) -> Table:
             ),
             each.results[0].run_id,
             each.results[1].run_id,
-            shortened(each.results[0].reason or each.results[1].reason, 200),
+            shortened(one_line(each.results[0].reason or each.results[1].reason), 200),
         )
         for each in cases
     ]
@@ -385,15 +393,19 @@ def _preferences(judge: Judge, cases: Sequence[CaseDifference]) -> Preferences:
         for case in cases:
             one, two = case.results
             same = one.answer == two.answer
-            vote, flipped = (0.0, False) if same else judge.prefer(two.question, one.answer, two.answer)
+            try:
+                vote, flipped = (0.0, False) if same else judge.prefer(two.question, one.answer, two.answer)
+            except (WinkError, Unscored):
+                continue
             votes[case.case_id], flips = vote, flips + flipped
     return Preferences(
         sum(vote > 0 for vote in votes.values()),
         sum(vote < 0 for vote in votes.values()),
         sum(vote == 0 for vote in votes.values()),
         flips,
-        interval(_grouped(cases, votes)),
+        interval(_grouped([case for case in cases if case.case_id in votes], votes)),
         spent.cost,
+        len(cases) - len(votes),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import threading
 import time
@@ -140,6 +141,8 @@ class _Work:
     scopes: list[RunScope] = field(default_factory=list)
     waiting: deque[tuple[Case, int]] = field(default_factory=deque)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    used: TokenUsage = field(default_factory=TokenUsage)
+    paid: float = 0.0
     failure: BaseException | None = None
     stopped: bool = False
 
@@ -154,7 +157,7 @@ class _Work:
         for (case_id, repeat, digest), result in self.file.done(self.about.id).items():
             kept = digests.get(case_id) == digest and repeat < self.about.repeats
             if kept and not (again == "unscored" and result.verdict == "unscored"):
-                self.results[case_id, repeat] = result
+                self._keep(result)
         return set(self.results)
 
     def run(self, cases: Sequence[Case], done: set[tuple[str, int]], limit: int) -> None:
@@ -216,9 +219,21 @@ class _Work:
         if self.file is not None:
             self.file.add(self.about.id, case.digest, result)
         with self.lock:
-            self.results[case.id, repeat] = result
+            self._keep(result)
             if self.progress is not None:
                 self.progress(len(self.results), len(self.about.cases) * self.about.repeats, result)
+
+    def _keep(self, result: CaseResult) -> None:
+        """Add a result, and what was paid for it; nothing was paid for the model of a replay, only for judges."""
+        self.results[result.case_id, result.repeat] = result
+        replayed = isinstance(self.adapter, str)
+        usage, cost = (result.judge_usage, result.judge_cost) if replayed else (result.usage, result.cost)
+        self.used += usage
+        if self.total is None or self.total.max_cost is None:
+            return
+        if cost is None and self.total.prices is None:
+            raise UnknownPriceError(self.about.model)
+        self.paid += self.total.prices.cost(usage) if cost is None else cost  # type: ignore[union-attr]
 
     def _result(self, case: Case, repeat: int) -> CaseResult:
         began = time.monotonic()
@@ -340,28 +355,16 @@ class _Work:
         return scores, reasons, unscored
 
     def _spent(self) -> bool:
-        """True once the budget of the whole evaluation is used up; the calls of judges count, replayed ones do not."""
+        """True once the budget of the whole evaluation is used up."""
         if self.total is None:
             return False
-        judges = [(each.judge_usage, each.judge_cost) for each in self.results.values()]
-        paid = judges if isinstance(self.adapter, str) else [(each.usage, each.cost) for each in self.results.values()]
-        usage = sum((each for each, _ in paid), TokenUsage())
         limits = (
-            (self.total.max_input_tokens, usage.input_tokens),
-            (self.total.max_output_tokens, usage.output_tokens),
-            (self.total.max_total_tokens, usage.total_tokens),
-            (self.total.max_cost, 0.0 if self.total.max_cost is None else self._cost(paid)),
+            (self.total.max_input_tokens, self.used.input_tokens),
+            (self.total.max_output_tokens, self.used.output_tokens),
+            (self.total.max_total_tokens, self.used.total_tokens),
+            (self.total.max_cost, self.paid),
         )
         return any(most is not None and used >= most for most, used in limits)
-
-    def _cost(self, paid: Iterable[tuple[TokenUsage, float | None]]) -> float:
-        """The cost of results; those whose price is not listed cost what the budget says."""
-        prices, found = None if self.total is None else self.total.prices, 0.0
-        for usage, cost in paid:
-            if cost is None and prices is None:
-                raise UnknownPriceError(self.about.model)
-            found += cost if cost is not None else prices.cost(usage)  # type: ignore[union-attr]
-        return found
 
 
 def _in_time(scorer: Scorer, finished: FinishedRun, deadline: Deadline | None) -> Score:
@@ -417,7 +420,7 @@ def _check_limits(name: object, again: object, budget: object, total: object, ti
     for given, limit in (("budget", budget), ("total", total)):
         if not isinstance(limit, Budget | None):
             raise TypeError(f"{given} must be a Budget, got {limit!r}; pass for example Budget(max_cost=1)")
-    if timeout is not None and not (isinstance(timeout, int | float) and timeout > 0):
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout < math.inf):
         raise ValueError(f"timeout must be a number of seconds above 0, got {timeout!r}")
 
 

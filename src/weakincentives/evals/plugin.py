@@ -73,7 +73,8 @@ class Evals:
             if missing := next((case.id for case in found if case.recording is None), None):
                 where = f" of {cases}" if isinstance(cases, str) else ""
                 pytest.fail(f"case {missing!r}{where} has no recording; `pytest --evals=live` records the cases")
-            return evaluate(found, prompt, "recorded", scorers, tools="recorded", name=name, **options)
+            options.setdefault("tools", "recorded")
+            return evaluate(found, prompt, "recorded", scorers, name=name, **options)
         made = adapter() if callable(adapter) else adapter
         if made is None:
             pytest.fail("--evals=live needs evals.run(..., adapter=...)")

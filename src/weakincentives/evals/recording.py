@@ -153,7 +153,8 @@ def cases_from_runs(
     """A case of each recorded run that was answered, oldest first, with its recording.
 
     `where` are tags that the run must have, or a function of its summary. The runs of a conversation are one case, up
-    to the last that was chosen.
+    to the last that was chosen. Runs of evaluations repeat questions that are cases already; they are left out if other
+    runs have the tags.
     """
     with RunStore(Path(path)) as store:
         if run_ids:
@@ -164,6 +165,8 @@ def cases_from_runs(
             chosen = [run for run in answered if not run.prompt.startswith(OWN_PROMPTS)]
             if callable(where):
                 chosen = [run for run in chosen if where(run)]
+            else:
+                chosen = [run for run in chosen if "evaluation" not in run.tags] or chosen
         cases = [_case(store, run) for run in chosen]
     # An exchange of a conversation is part of the case of a later one.
     later = {run for case in cases for run in (case.recording or {})["runs"][:-1]}

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, Literal, Self
 
-from weakincentives._display import Displayed, Drawn, Shown, Table, bar, shortened, toned
+from weakincentives._display import Displayed, Drawn, Shown, Table, bar, one_line, shortened, toned
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.telemetry import RunFileError, RunStore, open_for_writing
@@ -188,7 +188,7 @@ def results_table(results: Sequence[CaseResult]) -> Table:
             "-" if result.cost is None else f"${result.cost:.4f}",
             f"{result.seconds:.1f}",
             result.run_id,
-            shortened(result.reason or result.answer, 200),
+            shortened(one_line(result.reason or result.answer), 200),
         )
         for result in results
     ]

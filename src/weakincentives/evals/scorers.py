@@ -118,9 +118,11 @@ def equals(expected: Any = None) -> Scorer:
     def score(run: FinishedRun) -> tuple[bool, str]:
         wanted = _wanted(run, expected)
         if run.output is None:
-            return run.text.strip() == _text(wanted).strip(), ""
-        got = plain(run.output)
-        same = run.output == wanted or got == plain(wanted)
+            got: Any = run.text.strip()
+            same = got == _text(wanted).strip()
+        else:
+            got = plain(run.output)
+            same = run.output == wanted or got == plain(wanted)
         return same, "" if same else f"expected {_text(wanted)}, got {_text(got)}"
 
     return Scorer("equals" if expected is None else f"equals({_text(expected)})", score)
@@ -135,6 +137,8 @@ def contains(text: str | None = None) -> Scorer:
 
     def score(run: FinishedRun) -> tuple[bool, str]:
         wanted = _wanted(run, text)
+        if wanted in ("", [], (), {}):
+            raise Unscored(f"what case {run.case.id!r} expects is empty, and every answer contains that")
         answer = f"{run.text}\n{_text(plain(run.output))}".casefold() if run.output is not None else run.text.casefold()
         wanted = list(wanted.values()) if isinstance(wanted, Mapping) else wanted
         groups = wanted if isinstance(wanted, list | tuple) else [wanted]

@@ -167,9 +167,9 @@ class Score(Protocol):
     def __call__(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> list[float]: ...
 
 
-def half_of(case: Case) -> Half:
-    """The half that a case belongs to, by a stable hash of its group or id: cases of a group stay together."""
-    return "held" if hashlib.sha256((case.group or case.id).encode()).digest()[0] & 1 else "chosen on"
+def half_of(group: str) -> Half:
+    """The half that the cases of a group belong to, by a stable hash."""
+    return "held" if hashlib.sha256(group.encode()).digest()[0] & 1 else "chosen on"
 
 
 class _Tuner:
@@ -201,6 +201,7 @@ class _Tuner:
         self.ranking = Ranking(self.sections, ranker or LexicalRanker(), within, whole=whole)
         self.scored, self.propose = score, propose
         self.proposed: dict[str, Mapping[str, str]] = {}
+        self.first_of: dict[str, str] = {}
         self.questions = [question for case in cases if (question := self._question(case)) is not None]
         needed = {key for case in cases for group in needed_sections(case) for key in group}
         self.unknown = tuple(sorted(needed - {*self.sections}))
@@ -255,7 +256,9 @@ class _Tuner:
         )
         if not needed or not case.question.strip():
             return None
-        return Question(case.id, case.question, needed, case.group or case.id, half_of(case))
+        # Equal questions are one source, and never in both halves.
+        group = case.group or self.first_of.setdefault(case.question, case.id)
+        return Question(case.id, case.question, needed, group, half_of(group))
 
     def _score(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> list[float]:
         return (self.scored or self.ranking)(summaries, questions)
