@@ -41,6 +41,7 @@ class Plan:
     kill_every: float = 5.0
     restarts: tuple[float, ...] = (20.0, 60.0)
     latency: float = 0.002
+    attempts: int = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,8 @@ def _processes(
     environment = os.environ | {
         "WINK_CLERK": str(control),
         "WINK_CLERK_LATENCY": str(plan.latency),
+        # The limit is for work that kills its workers; here, each death is that of all runs of a worker.
+        "WINK_CLERK_ATTEMPTS": str(plan.attempts),
         "WINK_DATABASE_URL": database_url,
     }
     started: list[subprocess.Popen[str]] = []
@@ -211,7 +214,7 @@ async def read_all(number: int, exchanges: int, conversations: list[int]) -> dic
 
 async def _converse(name: str, exchanges: int, report: dict[str, Any]) -> None:
     from bench.clerk import answer_to, chats
-    from weakincentives.durable import DatabaseUnavailableError
+    from weakincentives.durable import DatabaseUnavailableError, DeadLetterError
     from weakincentives.runtime import Completed, Restarted, TextDelta
 
     chance = random.Random(name)
@@ -236,6 +239,8 @@ async def _converse(name: str, exchanges: int, report: dict[str, Any]) -> None:
                         break
             except DatabaseUnavailableError:
                 await asyncio.sleep(0.1)
+            except DeadLetterError as error:
+                shown = complete = str(error)
         if not shown == complete == answer_to(text):
             report["problems"].append(f"{text!r} was streamed as {shown!r}, and answered with {complete!r}")
 

@@ -32,7 +32,8 @@ SETS = (
     "fourth",
     "fifth",
     "sixth",
-, "seventh")
+    "seventh",
+)
 NOTHING = "The text does not say that."
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
     (Path(__file__).parent / "questions.json").read_text(encoding="utf-8")
