@@ -118,8 +118,7 @@ def outlook(request: ModelRequest, sections: Sections) -> Outlook:
 def by_question(outlook: Outlook) -> list[Outlook]:
     """An outlook for each question of the message, with the results of the tools called with words of it."""
     asked = _questions(outlook.question)
-    called = [json.loads(said) for name, said in outlook.calls if name not in (*OPENING_TOOLS, SEARCH)]
-    words = [str(word) for arguments in called for word in arguments.values()]
+    words = [word for name, said in outlook.calls if name not in (*OPENING_TOOLS, SEARCH) for word in _values(said)]
     about = [any(word in question for word in words) for question in asked]
     if outlook.results and not any(about):
         return [outlook]
@@ -139,6 +138,15 @@ def chat(request: ModelRequest) -> list[dict[str, str]]:
         elif text:
             messages.append({"role": role, "content": text})
     return messages
+
+
+def _values(arguments: str) -> list[str]:
+    """The values of a call's arguments; none if another model made the call, and not as an object."""
+    try:
+        found = json.loads(arguments)
+    except ValueError:
+        return []
+    return [str(value) for value in found.values()] if isinstance(found, dict) else []
 
 
 def _questions(message: str) -> list[str]:

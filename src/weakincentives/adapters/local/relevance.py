@@ -73,7 +73,7 @@ class VectorRelevance:
     enough = 0.45
     # Every right answer in bench/local has a higher score.
     least = 0.24
-    # In bench/local, six in seven of the questions that the handbook does not answer are below it, and one in eight of
+    # In bench/local, five in six of the questions that the handbook does not answer are below it, and one in eight of
     # those that it does.
     related = 0.56
 
