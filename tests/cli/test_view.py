@@ -52,7 +52,7 @@ def test_it_serves_until_it_is_interrupted(recorded: Path) -> None:
 def test_ctrl_c_on_a_terminal_is_followed_by_a_line_of_its_own(recorded: Path) -> None:
     pytest.importorskip("uvicorn", reason="needs the viewer: pip install 'weakincentives[viewer]'")
     with Terminal(recorded.parent, "view", str(recorded), "--port", "0", "--no-open", NO_COLOR="1") as terminal:
-        terminal.read("stop with Ctrl-C.\n")
+        terminal.read("Ctrl-C.\n")
         assert terminal.press("\x03", until="stopped\n").endswith("\rstopped\n")
         assert terminal.rest() == (0, "")
 
