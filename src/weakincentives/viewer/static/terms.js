@@ -20,7 +20,7 @@ export const TERMS = {
   tool_addition: "routes: the tools are added inside the conversation; what is cached stays cached",
   append: "a route: the tools are added at the end of the list of tools; what follows them is no longer cached",
   restart: "a route: the run begins again with the section open",
-  answered: "there is an answer",
+  answered: "there is an answer; in run files and on the command line, ok",
   waiting: "a call waits for a person",
   halted: "the model asked to open sections, and the caller decides",
   stopped: "you stopped it: a closed stream, a cancelled task, Ctrl-C",
