@@ -33,6 +33,7 @@ SETS = (
     "fifth",
     "sixth",
     "seventh",
+    "eighth",
 )
 NOTHING = "The text does not say that."
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
