@@ -34,6 +34,8 @@ SETS = (
     "sixth",
     "seventh",
     "eighth",
+    "mixed",
+    "ninth",
 )
 NOTHING = "The text does not say that."
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
