@@ -66,6 +66,7 @@ def test_a_worker_is_ready_until_it_drains_and_live_until_it_ends(
 
     worker.signal(signal.SIGTERM)
     worker.wait_for("draining")
+    until(lambda: get(port, "/readyz")[0] == 503, "the worker to be unready")
     status, body = get(port, "/readyz")
     assert (status, body["live"], body["ready"], body["reason"], body["running"]) == (503, True, False, "draining", 1)
     assert get(port, "/healthz")[0] == 200
