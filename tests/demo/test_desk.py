@@ -129,7 +129,7 @@ def test_it_says_who_picks_and_what_is_quoted(question: str, picked: str, source
     show = [sys.executable, "-m", "weakincentives.cli", "runs", "show"]
     shown = subprocess.run(show, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     for text in (done.stdout, shown.stdout):
-        assert re.search(rf"^picks   {picked} 0\.\d\d, .* \(ranked by all-MiniLM-L6-v2\)$", text, re.MULTILINE)
+        assert re.search(rf"^picks   {picked} 0\.\d\d, .* \(ranked by all-MiniLM-L6-v2-tuned\)$", text, re.MULTILINE)
         assert re.search(rf"^answer  \(quoted from {source}\)$", text, re.MULTILINE)
     assert "note    The embedded model: an embedding picks the sections, and answers are quoted" in done.stdout
     assert "picks the answer itself" not in done.stdout

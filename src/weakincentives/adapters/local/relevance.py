@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from weakincentives.adapters.local.engine import SHELF, Settings, usable_threads
-from weakincentives.adapters.local.models import INSTALL, cache_folder, ranker_file
+from weakincentives.adapters.local.models import INSTALL, TUNED_RANKER, cache_folder, ranker_file
 from weakincentives.prompt.ranking import LexicalIndex, SectionText, VectorRanker, bm25, sentences
 
 # The weight of shared words in the score of a section or a sentence; measured in bench/local.
@@ -26,6 +26,9 @@ SENTENCE_WORDS = 0.03
 CANDIDATES = 8
 # In very long texts, only the sentences with the most shared words are compared by meaning.
 MAX_COMPARED = 400
+# The tuned ranker gives most questions that the text answers a sentence with a higher score, and few others; in
+# bench/local. Another ranker has other scores, so with it only what is far away is refused.
+ANSWERS = 0.48
 RANKER_CONTEXT = 512
 # Increment when `Engine.embed` computes vectors differently, so that stored ones are recomputed.
 EMBEDDING = 2
@@ -36,14 +39,14 @@ _CLAUSE = re.compile(r"[,;:.]\s+")
 class Relevance(Protocol):
     """Scores of about 0 to 1, comparable only within one implementation.
 
-    `enough` is a good score for a sentence; one below `least` has nothing to do with the question. No section answers
-    the question if the best one's score, its lead and the familiar words together are below `related`.
+    `enough` is a good score for a sentence; one below `answers` does not answer the question, and one below `least` has
+    nothing to do with it.
     """
 
     name: str
     enough: float
+    answers: float
     least: float
-    related: float
 
     def sections(self, question: str, sections: Sequence[SectionText]) -> list[float]:
         """A score for each section, by its summary, its text and its tools."""
@@ -57,8 +60,7 @@ class WordRelevance:
 
     name = "shared words"
     enough = 0.45
-    least = 0.05
-    related = 0.0
+    answers = least = 0.05
 
     def sections(self, question: str, sections: Sequence[SectionText]) -> list[float]:
         return _index(tuple(sections)).scores(question)
@@ -73,18 +75,16 @@ class VectorRelevance:
     enough = 0.45
     # Every right answer in bench/local has a higher score.
     least = 0.24
-    # In bench/local, seven in eight of the questions that the handbook does not answer are below it, and one in six of
-    # those that it does. A refusal names the nearest sections, so it misleads less than sentences about something else.
-    related = 0.59
 
     def __init__(self, vectors: Vectors, name: str) -> None:
         self.name = name
         self._vectors = vectors
+        self.answers = ANSWERS if name == TUNED_RANKER else self.least
 
     def sections(self, question: str, sections: Sequence[SectionText]) -> list[float]:
         asked = self._vectors.once([question])[0]
         shared = _index(tuple(sections)).scores(question)
-        summaries = self._near(asked, [_clauses(section) for section in sections])
+        summaries = self._near(asked, [clauses(section) for section in sections])
         scores = [near[0] / 2 + SECTION_WORDS * words for near, words in zip(summaries, shared, strict=True)]
         closest = sorted(range(len(scores)), key=lambda place: -scores[place])[:CANDIDATES]
         paragraphs = self._near(asked, [_paragraphs(sections[place]) for place in closest])
@@ -181,16 +181,16 @@ class Vectors:
             database.executemany("INSERT OR IGNORE INTO vectors VALUES (?, ?)", rows)
 
 
+def clauses(section: SectionText) -> list[str]:
+    """The whole summary and its clauses, each with the title: the closest clause shows what a section is about."""
+    pieces = [piece.strip(" .") for piece in _CLAUSE.split(section.summary)]
+    return [f"{section.title}. {section.summary}", *(f"{section.title}: {piece}" for piece in pieces if piece)]
+
+
 def vector_file(ranker: Path) -> Path:
     """The vector cache of one model file and one way of embedding; its name identifies both."""
     facts = ranker.stat()
     return cache_folder() / f"{ranker.stem}-{facts.st_size:x}-{facts.st_mtime_ns:x}-{EMBEDDING}.sqlite"
-
-
-def _clauses(section: SectionText) -> list[str]:
-    """The whole summary and its clauses, each with the title: the closest clause shows what a section is about."""
-    pieces = [piece.strip(" .") for piece in _CLAUSE.split(section.summary)]
-    return [f"{section.title}. {section.summary}", *(f"{section.title}: {piece}" for piece in pieces if piece)]
 
 
 def _paragraphs(section: SectionText) -> list[str]:

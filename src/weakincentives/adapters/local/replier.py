@@ -33,9 +33,6 @@ QUOTING, COMPOSING = (2, 0.8), (3, 0.75)
 QUOTES, QUOTES_UNSURE, SURE = 3, 5, 0.6
 # How many ranked sections are recorded, to show why one was opened.
 MAX_SHOWN = 5
-# The weight of the share of familiar words beside the best section's score and its lead when it is decided whether the
-# text answers the question; fitted in bench/local, where docs/local-model.md tells how.
-FAMILIAR_SHARE = 0.15
 # How many sections are named where none answers the question.
 NEAREST = 3
 # Sentences the model writes its answer from; in experiments, whole pages took twice as long and helped no more.
@@ -45,6 +42,10 @@ MAX_ANSWER = 200
 _CONFIRM = (
     "The user wrote:\n{said}\n\nThe tool {name} does this: {description}\nIt would be called with {arguments}.\n"
     "Does the user ask for this to be done now? Answer yes or no."
+)
+# The beginnings of a sentence that is clear only from the one before it.
+_REFERRING = re.compile(
+    r"(Its?|They|Their|He|She|Th(is|at|ese|ose|ere|en)|Such|Both|Otherwise|If not|In that case|After that|The same)\b"
 )
 _ASK = "Text:\n{text}\n\nQuestion: {question}"
 _NOTHING = "The text does not say that."
@@ -74,11 +75,12 @@ _EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence that was read, with its score and its position in the text."""
+    """A sentence that was read, with its score, its position in the text, and its paragraph."""
 
     score: float
     text: str
     place: int
+    paragraph: str
 
 
 class Replier:
@@ -130,7 +132,7 @@ class Replier:
         answers: list[str] = []
         quoted: list[Sentence] = []
         for part, best in zip(parts, found, strict=True):
-            nearest = () if part.results else self._unanswered(part)
+            nearest = () if part.results else self._unanswered(part, best)
             if nearest:
                 answer = f"{_NOTHING} The nearest sections are: {', '.join(nearest)}."
             else:
@@ -180,28 +182,26 @@ class Replier:
             return []
         own = self._relevance.sentences(outlook.question, [f"{title}: {text}" for text, (title, _) in texts.items()])
         around = self._relevance.sentences(outlook.question, [": ".join(place) for place in texts.values()])
-        found = [Sentence((own[at] + around[at]) / 2, text, at) for at, text in enumerate(texts)]
+        found = [
+            Sentence((own[at] + around[at]) / 2, text, at, paragraph)
+            for at, (text, (_, paragraph)) in enumerate(texts.items())
+        ]
         found.sort(key=lambda sentence: -sentence.score)
         return found if found[0].score >= self._relevance.least else []
 
-    def _unanswered(self, outlook: Outlook) -> list[str]:
-        """The titles of the nearest sections, if the question is about none of them.
+    def _unanswered(self, outlook: Outlook, found: Sequence[Sentence]) -> list[str]:
+        """The titles of the nearest sections, if no sentence that was read answers the question.
 
-        Three things count: the score of the best section, its lead over the second, and the question's words that occur
-        in any section. A question near the subject that no section answers is about as close to several of them.
         A quotation only: a model that composes decides for itself. A later question of a conversation may be clear only
         from those before it.
         """
-        known = [*outlook.choices, *outlook.opened]
         if self._composes or outlook.earlier or not outlook.opened:
             return []
-        scores = self._relevance.sections(outlook.question, known)
-        asked, written = set(terms(outlook.question)), {term for section in known for term in terms(section.text)}
-        familiar = len(asked & written) / max(1, len(asked))
-        best, second = sorted([*scores, 0.0], reverse=True)[:2]
-        ranked = sorted(range(len(known)), key=lambda place: -scores[place])
-        answered = best + (best - second) + FAMILIAR_SHARE * familiar >= self._relevance.related
-        return [] if answered else [known[at].title for at in ranked[:NEAREST]]
+        if found and found[0].score >= self._relevance.answers:
+            return []
+        known = [*outlook.choices, *outlook.opened]
+        ranked = _ranked(self._relevance.sections(outlook.question, known), known)
+        return [section.title for _, section in ranked[:NEAREST]]
 
     def _opening(
         self, parts: Sequence[Outlook], *, again: bool = False
@@ -358,10 +358,17 @@ def _quotation(outlook: Outlook, found: Sequence[Sentence], *, besides: str = ""
 
 
 def _quoted(outlook: Outlook, found: Sequence[Sentence]) -> Sequence[Sentence]:
-    """The sentences to quote; none where a tool answered."""
+    """The sentences to quote, each after the one it refers to; none where a tool answered."""
     if outlook.results:
         return []
-    return found[: QUOTES if found and found[0].score >= SURE else QUOTES_UNSURE]
+    by_place = {sentence.place: sentence for sentence in found}
+    quoted: dict[int, Sentence] = {}
+    for sentence in found[: QUOTES if found and found[0].score >= SURE else QUOTES_UNSURE]:
+        before = by_place.get(sentence.place - 1)
+        if before is not None and before.paragraph == sentence.paragraph and _REFERRING.match(sentence.text):
+            quoted[before.place] = before
+        quoted[sentence.place] = sentence
+    return list(quoted.values())
 
 
 def _said(text: str, written: Written, sent: int) -> ModelReply:
