@@ -36,6 +36,9 @@ SETS = (
     "eighth",
     "mixed",
     "ninth",
+    "tenth",
+    "eleventh",
+    "twelfth",
 )
 NOTHING = "The text does not say that."
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
