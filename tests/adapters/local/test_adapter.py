@@ -458,6 +458,20 @@ def test_a_question_that_no_section_answers_is_refused(ranked: LocalAdapter, que
     assert answer.startswith("The text does not say that. The nearest sections are: ")
 
 
+@pytest.mark.parametrize(
+    "question", ["is the plastic of the tank bpa free?", "Could I grow oyster mushrooms in the Six?"]
+)
+def test_a_question_near_the_subject_that_no_sentence_answers_is_refused(ranked: LocalAdapter, question: str) -> None:
+    assert "does not say" in ranked.evaluate(ask(question), session=Session()).text
+
+
+def test_with_another_ranker_only_what_is_far_away_is_refused(ranked: LocalAdapter) -> None:
+    near, far = "What do you charge for ironing a shirt?", "Who won the Tour of Flanders?"
+    with LocalAdapter(ranker=ranker_file(None)) as published:
+        answers = [published.evaluate(shop(question), session=Session()).text for question in (near, far)]
+    assert ["does not say" in answer for answer in answers] == [False, True]
+
+
 def test_each_question_of_a_message_is_answered_or_refused(ranked: LocalAdapter) -> None:
     session = Session()
     asked = ["When do you close in the evening?", "What is the capital of France?", "What is a medium shirt's chest?"]

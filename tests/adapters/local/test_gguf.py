@@ -31,16 +31,18 @@ def bert(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _save(file: Path, tensors: Mapping[str, Sequence[float]], shape: Sequence[int]) -> None:
-    """A safetensors file of tensors of one shape."""
-    size = 4 * math.prod(shape)
+def _save(
+    file: Path, tensors: Mapping[str, Sequence[float]], shape: Sequence[int], number: str = "f", written: str = "F32"
+) -> None:
+    """A safetensors file of tensors of one shape and kind of numbers."""
+    size = struct.calcsize(number) * math.prod(shape)
     header = {
-        name: {"dtype": "F32", "shape": list(shape), "data_offsets": [at * size, (at + 1) * size]}
+        name: {"dtype": written, "shape": list(shape), "data_offsets": [at * size, (at + 1) * size]}
         for at, name in enumerate(tensors)
     }
     text = json.dumps({**header, "__metadata__": {}}).encode()
     numbers = [number for tensor in tensors.values() for number in tensor]
-    file.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack(f"<{len(numbers)}f", *numbers))
+    file.write_bytes(struct.pack("<Q", len(text)) + text + struct.pack(f"<{len(numbers)}{number}", *numbers))
 
 
 def test_weights_are_copied_unchanged_under_the_names_of_llama_cpp(bert: Path) -> None:
@@ -50,14 +52,16 @@ def test_weights_are_copied_unchanged_under_the_names_of_llama_cpp(bert: Path) -
     assert data.endswith(struct.pack("<14f", *range(14)) + bytes(8))
 
 
-def test_tuned_weights_take_the_place_of_the_published_ones(bert: Path) -> None:
+@pytest.mark.parametrize(("number", "kind", "written"), [("f", 0, "F32"), ("e", 1, "F16")])
+def test_tuned_weights_take_the_place_of_the_published_ones(bert: Path, number: str, kind: int, written: str) -> None:
     norm = "embeddings.LayerNorm.weight", "embeddings.LayerNorm.bias"
     _save(bert / "model.safetensors", {norm[0]: [1, 2], norm[1]: [3, 4]}, [2])
-    _save(bert / "tuned.safetensors", {norm[1]: [5, 6]}, [2])
+    _save(bert / "tuned.safetensors", {norm[1]: [5, 6]}, [2], number, written)
     write_bert(bert, bert / "model.gguf", bert / "tuned.safetensors")
-    data = (bert / "model.gguf").read_bytes()
+    data, tuned = (bert / "model.gguf").read_bytes(), struct.pack(f"<2{number}", 5, 6)
     assert data.count(b"token_embd_norm.bias") == 1
-    assert data.endswith(struct.pack("<2f", 1, 2) + bytes(24) + struct.pack("<2f", 5, 6) + bytes(24))
+    assert b"token_embd_norm.bias" + struct.pack("<IQI", 1, 2, kind) in data
+    assert data.endswith(struct.pack("<2f", 1, 2) + bytes(24) + tuned + bytes(32 - len(tuned)))
 
 
 def test_a_half_written_file_is_never_left(bert: Path) -> None:

@@ -192,6 +192,15 @@ def _ignore(*_: object) -> None:
     pass
 
 
+def test_the_published_ranker_and_the_tuned_one_are_kept_apart(ranked: LocalAdapter) -> None:
+    published, tuned = ranker_file(None), ranker_file(None, tuned=True)
+    assert published is not None and tuned is not None
+    assert (published.stem, tuned.stem) == ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2-tuned")
+    assert published.stat().st_size == tuned.stat().st_size
+    assert published.read_bytes() != tuned.read_bytes()
+    assert ranked.relevance.name == tuned.stem
+
+
 def test_where_nothing_can_be_kept_the_ranker_is_converted_for_this_process_alone(
     ranked: LocalAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,9 +15,11 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 ALIGNMENT = 32
+# The number of each type of numbers in a GGUF file.
+_KINDS = {"F32": 0, "F16": 1}
 _NAMES = (
     (r"embeddings\.word_embeddings\.", "token_embd."),
     (r"embeddings\.position_embeddings\.", "position_embd."),
@@ -99,24 +101,35 @@ def _write(out: BinaryIO, metadata: Mapping[str, Any], weights: Iterable[BinaryI
     for key, value in metadata.items():
         out.write(_text(key) + _value(value))
     offset = 0
-    for name, (_, shape, _, size) in tensors.items():
-        out.write(_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], 0, offset))
-        offset += _padded(size)
+    for name, tensor in tensors.items():
+        shape = tensor.shape[::-1]
+        out.write(_text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, tensor.kind, offset))
+        offset += _padded(tensor.size)
     out.write(bytes(_padded(out.tell()) - out.tell()))
-    for file, _, start, size in tensors.values():
-        file.seek(start)
-        out.write(file.read(size))
-        out.write(bytes(_padded(size) - size))
+    for tensor in tensors.values():
+        tensor.file.seek(tensor.start)
+        out.write(tensor.file.read(tensor.size))
+        out.write(bytes(_padded(tensor.size) - tensor.size))
 
 
-def _tensors(file: BinaryIO) -> Iterator[tuple[str, tuple[BinaryIO, Sequence[int], int, int]]]:
-    """The tensors in a safetensors file that llama.cpp knows, by its names: their shape, position and size."""
+class _Tensor(NamedTuple):
+    """Where a tensor is in a safetensors file."""
+
+    file: BinaryIO
+    kind: int
+    shape: Sequence[int]
+    start: int
+    size: int
+
+
+def _tensors(file: BinaryIO) -> Iterator[tuple[str, _Tensor]]:
+    """The tensors in a safetensors file that llama.cpp knows, by its names for them."""
     header_size = struct.unpack("<Q", file.read(8))[0]
     for source, tensor in json.loads(file.read(header_size)).items():
         for pattern, name in _NAMES:
-            if tensor.get("dtype") == "F32" and (match := re.match(pattern, source)):
+            if tensor.get("dtype") in _KINDS and (match := re.match(pattern, source)):
                 begin, end = tensor["data_offsets"]
-                place = (file, tensor["shape"], 8 + header_size + begin, end - begin)
+                place = _Tensor(file, _KINDS[tensor["dtype"]], tensor["shape"], 8 + header_size + begin, end - begin)
                 yield match.expand(name) + source[match.end() :], place
 
 
