@@ -28,7 +28,7 @@ CANDIDATES = 8
 MAX_COMPARED = 400
 # The tuned ranker gives most questions that the text answers a sentence with a higher score, and few others; in
 # bench/local. Another ranker has other scores, so with it only what is far away is refused.
-ANSWERS = 0.42
+ANSWERS = 0.45
 RANKER_CONTEXT = 512
 # Increment when `Engine.embed` computes vectors differently, so that stored ones are recomputed.
 EMBEDDING = 2
