@@ -39,6 +39,8 @@ SETS = (
     "tenth",
     "eleventh",
     "twelfth",
+    "thirteenth",
+    "fourteenth",
 )
 NOTHING = "The text does not say that."
 QUESTIONS: dict[str, list[dict[str, Any]]] = json.loads(
