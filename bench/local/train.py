@@ -39,6 +39,10 @@ LIMIT_RATE, WARMUP, LEAST_RATE = 5e-3, 20, 0.02
 # The factor of similarities before the softmax, and the weight of finding the right section.
 SCALE, SECTION_WEIGHT = 20.0, 0.3
 HELD_OUT_EVERY = 8
+ORIGIN = (
+    "sentence-transformers/all-MiniLM-L6-v2, Apache-2.0; these weights were trained further by bench/local/train.py of "
+    "weakincentives"
+)
 ATTENTION = re.compile(r"encoder\.layer\.[345]\.attention\.")
 MAX_TOKENS, BATCH = 256, 64
 
@@ -249,7 +253,7 @@ def main() -> int:
             print(f"loss {mean:.3f}, {measure(ranker, held)}, {seconds:.0f} s", flush=True)
     tuned = {name: weight.detach().contiguous() for name, weight in ranker.small.items()}
     tuned |= {name: weight.detach().half().contiguous() for name, weight in ranker.attention.items()}
-    save_file(tuned, TUNED)
+    save_file(tuned, TUNED, metadata={"origin": ORIGIN})
     return 0
 
 

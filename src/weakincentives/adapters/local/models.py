@@ -40,7 +40,7 @@ _MODEL_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db5
 _RANKER_SHA256 = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
 _RANKER = "all-MiniLM-L6-v2"
 TUNED_RANKER = f"{_RANKER}-tuned"
-# Its biases and norms, tuned to questions in people's own words; written by bench/local/train.py.
+# Its biases and norms and the attention of its last three layers; written by bench/local/train.py.
 _TUNED = Path(__file__).with_name("ranker.safetensors")
 AT_ONCE = 4
 CHUNK = 1 << 20

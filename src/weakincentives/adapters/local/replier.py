@@ -75,12 +75,12 @@ _EXAMPLES = (
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence that was read, with its score, its position in the text, and its paragraph."""
+    """A sentence that was read, with its score, its position in the text, and the one before it in its paragraph."""
 
     score: float
     text: str
     place: int
-    paragraph: str
+    before: str
 
 
 class Replier:
@@ -171,20 +171,23 @@ class Replier:
         Each is compared as part of its section and of its paragraph: alone, few say what they are about.
         """
         names = [f"`{tool.name}`" for tool in outlook.tools]
-        texts = {
-            text: (title, paragraph)
-            for title, page in outlook.read
-            for paragraph in re.split(r"\n\s*\n", page)
-            for text in sentences(paragraph)
-            if not any(name in text for name in names)
-        }
+        texts: dict[str, tuple[str, str, str]] = {}
+        for title, page in outlook.read:
+            for paragraph in re.split(r"\n\s*\n", page):
+                before = ""
+                for text in sentences(paragraph):
+                    if not any(name in text for name in names):
+                        texts.setdefault(text, (title, paragraph, before))
+                    before = text
         if not texts:
             return []
-        own = self._relevance.sentences(outlook.question, [f"{title}: {text}" for text, (title, _) in texts.items()])
-        around = self._relevance.sentences(outlook.question, [": ".join(place) for place in texts.values()])
+        own = self._relevance.sentences(outlook.question, [f"{title}: {text}" for text, (title, *_) in texts.items()])
+        around = self._relevance.sentences(
+            outlook.question, [f"{title}: {paragraph}" for title, paragraph, _ in texts.values()]
+        )
         found = [
-            Sentence((own[at] + around[at]) / 2, text, at, paragraph)
-            for at, (text, (_, paragraph)) in enumerate(texts.items())
+            Sentence((own[at] + around[at]) / 2, text, at, before)
+            for at, (text, (*_, before)) in enumerate(texts.items())
         ]
         found.sort(key=lambda sentence: -sentence.score)
         return found if found[0].score >= self._relevance.least else []
@@ -275,8 +278,8 @@ class Replier:
         changes = [other.description for other in tools if not other.read_only and other is not tool]
         own, *others = self._relevance.sentences(asked, [tool.description, *changes])
         if tool.read_only and any(value is not None for value in grounding.given.values()):
-            return max(others, default=0.0) < max(own, self._relevance.enough)
-        return own >= self._relevance.enough
+            return max(others, default=0.0) < max(own, self._relevance.fits)
+        return own >= self._relevance.fits
 
     def _confirmed(self, tool: Tool[Any, Any], arguments: str, outlook: Outlook, watch: Watch) -> bool:
         """True if the model agrees that the user wants this change."""
@@ -358,17 +361,21 @@ def _quotation(outlook: Outlook, found: Sequence[Sentence], *, besides: str = ""
 
 
 def _quoted(outlook: Outlook, found: Sequence[Sentence]) -> Sequence[Sentence]:
-    """The sentences to quote, each after the one it refers to; none where a tool answered."""
+    """The sentences to quote, each behind the one it refers to; none where a tool answered."""
     if outlook.results:
         return []
-    by_place = {sentence.place: sentence for sentence in found}
-    quoted: dict[int, Sentence] = {}
+    known = {sentence.text: sentence for sentence in found}
+    runs: list[list[Sentence]] = []
     for sentence in found[: QUOTES if found and found[0].score >= SURE else QUOTES_UNSURE]:
-        before = by_place.get(sentence.place - 1)
-        if before is not None and before.paragraph == sentence.paragraph and _REFERRING.match(sentence.text):
-            quoted[before.place] = before
-        quoted[sentence.place] = sentence
-    return list(quoted.values())
+        chain = [sentence]
+        while _REFERRING.match(chain[0].text) and chain[0].before in known:
+            chain.insert(0, known[chain[0].before])
+        run = next((run for run in runs if any(each in run for each in chain)), None)
+        if run is None:
+            runs.append(chain)
+        else:
+            run += [each for each in chain if each not in run]
+    return [sentence for run in runs for sentence in run]
 
 
 def _said(text: str, written: Written, sent: int) -> ModelReply:
