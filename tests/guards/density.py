@@ -1,0 +1,225 @@
+"""How hard the code is to read, package by package, and the record that these figures may not pass.
+
+`python -m tests.guards.density` prints the figures; with `--lower`, it lowers the record to figures that have fallen.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import sys
+from collections import defaultdict
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "src" / "weakincentives"
+RECORD = Path(__file__).with_name("density.json")
+
+# A variable with such a name does not say what it holds: the reader has to look at the right side again.
+VAGUE_NAMES = frozenset(
+    [
+        "found",
+        "each",
+        "given",
+        "known",
+        "made",
+        "said",
+        "asked",
+        "told",
+        "kept",
+        "shown",
+        "sent",
+        "written",
+        "taken",
+        "added",
+        "opened",
+        "held",
+        "wanted",
+        "seen",
+        "named",
+        "chosen",
+        "spoken",
+        "whose",
+        "left",
+        "done",
+        "others",
+        "other",
+        "brought",
+        "expected",
+        "placed",
+        "listed",
+        "called",
+        "folded",
+        "read",
+        "counted",
+        "declared",
+        "gone",
+        "lost",
+        "waiting",
+        "begun",
+        "ended",
+        "changed",
+        "undone",
+        "cut",
+    ]
+)
+COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+MANY_PARAMETERS = 8
+LONG_LINE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Density:
+    """The figures of one package. A lower one is better."""
+
+    #: For each 1,000 lines of code.
+    comprehensions: float
+    #: Comprehensions with a comprehension or a ternary inside, for each 1,000 lines of code.
+    nested: float
+    #: For each 1,000 lines of code.
+    ternaries: float
+    #: The percentage of assigned variables that are named by a participle or pronoun.
+    vague_names: float
+    #: The percentage of lines over 100 columns.
+    long_lines: float
+    #: In lines.
+    longest_function: float
+    #: The percentage of functions with 8 or more parameters.
+    many_parameters: float
+
+
+#: What every package should reach. A package below an aim may rise to it; above it, its figures only fall.
+AIM = Density(
+    comprehensions=20,
+    nested=0.5,
+    ternaries=16,
+    vague_names=2,
+    long_lines=2,
+    longest_function=60,
+    many_parameters=1,
+)
+
+#: By how much a figure may lie below the record until the record has to be lowered.
+SLACK = Density(
+    comprehensions=1,
+    nested=0.5,
+    ternaries=1,
+    vague_names=0.5,
+    long_lines=0.5,
+    longest_function=10,
+    many_parameters=0.5,
+)
+
+MEASURES = tuple(field.name for field in fields(Density))
+
+
+class Counts:
+    """What is counted in the modules of one package."""
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.long_lines = 0
+        self.comprehensions = 0
+        self.nested = 0
+        self.ternaries = 0
+        self.variables = 0
+        self.vague_names = 0
+        self.functions = 0
+        self.many_parameters = 0
+        self.longest_function = 0
+
+    def add_module(self, source: str) -> None:
+        for line in source.split("\n"):
+            if line.strip():
+                self.lines += 1
+                self.long_lines += len(line) > LONG_LINE
+        for node in ast.walk(ast.parse(source)):
+            self._add_node(node)
+
+    def _add_node(self, node: ast.AST) -> None:
+        if isinstance(node, COMPREHENSIONS):
+            self.comprehensions += 1
+            self.nested += holds_another(node)
+        elif isinstance(node, ast.IfExp):
+            self.ternaries += 1
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            self.variables += 1
+            self.vague_names += node.id in VAGUE_NAMES
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self.functions += 1
+            self.many_parameters += count_parameters(node) >= MANY_PARAMETERS
+            assert node.end_lineno is not None
+            self.longest_function = max(self.longest_function, node.end_lineno - node.lineno + 1)
+
+    def density(self) -> Density:
+        thousands = self.lines / 1000
+        return Density(
+            comprehensions=round(self.comprehensions / thousands, 1),
+            nested=round(self.nested / thousands, 1),
+            ternaries=round(self.ternaries / thousands, 1),
+            vague_names=round(100 * self.vague_names / max(self.variables, 1), 1),
+            long_lines=round(100 * self.long_lines / self.lines, 1),
+            longest_function=self.longest_function,
+            many_parameters=round(100 * self.many_parameters / max(self.functions, 1), 1),
+        )
+
+
+def holds_another(comprehension: ast.AST) -> bool:
+    """True if a comprehension contains another one, or a ternary."""
+    for node in ast.walk(comprehension):
+        if node is not comprehension and isinstance(node, (*COMPREHENSIONS, ast.IfExp)):
+            return True
+    return False
+
+
+def count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+    """The parameters that a caller may pass: all but `self` and `cls`."""
+    arguments = function.args
+    names = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)]
+    if names and names[0] in ("self", "cls"):
+        del names[0]
+    return len(names)
+
+
+def package_of(path: Path) -> str:
+    """The package that a module belongs to; the modules beside the packages count as one."""
+    parts = path.relative_to(PACKAGE).parts
+    return parts[0] if len(parts) > 1 else "weakincentives"
+
+
+def measured() -> dict[str, Density]:
+    """The figures of today's code, by package."""
+    counts: defaultdict[str, Counts] = defaultdict(Counts)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        counts[package_of(path)].add_module(path.read_text(encoding="utf-8"))
+    return {package: counts[package].density() for package in sorted(counts)}
+
+
+def recorded() -> dict[str, Density]:
+    """The figures that may not be passed, by package."""
+    stored = json.loads(RECORD.read_text(encoding="utf-8"))
+    return {package: Density(**figures) for package, figures in stored.items()}
+
+
+def lowered(record: dict[str, Density], today: dict[str, Density]) -> dict[str, Density]:
+    """The record with each figure that has fallen; a new package begins with the aims."""
+    result = {}
+    for package, density in today.items():
+        before = record.get(package, AIM)
+        figures = {name: min(getattr(before, name), getattr(density, name)) for name in MEASURES}
+        result[package] = Density(**figures)
+    return result
+
+
+def main() -> None:
+    today = measured()
+    if "--lower" in sys.argv[1:]:
+        rows = {package: asdict(density) for package, density in lowered(recorded(), today).items()}
+        RECORD.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    print(f"{'':16}" + "".join(f"{name:>18}" for name in MEASURES))
+    for package, density in [("(aim)", AIM), *today.items()]:
+        print(f"{package:16}" + "".join(f"{getattr(density, name):18}" for name in MEASURES))
+
+
+if __name__ == "__main__":
+    main()
