@@ -1,10 +1,16 @@
 """How hard the code is to read, package by package, and the record that these figures may not pass.
 
-`python -m tests.guards.density` prints the figures; with `--lower`, it lowers the record to figures that have fallen.
+A package is a folder of `src/weakincentives` with all its subfolders; the modules beside them count as one, and
+`(all)` is the code of all of them together.
+
+`python -m tests.guards.density` prints the figures. With `--lower`, it lowers the record to figures that have fallen;
+a new package begins with the aims. With `--moved PACKAGE ...`, it records the figures of packages that have taken up
+code of others, or other names, as they are now; the figures of `(all)` may not have risen by that.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import sys
@@ -14,6 +20,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "src" / "weakincentives"
 RECORD = Path(__file__).with_name("density.json")
+TOTAL = "(all)"
 
 # A variable with such a name does not say what it holds: the reader has to look at the right side again.
 VAGUE_NAMES = frozenset(
@@ -151,6 +158,14 @@ class Counts:
             assert node.end_lineno is not None
             self.longest_function = max(self.longest_function, node.end_lineno - node.lineno + 1)
 
+    def add(self, other: Counts) -> None:
+        """Add what was counted in another package."""
+        for name in vars(self):
+            if name == "longest_function":
+                self.longest_function = max(self.longest_function, other.longest_function)
+            else:
+                setattr(self, name, getattr(self, name) + getattr(other, name))
+
     def density(self) -> Density:
         thousands = self.lines / 1000
         return Density(
@@ -181,24 +196,64 @@ def count_parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     return len(names)
 
 
-def package_of(path: Path) -> str:
+def package_of(path: Path, source: Path = PACKAGE) -> str:
     """The package that a module belongs to; the modules beside the packages count as one."""
-    parts = path.relative_to(PACKAGE).parts
-    return parts[0] if len(parts) > 1 else "weakincentives"
+    parts = path.relative_to(source).parts
+    return parts[0] if len(parts) > 1 else source.name
 
 
-def measured() -> dict[str, Density]:
-    """The figures of today's code, by package."""
+def measured(source: Path = PACKAGE) -> dict[str, Density]:
+    """The figures of today's code, by package, and those of all of it."""
     counts: defaultdict[str, Counts] = defaultdict(Counts)
-    for path in sorted(PACKAGE.rglob("*.py")):
-        counts[package_of(path)].add_module(path.read_text(encoding="utf-8"))
-    return {package: counts[package].density() for package in sorted(counts)}
+    for path in sorted(source.rglob("*.py")):
+        counts[package_of(path, source)].add_module(path.read_text(encoding="utf-8"))
+    total = Counts()
+    figures = {}
+    for package in sorted(counts):
+        figures[package] = counts[package].density()
+        total.add(counts[package])
+    return {TOTAL: total.density(), **figures}
 
 
 def recorded() -> dict[str, Density]:
     """The figures that may not be passed, by package."""
     stored = json.loads(RECORD.read_text(encoding="utf-8"))
     return {package: Density(**figures) for package, figures in stored.items()}
+
+
+def risen(record: dict[str, Density], today: dict[str, Density]) -> list[str]:
+    """The figures that are above both the record and the aim, in words."""
+    problems = []
+    for package, density in today.items():
+        limits = record.get(package, AIM)
+        for name in MEASURES:
+            figure, limit = getattr(density, name), max(getattr(limits, name), getattr(AIM, name))
+            if figure > limit:
+                problems.append(f"{package}: {name} is {figure}, may be {limit}; name values, write loops, break lines")
+    return problems
+
+
+def stale(record: dict[str, Density], today: dict[str, Density]) -> list[str]:
+    """The parts of the record that the code has left behind, in words."""
+    problems = []
+    for package in sorted({*record, *today}):
+        if package not in record:
+            problems.append(f"{package} is not in the record; run python -m tests.guards.density --lower")
+        elif package not in today:
+            problems.append(f"{package} is gone; run python -m tests.guards.density --lower")
+        else:
+            problems.extend(_stale_figures(package, record[package], today[package]))
+    return problems
+
+
+def _stale_figures(package: str, limits: Density, density: Density) -> list[str]:
+    problems = []
+    for name in MEASURES:
+        figure, limit = getattr(density, name), getattr(limits, name)
+        if limit > getattr(AIM, name) and figure < limit - getattr(SLACK, name):
+            advice = "run python -m tests.guards.density --lower"
+            problems.append(f"{package}: {name} is {figure}, recorded {limit}; {advice}")
+    return problems
 
 
 def lowered(record: dict[str, Density], today: dict[str, Density]) -> dict[str, Density]:
@@ -211,14 +266,41 @@ def lowered(record: dict[str, Density], today: dict[str, Density]) -> dict[str, 
     return result
 
 
+def with_moved(record: dict[str, Density], today: dict[str, Density], packages: list[str]) -> dict[str, Density]:
+    """The record with the figures that these packages have now; raises ValueError if it may not be changed so."""
+    unknown = sorted({*packages} - {*today})
+    if unknown:
+        raise ValueError(f"there is no package {', '.join(unknown)}")
+    if TOTAL in packages:
+        raise ValueError(f"{TOTAL} is no package that code is moved to; its figures only fall")
+    problems = risen({TOTAL: record[TOTAL]}, {TOTAL: today[TOTAL]})
+    if problems:
+        raise ValueError("the code as a whole has become harder to read: " + "; ".join(problems))
+    moved = {package: today[package] for package in packages}
+    return lowered({**record, **moved}, today)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--lower", action="store_true", help="lower the record to figures that have fallen")
+    parser.add_argument("--moved", nargs="+", metavar="PACKAGE", help="record these packages as they are now")
+    arguments = parser.parse_args()
     today = measured()
-    if "--lower" in sys.argv[1:]:
-        rows = {package: asdict(density) for package, density in lowered(recorded(), today).items()}
-        RECORD.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if arguments.moved:
+        try:
+            write_record(with_moved(recorded(), today, arguments.moved))
+        except ValueError as error:
+            sys.exit(f"The record is not changed: {error}.")
+    elif arguments.lower:
+        write_record(lowered(recorded(), today))
     print(f"{'':16}" + "".join(f"{name:>18}" for name in MEASURES))
     for package, density in [("(aim)", AIM), *today.items()]:
         print(f"{package:16}" + "".join(f"{getattr(density, name):18}" for name in MEASURES))
+
+
+def write_record(figures: dict[str, Density]) -> None:
+    rows = {package: asdict(density) for package, density in figures.items()}
+    RECORD.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
