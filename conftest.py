@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import signal
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -58,11 +60,20 @@ def leave_the_user_out(config: pytest.Config) -> None:
     """Keep the user's settings, keys, proxies and caches from tests, such as a larger model that has been fetched."""
     for name in [name for name in os.environ if not name.startswith(KEPT)]:
         del os.environ[name]
-    assert config.cache is not None
-    os.environ["HOME"] = str(config.cache.mkdir("home"))
+    os.environ["HOME"] = str(empty_home(config))
     # Ignored in the background of a script, and then in every child, too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def empty_home(config: pytest.Config) -> Path:
+    """A folder among pytest's caches, which later runs use again; without the cache plugin, one for this run."""
+    cache: pytest.Cache | None = getattr(config, "cache", None)
+    if cache is not None:
+        return cache.mkdir("home")
+    home = tempfile.TemporaryDirectory()
+    config.add_cleanup(home.cleanup)
+    return Path(home.name)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
