@@ -339,7 +339,7 @@ def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResu
     elif view.outline.by_path[path].summary is None:
         problem = f"Section '{key}' has no summary, so it stays open."
     else:
-        context.session.dispatch(CollapseSection(path=path))
+        context.session.dispatch(CollapseSection(path, by="model"))
     message = problem or f"Section '{key}' is closed; its tools are no longer available."
     return ToolResult(message, success=not problem, disclosure=view.request([key], action="close"))
 

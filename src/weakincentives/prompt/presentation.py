@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from operator import is_
@@ -182,9 +182,11 @@ class Presentation:
 
     def unloaded(self) -> list[SectionPath]:
         """Sections shown in full whose tools and children are not known yet."""
-        waiting = [node for node in self.outline.late if node.path not in self.loaded]
-        view = self.view() if waiting else None
-        return [node.path for node in waiting if view and view.visibility_of(node) is SectionVisibility.FULL]
+        unloaded = [node for node in self.outline.late if node.path not in self.loaded]
+        if not unloaded:
+            return []
+        view = self.view()
+        return [node.path for node in unloaded if view.visibility_of(node) is SectionVisibility.FULL]
 
     def keep_loaded(self, resources: ScopedResourceContext) -> None:
         """Load those sections again that ask for it; until then they stay as they are."""
@@ -227,24 +229,58 @@ class Presentation:
         return None if node is None else next((tool for tool in node.all_tools if tool.name == name), None)
 
     def opened_by_rule(self, words: Callable[[], str]) -> list[SectionPath]:
-        """Closed sections that their rules open now, except those the session has already opened or closed."""
+        """Closed sections that their rules open now; not those that the model or code has closed."""
         if not self.outline.ruled or self.session is None:
             return []
-        current = self.session[VisibilityOverrides].latest()
-        decided = {} if current is None else current.overrides
-        return [node.path for node in self._ruled(self.view(), words()) if node.path not in decided]
+        return [node.path for node in self._ruled(self.view(), words())]
 
     def opened_by_words(self, words: str) -> list[SectionPath]:
         """Closed sections that a message clearly calls for, if the strategy opens those."""
         return [node.path for node in self._preopened(self.view(), words)]
 
+    def called_for(self, paths: Sequence[SectionPath], words: str, *, ranks: bool) -> list[SectionPath]:
+        """Of these open sections, those that would be opened again if they were closed now.
+
+        That is by their rules, and if it `ranks`, for the user's words.
+        """
+        if not paths:
+            return []
+        view = self.view().opened(dict.fromkeys(paths, SectionVisibility.SUMMARY))
+        nodes = self._ruled(view, words)
+        if ranks:
+            nodes += self._preopened(view, words)
+        return [node.path for node in nodes]
+
+    def reopened(self) -> list[SectionPath]:
+        """Sections closed by a compaction that a rule or the user's words opened as this run began."""
+        decided = self._begun().decided
+        paths: list[SectionPath] = []
+        for path in self._overrides().compacted:
+            if decided.get(path) in ("rule", "search"):
+                paths.append(path)
+        return paths
+
+    def _overrides(self) -> VisibilityOverrides:
+        if self.session is None:
+            return VisibilityOverrides()
+        return self.session[VisibilityOverrides].latest() or VisibilityOverrides()
+
+    def _may_open(self, view: View, node: Node) -> bool:
+        """True unless the caller, the model or code has closed the section, or one around it."""
+        for around in (*view.outline.ancestors(node), node):
+            closed = view.own_visibility(around) is SectionVisibility.SUMMARY
+            if closed and view.decided_by(around) == "override":
+                return False
+        return not self._overrides().closed_for_good(node.path)
+
     def _ruled(self, view: View, words: str) -> list[Node]:
-        """The closed sections whose rules open them; what the caller closed stays closed."""
+        """The closed sections whose rules open them."""
+        closed = (SectionVisibility.SUMMARY, SectionVisibility.HIDDEN)
         return [
             node
             for node in view.outline.ruled
-            if view.visibility_of(node) in (SectionVisibility.SUMMARY, SectionVisibility.HIDDEN)
-            and view.decided_by(node) != "override"
+            if view.visibility_of(node) in closed
+            and self._may_open(view, node)
             and node.section.opens(self._params[node.source], session=self.session, text=words)
         ]
 
@@ -254,11 +290,11 @@ class Presentation:
             return []
         try:
             with collecting(self.rankings):
-                found = self._options.disclosure.preopened(view, words)
+                nodes = self._options.disclosure.preopened(view, words)
         except Exception as error:
             logger.warning("No section was opened for the user's words: %s", error)
             return []
-        return [node for node in found if view.decided_by(node) in ("declared", "selector")]
+        return [node for node in nodes if self._may_open(view, node)]
 
 
 def _is_enabled(node: Node, params: Params, session: Session | None) -> bool:

@@ -17,6 +17,7 @@ from weakincentives.session import reducer
 from weakincentives.session.slices import reducer_methods
 
 SectionPath = tuple[str, ...]
+Closer = Literal["code", "model", "compaction"]
 
 
 class SectionVisibility(StrEnum):
@@ -68,10 +69,15 @@ class ClearAllVisibilityOverrides:
 
 @dataclass(frozen=True, slots=True)
 class CollapseSection:
-    """Close an open section: it counts as summarized and its tools may no longer be called."""
+    """Close an open section: it counts as summarized and its tools may no longer be called.
+
+    What a compaction has closed, a rule or the user's words may open again; what a model or your
+    code has closed, only the model or your code.
+    """
 
     path: SectionPath  #: keys from the root to the section
     reason: str = ""  #: why, as recorded
+    by: Closer = "code"  #: who closes it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", check_path(self.path))
@@ -86,22 +92,41 @@ class VisibilityOverrides:
     """The session's overrides; they take precedence over what was declared and what the caller passed to render.
 
     They are kept in the order they were made: of two tools with the same name, that of the section opened first stays.
+    `compacted` are the sections that a compaction has closed, to save space.
     """
 
     overrides: Overrides = field(default_factory=lambda: MappingProxyType({}))  #: visibility by section path
+    compacted: frozenset[SectionPath] = frozenset()
 
-    def with_override(self, path: SectionPath, visibility: SectionVisibility) -> VisibilityOverrides:
+    def with_override(
+        self, path: SectionPath, visibility: SectionVisibility, *, by_compaction: bool = False
+    ) -> VisibilityOverrides:
+        compacted = self.compacted - {path}
+        if by_compaction:
+            compacted |= {path}
         if self.overrides.get(path) is visibility:
-            return self
+            unchanged = compacted == self.compacted
+            return self if unchanged else VisibilityOverrides(self.overrides, compacted)
         changed = with_ancestors(self.overrides)
         if changed.get(path) is not visibility:
             changed.pop(path, None)
             changed[path] = visibility
         kept = {other: chosen for other, chosen in changed.items() if other in self.overrides or other == path}
-        return VisibilityOverrides(MappingProxyType(kept))
+        return VisibilityOverrides(MappingProxyType(kept), compacted)
 
     def without_override(self, *paths: SectionPath) -> VisibilityOverrides:
-        return VisibilityOverrides(MappingProxyType({p: v for p, v in self.overrides.items() if p not in paths}))
+        remaining = dict(self.overrides)
+        for path in paths:
+            remaining.pop(path, None)
+        return VisibilityOverrides(MappingProxyType(remaining), self.compacted.difference(paths))
+
+    def closed_for_good(self, path: SectionPath) -> bool:
+        """True if the model or code has closed this section, or one around it: no rule opens it again."""
+        for around in (*ancestors(path), path):
+            closed = self.overrides.get(around) is SectionVisibility.SUMMARY
+            if closed and around not in self.compacted:
+                return True
+        return False
 
     @reducer(on=SetVisibilityOverride)
     def handle_set(self, event: SetVisibilityOverride) -> VisibilityOverrides:
@@ -121,7 +146,8 @@ class VisibilityOverrides:
 
     @reducer(on=CollapseSection)
     def handle_collapse(self, event: CollapseSection) -> VisibilityOverrides:
-        return self.with_override(event.path, SectionVisibility.SUMMARY)
+        by_compaction = event.by == "compaction"
+        return self.with_override(event.path, SectionVisibility.SUMMARY, by_compaction=by_compaction)
 
     def after(self, event: VisibilityChange) -> VisibilityOverrides:
         """The overrides after the event is reduced; for reading a history without a session."""

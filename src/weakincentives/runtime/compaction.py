@@ -15,11 +15,11 @@ from typing import Any
 from weakincentives.content import Media
 from weakincentives.errors import ContextOverflowError
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import CollapseSection, SectionPath, SectionVisibility, inside
+from weakincentives.prompt import CollapseSection, SectionPath, inside
 from weakincentives.runtime.answers import StreamState
 from weakincentives.runtime.context import Compaction, RunContext
 from weakincentives.runtime.events import Compacted, ContextWindow, Cut, ReasoningDropped
-from weakincentives.runtime.messages import EARLIER, PROMPT_TEXT, SUMMARY, Effect, Message
+from weakincentives.runtime.messages import EARLIER, PROMPT_TEXT, SUMMARY, Effect, Message, user_words
 from weakincentives.runtime.notices import Notices
 from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.summaries import MAX_WORDS, Summaries
@@ -160,7 +160,7 @@ class _Job:
         """Shorten as far as needed; False if nothing could be shortened."""
         if self.start is None:
             return False
-        draft = self._without_sections()
+        draft = self._without_sections(ranks=True)
         if self._tokens(draft.cut) > self.target:
             draft = self._without_results(draft, self.start)
         if summarizes and self._tokens(draft.cut) > self.target and self._worth_summary(draft.cut, self.start):
@@ -214,7 +214,7 @@ class _Job:
     def _outlook(self, *, summarizes: bool) -> tuple[float, float, float]:
         """The tokens of the next request, those it shares with the last one, and those to be summarized."""
         assert self.start is not None
-        draft, asked = self._without_results(self._without_sections(), self.start), 0.0
+        draft, asked = self._without_results(self._without_sections(ranks=False), self.start), 0.0
         if summarizes:
             head = Message("user", kind=SUMMARY)
             asked = self._estimate(self._part(self.known, self.start)) * self.scale
@@ -249,34 +249,59 @@ class _Job:
         fitting = (at for at in options if always + self._estimate(self.messages[at:]) + reserve <= self.fits)
         return next(fitting, options[-1] if options else None)
 
-    def _without_sections(self) -> _Draft:
-        """Close sections that were neither read nor used in the exchanges that are kept, as far as needed."""
-        view, exposure, toolbox = self.context.view, self.context.exposure, self.compactor.tools.toolbox
-        recent = self.messages[next(iter(self.starts[0][-self.config.keep :]), 0) :]
-        calls = {call.id: call.name for message in recent for call in message.tool_calls}
-        used = {path for path, each in exposure.items() if each.result is not None and each.result[0] in calls}
-        used |= {path for name in calls.values() if (path := view.find(toolbox.section_of(name))) is not None}
-        closed: list[SectionPath] = []
-        gone: list[str] = []
-        freed, needed = 0, self.before - self.target
+    def _without_sections(self, *, ranks: bool) -> _Draft:
+        """Close sections that were neither opened, read nor used in the exchanges that are kept, as far as needed.
+
+        Unless it `ranks`, which may cost a request, those that the user's words call for count as not used.
+        """
+        view, exposure = self.context.view, self.context.exposure
+        closable: list[SectionPath] = []
         for node in view.existing():
-            unused = (
-                freed < needed
-                and node.summary is not None
-                and view.visibility_of(node) is SectionVisibility.FULL
-                and view.decided_by(node) == "session"
-                and not any(inside(path, node.path) for path in used)
-                and not any(inside(node.path, path) for path in closed)
-            )
-            if unused:
-                closed.append(node.path)
-                texts = [each for path, each in exposure.items() if inside(path, node.path)]
-                gone += [each.result[0] for each in texts if each.result is not None]
-                freed += sum(each.tokens for each in texts if each.source == "conversation")
+            opened_in_session = view.is_open(node.path) and view.decided_by(node) == "session"
+            if opened_in_session and node.summary is not None:
+                closable.append(node.path)
+        in_use = self._sections_in_use()
+        words = user_words(self.messages)
+        in_use.update(self.context.presentation.called_for(closable, words, ranks=ranks))
+        closed: list[SectionPath] = []
+        calls_left_out = list(self.known.closed)
+        freed, needed = 0, self.before - self.target
+        for section in closable:
+            if freed >= needed:
+                break
+            is_used = any(inside(path, section) for path in in_use)
+            closes_with_parent = any(inside(section, path) for path in closed)
+            if is_used or closes_with_parent:
+                continue
+            closed.append(section)
+            for path, exposed in exposure.items():
+                if not inside(path, section):
+                    continue
+                if exposed.result is not None:
+                    calls_left_out.append(exposed.result[0])
+                if exposed.source == "conversation":
+                    freed += exposed.tokens
         if not closed:
             return _Draft(self.known)
-        dropped = tuple(dict.fromkeys((*self.known.closed, *gone)))
-        return _Draft(self._about(replace(self.known, closed=dropped)), "sections", tuple(closed))
+        cut = replace(self.known, closed=tuple(dict.fromkeys(calls_left_out)))
+        return _Draft(self._about(cut), "sections", tuple(closed))
+
+    def _sections_in_use(self) -> set[SectionPath]:
+        """The sections opened, read or used in the exchanges that are kept."""
+        context, view, toolbox = self.context, self.context.view, self.compactor.tools.toolbox
+        recent_start = next(iter(self.starts[0][-self.config.keep :]), 0)
+        calls: dict[str, str] = {}
+        for message in self.messages[recent_start:]:
+            calls.update((call.id, call.name) for call in message.tool_calls)
+        in_use = set(context.opened_since(recent_start))
+        for path, exposed in context.exposure.items():
+            if exposed.result is not None and exposed.result[0] in calls:
+                in_use.add(path)
+        for name in calls.values():
+            section = view.find(toolbox.section_of(name))
+            if section is not None:
+                in_use.add(section)
+        return in_use
 
     def _without_results(self, draft: _Draft, start: int) -> _Draft:
         """Replace the results before the exchanges that are kept."""
@@ -376,7 +401,7 @@ class _Job:
             model=context.adapter.model,
         )
         for path in draft.closed:
-            context.session.dispatch(CollapseSection(path, reason="the conversation was shortened"))
+            context.session.dispatch(CollapseSection(path, "the conversation was shortened", by="compaction"))
         own = [each for each in self.messages[:end] if (each.role, each.kind) == ("user", PROMPT_TEXT)]
         asked = draft.by == "provider" and any(each.parts or each.text not in draft.text for each in own)
         notices.forget(gone, notices_too=summarized, user_too=asked)

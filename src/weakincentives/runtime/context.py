@@ -33,6 +33,7 @@ from weakincentives.runtime.events import (
     PromptRendered,
     RunEnded,
     SectionsExposed,
+    SectionsOpened,
     SectionsRanked,
     ToolInvoked,
     Undone,
@@ -47,7 +48,7 @@ from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.runtime.transcript import Transcript
 from weakincentives.session import LogEntry, Session
 
-EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExposed, ToolInvoked)
+EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExposed, SectionsOpened, ToolInvoked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +343,16 @@ class RunContext:
                 continue
             if event.run_id == self.scope.run_id or not (event.parent_run_id or self.scope.parents):
                 yield event
+
+    def opened_since(self, start: int) -> list[SectionPath]:
+        """The sections that were opened since this message without the model asking."""
+        since = next((call.timestamp for call in self.own(ModelCalled) if call.messages <= start), 0.0)
+        paths: list[SectionPath] = []
+        for event in self.own(SectionsOpened):
+            if event.timestamp <= since:
+                break
+            paths.extend(tuple(key.split(".")) for key in event.section_keys)
+        return paths
 
     def pay_rankings(self) -> None:
         """Count and record the rankings that models have made for this run."""

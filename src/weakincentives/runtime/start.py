@@ -7,7 +7,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from weakincentives.prompt import SectionPath
+from weakincentives.prompt import ClearVisibilityOverride, SectionPath
 from weakincentives.runtime import events
 from weakincentives.runtime.approval import Edit, Undecided, edited_arguments, is_waiting, waiting_calls
 from weakincentives.runtime.context import RunContext
@@ -214,11 +214,11 @@ class RunStart:
         if same_run:
             self.open_by_rule()
         else:
-            context.presentation.begin(context.visibility_overrides, words)
+            self._begin_presentation(words)
         if context.presentation.unloaded():
             yield from self.load_sections()
             if not same_run:
-                context.presentation.begin(context.visibility_overrides, words)
+                self._begin_presentation(words)
         view = context.view
         rendered = context.prompt.template.rendered(view)
         self.tools.check_hosted(view)
@@ -245,6 +245,12 @@ class RunStart:
         if before is not None:
             self.notices.announce(restarted=True)
         context.add_message()
+
+    def _begin_presentation(self, words: str) -> None:
+        presentation = self.context.presentation
+        presentation.begin(self.context.visibility_overrides, words)
+        for path in presentation.reopened():
+            self.context.session.dispatch(ClearVisibilityOverride(path))
 
     def _add_prompt(self, system_text: str) -> None:
         offered = self.tools.toolbox.offered
