@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from types import ModuleType
 
+import weakincentives
 from weakincentives.durable.journal import TaggedSerializer
 from weakincentives.durable.work import RemoteError
 from weakincentives.errors import BudgetExceededError
@@ -45,10 +46,18 @@ def test_an_attribute_that_cannot_be_serialised_is_stored_as_its_repr() -> None:
 def test_an_exception_of_a_class_that_is_not_loaded_is_named() -> None:
     module = ModuleType("elsewhere")
     exec("class Gone(Exception): pass", module.__dict__)
-    text = serializer.serialize(module.Gone("lost"))
+    text = serializer.serialize(module.Gone("lost")).replace("elsewhere:Gone", "elsewhere:Lost")
     back = serializer.deserialize(text)
     assert isinstance(back, RemoteError)
-    assert (back.type_name, str(back)) == ("elsewhere:Gone", "elsewhere:Gone: lost")
+    assert (back.type_name, str(back)) == ("elsewhere:Lost", "elsewhere:Lost: lost")
+
+
+def test_the_name_of_an_exception_imports_nothing() -> None:
+    # The front of the package would import the adapter for whoever reads the attribute.
+    vars(weakincentives).pop("AnthropicAdapter", None)
+    text = serializer.serialize(ValueError("x")).replace("builtins:ValueError", "weakincentives:AnthropicAdapter")
+    assert isinstance(serializer.deserialize(text), RemoteError)
+    assert "AnthropicAdapter" not in vars(weakincentives)
 
 
 def test_only_exception_classes_are_made_from_text() -> None:

@@ -217,7 +217,7 @@ def test_the_command_of_a_run_of_the_command_line_and_of_a_durable_one(
     kept.parent.mkdir()
     kept.with_suffix(".command").write_text(f"wink run bills:prompt -p key={SECRET} --resume x.json", encoding="utf-8")
     with RunStore(file) as store:
-        assert store.continuation(response.run_id) == "wink run bills:prompt -p key=[redacted] --resume x.json"
+        assert store.continuation(response.run_id) == f"wink run bills:prompt -p key=[redacted] --resume {kept}"
     with record(file):
         run(made, adapter, session=session, decisions={response.pending[0].call_id: Deny()})
     with RunStore(file) as store:

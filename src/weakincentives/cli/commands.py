@@ -99,7 +99,7 @@ EXAMPLES = {
     "runs export": ("runs export -o runs.jsonl", "runs export 3f2a"),
     "runs prune": ("runs prune --older-than 30d", "runs prune --keep 100"),
     "view": ("view", "view --export run.html"),
-    "fork": ("fork 3f2a", "fork 3f2a agent:template --turn 2"),
+    "fork": ("fork 3f2a agent:template", "fork 3f2a agent:template --turn 2"),
     "report": ("report", "report --missed"),
     "export": ("export --atif", "export --atif -o run.json 3f2a"),
     "eval": ("eval run cases.jsonl agent:template --name before", "eval compare before after"),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import logging
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -84,10 +83,10 @@ def apply_change(
                 target.append(item)
         else:
             target.seed((*target.all()[: slice_change.kept], *slice_change.items))
-    for each in change.resources:
+    for resource_change in change.resources:
         assert resources is not None
-        resource: Any = resources.get(each.protocol)
-        state = load_tagged(upgrade_tagged(json.loads(each.state), upgrades))
+        resource: Any = resources.get(resource_change.protocol)
+        state = load_tagged(upgrade_tagged(json.loads(resource_change.state), upgrades))
         resource.restore(apply_patch(resource.snapshot(), state) if isinstance(state, Patch) else state)
 
 
@@ -221,11 +220,12 @@ def _dump_or_describe(value: Any) -> Any:
 
 
 def _load_exception(data: dict[str, Any]) -> BaseException:
-    module, _, qualname = data["type"].partition(":")
-    kind: Any = sys.modules.get(module)
-    for part in qualname.split("."):
-        kind = getattr(kind, part, None)
-    if not (isinstance(kind, type) and issubclass(kind, Exception)):
+    try:
+        # Not getattr: a front of a package may import a module when it is asked for a name.
+        kind: type = load_tagged({"$": "type", "v": data["type"]})
+    except SerdeError:
+        kind = object
+    if not issubclass(kind, Exception):
         return RemoteError(f"{data['type']}: {data['message']}", type_name=data["type"])
     error = kind.__new__(kind)
     error.args = tuple(load_tagged(data["args"]))

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 from weakincentives._imports import lazy_front
 from weakincentives.runtime.spi import AS_OF, prices_for
-from weakincentives.telemetry.reader import RunFileError, continuation_file, open_for_writing
+from weakincentives.telemetry.continuation import continuation_file
+from weakincentives.telemetry.reader import RunFileError, open_for_writing
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import prune, question_in

@@ -7,7 +7,6 @@ characters or more are in `texts`, keyed by the hash that replaces them; the byt
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 import threading
 from collections.abc import Iterable, Mapping, Sequence
@@ -203,13 +202,6 @@ def _check(connection: sqlite3.Connection, path: Path) -> None:
             f"'{path}' was recorded in format {version} and this release reads {VERSION}; "
             "record to a new file, or use the release that wrote it."
         )
-
-
-def continuation_file(path: str | os.PathLike[str], run_id: str) -> Path:
-    """The file beside a run file that keeps the session of a run while it waits; the command to continue it is in one
-    that ends in `.command`.
-    """
-    return Path(f"{os.fspath(path)}.waiting") / f"{re.sub(r'[^a-zA-Z0-9_-]', '_', run_id)}.json"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,7 @@ from weakincentives.runtime import (
     ledger_of,
 )
 from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT, HistoryBuilder, prices_for
+from weakincentives.telemetry.continuation import continuation_file
 from weakincentives.telemetry.payload import storable
 from weakincentives.telemetry.reader import (
     BELOW,
@@ -38,7 +39,6 @@ from weakincentives.telemetry.reader import (
     EventReader,
     NoRunFileError,
     RunFileError,
-    continuation_file,
     open_for_writing,
 )
 from weakincentives.telemetry.turns import read_history

@@ -18,13 +18,13 @@ from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
 from weakincentives.runtime import CallDecided, Ledger, PendingCall, RunEnded, RunHistory, ToolInvoked, ledger_of
 from weakincentives.serde import Upgrades
+from weakincentives.telemetry.continuation import continuing_command
 from weakincentives.telemetry.reader import (
     BELOW,
     SILENT_SECONDS,
     EventReader,
     RecordedEvent,
     RunFileError,
-    continuation_file,
 )
 from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.turns import Turn, build_turn, message_ids, pending_turn, read_history, requests
@@ -311,7 +311,7 @@ class RunStore(EventReader):
         if "/" in run_id:
             return f"wink work questions {quote(run_id)}"
         try:
-            return Redactor().text(continuation_file(self.path, run_id).with_suffix(".command").read_text("utf-8"))
+            return Redactor().text(continuing_command(self.path, run_id))
         except OSError:
             return f"run(prompt, adapter, session=session, decisions={{{calls[0]['call_id']!r}: Approve()}})"
 
