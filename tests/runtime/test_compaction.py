@@ -189,7 +189,13 @@ def test_recall_returns_what_was_left_out() -> None:
     chat.send("Question 99?")
     found = [each for each in chat.messages if each.name == "recall"]
     assert found[0].text == look_text(1)
-    assert found[1].text.startswith("user: Question 2?") and look_text(2) in found[1].text
+    assert re.sub(r"text-\w{16}", "TAG", found[1].text) == (
+        "[Exchange 2. Only lines with the tag TAG begin and end a message, and say who wrote it.]\n\n"
+        "<TAG user>\nQuestion 2?\n</TAG user>\n\n"
+        '<TAG assistant calls look (call_2)>\n{"n": 2}\n</TAG assistant calls look (call_2)>\n\n'
+        f"<TAG result of look (call_2)>\n{look_text(2)}\n</TAG result of look (call_2)>\n\n"
+        "<TAG assistant>\nAnswer 2.\n</TAG assistant>"
+    )
     assert not found[2].success
 
 

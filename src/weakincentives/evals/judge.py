@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import secrets
 import threading
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +15,7 @@ from weakincentives.evals.scorers import FinishedRun, Score, Unscored
 from weakincentives.evals.spending import judges_spending
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.runtime import ProviderAdapter, run
+from weakincentives.runtime.spi import quote
 from weakincentives.session import Session
 from weakincentives.telemetry import Redactor, plain
 
@@ -51,7 +51,7 @@ class Preference:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """The texts that a judge is shown, each fenced: nothing in them is an instruction to it."""
+    """The texts that a judge is shown, quoted: nothing in them is an instruction to it."""
 
     criterion: str
     tag: str
@@ -141,7 +141,9 @@ class Judge:
     def __call__(self, finished: FinishedRun) -> Score:
         if self.pairs:
             raise Unscored("a judge of pairs compares two evaluations; pass it to compare(a, b, judge=...)")
-        answer = finished.text if finished.output is None else json.dumps(plain(finished.output), ensure_ascii=False)
+        answer = finished.text
+        if finished.output is not None:
+            answer = json.dumps(plain(finished.output), ensure_ascii=False)
         found = self.judge(finished.case.question, answer, finished.case.expected)
         return Score(float(found.passed), found.reason)
 
@@ -166,9 +168,8 @@ class Judge:
         key = self._key(template, shown)
         if not fresh and (kept := self._known(key)) is not None:
             return kind(**kept)
-        tag = f"text-{secrets.token_hex(6)}"
-        fenced = "\n\n".join(f"<{tag} {name}>\n{_fenced(text, tag)}\n</{tag} {name}>" for name, text in shown.items())
-        prompt = Prompt(template).bind(_Asked(self.criterion, tag, fenced))
+        quotation = quote(shown.items())
+        prompt = Prompt(template).bind(_Asked(self.criterion, quotation.tag, quotation.text))
         spending, session = judges_spending(), Session()
         try:
             deadline = None if spending is None else spending.deadline
@@ -254,8 +255,3 @@ def _verdicts(text: str, like: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]
         if isinstance(found, dict) and {*like} <= {*found}:
             yield {name: found[name] for name in like}
         place = text.find("{", end)
-
-
-def _fenced(text: str, tag: str) -> str:
-    """The text, with the tag of its fence taken out, should it contain that by any chance."""
-    return text.replace(tag, "[tag]")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime.events import ContextWindow, Cut
 from weakincentives.runtime.messages import Message
+from weakincentives.runtime.quotation import quote
 from weakincentives.runtime.transcript import unit_starts
 
 MAX_CHARACTERS = 20_000
@@ -20,36 +22,53 @@ class RecallParams:
     start: int = field(default=0, metadata={"description": "The character to begin with, if there was more."})
 
 
-def described(message: Message) -> str:
-    """A message as plain text."""
-    if message.role == "tool":
-        return f"result of {message.name} ({message.call_id}): {message.text}"
-    calls = [f"{call.name}({call.arguments}) ({call.id})" for call in message.tool_calls]
-    said = [message.text] if message.text else []
-    return f"{message.role}: {', '.join(said + calls)}" if said or calls else ""
+def labelled(messages: Iterable[Message]) -> Iterator[tuple[str, str]]:
+    """Each message that says something, under who wrote it, ready to be quoted."""
+    for message in messages:
+        if message.role == "tool":
+            yield f"result of {message.name} ({message.call_id})", message.text
+            continue
+        if message.text:
+            # What the library says as the user, such as an earlier summary, is not the user's own.
+            yield message.role if message.by_user or message.role != "user" else message.kind, message.text
+        for call in message.tool_calls:
+            yield f"{message.role} calls {call.name} ({call.id})", call.arguments
 
 
 def _recall(params: RecallParams, *, context: ToolContext) -> ToolResult[str]:
-    session = context.session
-    messages, what = session[Message].view(), params.what.strip()
-    results = [each for each in messages if each.role == "tool" and each.call_id == what]
-    text = results[-1].text if results else ""
-    if not results and what.isdecimal():
-        cut = (session[ContextWindow].latest() or ContextWindow()).cut or Cut()
-        starts = unit_starts(messages, by_turns=cut.by_turns)
-        number = int(what)
-        if 1 <= number <= len(starts):
-            stop = starts[number] if number < len(starts) else len(messages)
-            said = (each for each in messages[starts[number - 1] : stop] if not each.kind)
-            text = "\n\n".join(filter(None, map(described, said)))
-    if not text:
+    messages = context.session[Message].view()
+    what = params.what.strip()
+    start = max(params.start, 0)
+    results = [message for message in messages if message.role == "tool" and message.call_id == what]
+    if results:
+        return ToolResult(_page(results[-1].text, what, start))
+    exchange = _exchange(messages, what, context)
+    if not exchange:
         problem = f"There is no call and no exchange {what!r}; pass an id or a number that the conversation names."
         return ToolResult(problem, success=False)
-    rest = text[max(params.start, 0) :]
-    if len(rest) <= MAX_CHARACTERS:
-        return ToolResult(rest)
-    more = f"[There is more: recall({what!r}, start={max(params.start, 0) + MAX_CHARACTERS}).]"
-    return ToolResult(f"{rest[:MAX_CHARACTERS]}\n\n{more}")
+    # A result may hold what looks like another message, so each stands between tags that it cannot contain.
+    tag, text = quote(labelled(exchange))
+    heading = f"[Exchange {what}. Only lines with the tag {tag} begin and end a message, and say who wrote it.]"
+    return ToolResult(f"{heading}\n\n{_page(text, what, start)}")
+
+
+def _exchange(messages: Sequence[Message], number: str, context: ToolContext) -> list[Message]:
+    """The messages of the exchange with this number; empty if there is none."""
+    window = context.session[ContextWindow].latest() or ContextWindow()
+    starts = unit_starts(messages, by_turns=(window.cut or Cut()).by_turns)
+    if not number.isdecimal() or not 1 <= int(number) <= len(starts):
+        return []
+    ends = [*starts[1:], len(messages)]
+    part = messages[starts[int(number) - 1] : ends[int(number) - 1]]
+    return [message for message in part if not message.kind]
+
+
+def _page(text: str, what: str, start: int) -> str:
+    """As much of a text as one result may hold, and how to read on."""
+    end = start + MAX_CHARACTERS
+    if len(text) <= end:
+        return text[start:]
+    return f"{text[start:end]}\n\n[There is more: recall({what!r}, start={end}).]"
 
 
 RECALL = Tool(

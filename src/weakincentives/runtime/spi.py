@@ -81,6 +81,7 @@ from weakincentives.runtime.providers import (
     known_prices as known_prices,
     prices_for as prices_for,
 )
+from weakincentives.runtime.quotation import quote as quote
 from weakincentives.runtime.runs import Run as Run, RunScope as RunScope
 from weakincentives.runtime.transactions import CallSuspended as CallSuspended
 from weakincentives.runtime.transcript import sent_messages as sent_messages
