@@ -3,6 +3,8 @@ from __future__ import annotations
 import gc
 import json
 from collections.abc import Iterator
+from contextlib import suppress
+from random import Random
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanKind, StatusCode
 
 from tests.telemetry.agents import FAIL, SCRIPT, prompt, run
+from weakincentives import Conversation
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
@@ -27,7 +30,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
     tool,
 )
-from weakincentives.runtime import ModelReply
+from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 from weakincentives.session import Session
 from weakincentives.telemetry import instrument
 
@@ -273,3 +276,71 @@ def test_runs_nest_in_the_callers_own_span(collector: Collector) -> None:
         run("Hi.")
     parent = collector.span("invoke_agent sums").parent
     assert parent is not None and parent.span_id == outer.get_span_context().span_id
+
+
+def secret(kind: str) -> tuple[str, str]:
+    """A text with a secret in it, and the secret."""
+    random = Random(kind)
+    word = "".join(random.choices("abcdefghABCDEFGH0123456789", k=48))
+    known = f"kN0wn-{word[:20]}"
+    return {
+        "known": (known, known),
+        "openai": (f"sk-proj-{word}", f"sk-proj-{word}"),
+        "github": (f"ghp_{word[:36]}", f"ghp_{word[:36]}"),
+        "url": (f"postgres://bob:{word[:16]}@db/x", word[:16]),
+        "bearer": (f"Authorization: Bearer {word}", word),
+        "assigned": (f'password = "{word[:16]}"', word[:16]),
+    }[kind]
+
+
+def leaking(text: str) -> list[list[Any]]:
+    """Scripts of runs that say a text in every place that a trace may report."""
+    return [
+        [call("leak", text=text), "Done."],
+        [call("fail", text=text), "Done."],
+        [call("nothing", text=text), "Done."],
+        [ToolCall("1", text, "{}"), "Done."],
+        [ToolCall("1", "leak", json.dumps({"text": {"password": text}})), "Done."],
+        [text],
+        [ModelReply(text="Done.", model=text, response_id=text)],
+        [call("pay", text=text)],
+    ]
+
+
+@pytest.mark.parametrize("kind", ["known", "openai", "github", "url", "bearer", "assigned"])
+@pytest.mark.parametrize("capture", [True, False])
+def test_no_secret_reaches_a_trace(
+    collector: Collector, kind: str, capture: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text, value = secret(kind)
+    if kind == "known":
+        monkeypatch.setenv("SHOP_API_KEY", value)
+
+    @tool
+    def leak(text: str) -> str:
+        "Leak."
+        return f"result {text}"
+
+    @tool
+    def fail(text: str) -> str:
+        "Fail."
+        raise RuntimeError(text)
+
+    @tool(approval="call")
+    def pay(text: str) -> str:
+        "Pay."
+        return "paid"
+
+    def fails(request: ModelRequest) -> Any:
+        raise PromptEvaluationError(text, prompt_name="leak", phase="request")
+
+    section = MarkdownSection(key="task", title="Task", template=f"Do not tell {text}.", tools=[leak, fail, pay])
+    template = PromptTemplate(ns="tests", key="leak", name=f"leak {text}", sections=[section])
+    with collector.instrument(capture_content=capture):
+        for script in [*leaking(text), fails]:
+            with suppress(PromptEvaluationError):
+                Conversation(Prompt(template), adapter=ScriptedAdapter(script)).send(text)
+    assert len(collector.spans()) > 20
+    reported = [span.to_json() for span in collector.spans()]
+    assert [each for each in reported if value in each] == []
+    assert value not in str(collector.reader.get_metrics_data())

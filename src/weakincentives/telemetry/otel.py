@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -32,14 +33,17 @@ from weakincentives.runtime import (
 )
 from weakincentives.runtime.spi import Run, adapter_spec, sent_messages
 from weakincentives.session import Session, observing
+from weakincentives.telemetry.redaction import NoRedaction, Redactor, compile_patterns
+from weakincentives.telemetry.spans import RedactedSpan, RedactedTracer, redacted_attributes
 
 if TYPE_CHECKING:
     from opentelemetry.metrics import MeterProvider
-    from opentelemetry.trace import Span, SpanContext, TracerProvider
+    from opentelemetry.trace import SpanContext, TracerProvider
 
 SCOPE = "weakincentives"
 _FINISH_REASONS = {"end": "stop"}
 _CAPTURING_VALUES = frozenset({"true", "1", "span_only", "span_and_event"})
+_ROLES = frozenset({"user", "assistant", "tool"})
 _MAX_LEFT = 10_000
 _TOKEN_BUCKETS = tuple(4**power for power in range(14))
 _SECOND_BUCKETS = tuple(0.01 * 2**power for power in range(14))
@@ -53,7 +57,7 @@ class _Run:
     """
 
     run_id: str
-    span: Span
+    span: RedactedSpan
     provider: str
     model: str
     started: float
@@ -63,11 +67,13 @@ class _Run:
     usage: TokenUsage = field(default_factory=TokenUsage)
     definitions: dict[str, str] = field(default_factory=dict)
     readings: dict[str, str] = field(default_factory=dict)
-    chat: Span | None = None
+    chat: RedactedSpan | None = None
     ends: float | None = None
     names: dict[str, str] = field(default_factory=dict)
     # Calls under way that have made runs, by call id.
-    calls: dict[str, Span] = field(default_factory=dict)
+    calls: dict[str, RedactedSpan] = field(default_factory=dict)
+    # Messages as they were reported, by identity; each is sent again with every later call.
+    reported: dict[int, tuple[Message, dict[str, Any]]] = field(default_factory=dict)
     forgotten: Callable[[], Any] = lambda: None
 
 
@@ -80,12 +86,16 @@ class Instrumentation:
         tracer_provider: TracerProvider | None = None,
         meter_provider: MeterProvider | None = None,
         capture_content: bool | None = None,
+        redact: Iterable[str | re.Pattern[str]] | None = (),
     ) -> None:
         asked = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "").lower() in _CAPTURING_VALUES
         self._capture = asked if capture_content is None else capture_content
-        self._trace = import_extra("opentelemetry.trace", "otel", "instrument()")
+        self._patterns = None if redact is None else compile_patterns(redact)
+        trace = import_extra("opentelemetry.trace", "otel", "instrument()")
         metrics = import_extra("opentelemetry.metrics", "otel", "instrument()")
-        self._tracer = self._trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
+        self._spans = RedactedTracer(
+            trace, trace.get_tracer(SCOPE, tracer_provider=tracer_provider), self._new_redactor()
+        )
         meter = metrics.get_meter(SCOPE, meter_provider=meter_provider)
         self._duration, self._tool_duration = (
             meter.create_histogram(name, unit="s", explicit_bucket_boundaries_advisory=_SECOND_BUCKETS)
@@ -104,6 +114,8 @@ class Instrumentation:
         self._observing: list[AbstractContextManager[None]] = []
 
     def __enter__(self) -> Instrumentation:
+        if not self._observing:
+            self._spans.redactor = self._new_redactor()
         watching = observing(self._observe)
         watching.__enter__()
         self._observing.append(watching)
@@ -116,6 +128,13 @@ class Instrumentation:
                 left = [self._runs.pop(session) for session in list(self._runs)]
             for run in left:
                 _end(run, run.ends)
+
+    def _new_redactor(self) -> Redactor:
+        return NoRedaction() if self._patterns is None else Redactor(self._patterns)
+
+    def _measured(self, attributes: Mapping[str, Any]) -> dict[str, Any]:
+        """The attributes of a measurement."""
+        return redacted_attributes(self._spans.redactor, attributes)
 
     def _observe(self, session: Session, event: object) -> None:
         handle = _HANDLERS.get(type(event))
@@ -137,13 +156,9 @@ class Instrumentation:
         provider = _provider(source.adapter)
         bound = session[Run].latest()
         started = event.timestamp - getattr(event, "latency", getattr(event, "duration", 0.0))
-        earlier = self._left.pop(event.run_id, None)
-        span = self._tracer.start_span(
+        span = self._spans.start(
             f"invoke_agent {source.prompt_name}",
-            context=self._inside(session, event, started),
-            start_time=_nanoseconds(started),
-            links=[] if earlier is None else [self._trace.Link(earlier)],
-            attributes={
+            {
                 "gen_ai.operation.name": "invoke_agent",
                 "gen_ai.provider.name": provider,
                 "gen_ai.request.model": source.model,
@@ -152,6 +167,9 @@ class Instrumentation:
                 "gen_ai.conversation.id": session.session_id,
                 "wink.run.id": event.run_id,
             },
+            started=started,
+            inside=self._call_around(session, event, started),
+            continues=self._left.pop(event.run_id, None),
         )
         run = _Run(event.run_id, span, provider, source.model, started, started)
         with self._lock:
@@ -165,8 +183,10 @@ class Instrumentation:
         run.forgotten = finalizer.detach
         return run
 
-    def _inside(self, session: Session, event: PromptRendered | ModelCalled | ToolInvoked, started: float) -> Any:
-        """The context of a run that a tool call made: the call's span, which begins with its first run."""
+    def _call_around(
+        self, session: Session, event: PromptRendered | ModelCalled | ToolInvoked, started: float
+    ) -> RedactedSpan | None:
+        """The span of the tool call that made a run, which begins with its first run."""
         outer = session.parent
         if outer is None:
             return None
@@ -180,29 +200,18 @@ class Instrumentation:
         call_id = event.run_id.removeprefix(f"{event.parent_run_id}/")
         if call_id not in around.calls:
             around.calls[call_id] = self._start_tool(around, around.names.get(call_id, ""), started)
-        return self._trace.set_span_in_context(around.calls[call_id])
+        return around.calls[call_id]
 
-    def _start_tool(self, run: _Run, name: str, started: float) -> Span:
-        span: Span = self._tracer.start_span(
-            f"execute_tool {name}".rstrip(),
-            context=self._trace.set_span_in_context(run.span),
-            start_time=_nanoseconds(started),
-            attributes=_tool(name),
-        )
-        return span
+    def _start_tool(self, run: _Run, name: str, started: float) -> RedactedSpan:
+        title = f"execute_tool {name}".rstrip()
+        return self._spans.start(title, _tool(name), started=started, inside=run.span)
 
     def _render(self, session: Session, run: _Run, event: PromptRendered) -> None:
         run.definitions = dict(zip((*event.tools, *event.hosted_tools), event.definitions, strict=False))
 
-    def _start_chat(self, session: Session, run: _Run, started: float, attributes: dict[str, Any]) -> Span:
-        span: Span = self._tracer.start_span(
-            f"chat {run.model}",
-            context=self._trace.set_span_in_context(run.span),
-            kind=self._trace.SpanKind.CLIENT,
-            start_time=_nanoseconds(started),
-            attributes={**attributes, "gen_ai.conversation.id": session.session_id},
-        )
-        return span
+    def _start_chat(self, session: Session, run: _Run, started: float, attributes: dict[str, Any]) -> RedactedSpan:
+        attributes = {**attributes, "gen_ai.conversation.id": session.session_id}
+        return self._spans.start(f"chat {run.model}", attributes, started=started, inside=run.span, is_client=True)
 
     def _call(self, session: Session, run: _Run, event: ModelCalled) -> None:
         common = {**_chat(run, event), "gen_ai.response.model": event.model}
@@ -221,48 +230,63 @@ class Instrumentation:
                 **({"gen_ai.response.id": event.response_id} if event.response_id else {}),
             },
         )
-        self._duration.record(event.latency, common)
-        self._tokens.record(usage.input_tokens, {**common, "gen_ai.token.type": "input"})
-        self._tokens.record(usage.output_tokens, {**common, "gen_ai.token.type": "output"})
-        if not self._capture:
-            span.end(_nanoseconds(event.timestamp))
-            return
-        sent = sent_messages(session, event.messages, event.adapter)
-        span.set_attribute(
-            "gen_ai.system_instructions", json.dumps([_text(m.text) for m in sent if m.role == "system"])
-        )
-        span.set_attribute("gen_ai.input.messages", _messages(sent))
+        measured = self._measured(common)
+        self._duration.record(event.latency, measured)
+        self._tokens.record(usage.input_tokens, {**measured, "gen_ai.token.type": "input"})
+        self._tokens.record(usage.output_tokens, {**measured, "gen_ai.token.type": "output"})
+        if self._capture:
+            self._report_request(session, run, event, span)
+            run.chat, run.ends = span, event.timestamp
+        else:
+            span.end(event.timestamp)
+
+    def _report_request(self, session: Session, run: _Run, event: ModelCalled, span: RedactedSpan) -> None:
+        """Report what was sent with a call."""
+        messages = sent_messages(session, event.messages, event.adapter)
+        instructions = [self._reported(run, message) for message in messages if message.role == "system"]
         offered = [run.definitions[name] for name in event.tools if name in run.definitions]
-        span.set_attribute("gen_ai.tool.definitions", f"[{', '.join(offered)}]")
-        run.chat, run.ends = span, event.timestamp
+        span.set_json("gen_ai.system_instructions", [part for each in instructions for part in each["parts"]])
+        span.set_json("gen_ai.input.messages", self._conversation(run, messages))
+        span.set_json("gen_ai.tool.definitions", self._spans.redactor.data([json.loads(text) for text in offered]))
+
+    def _conversation(self, run: _Run, messages: Iterable[Message]) -> list[dict[str, Any]]:
+        """Messages in the conventions' format, without notices and system messages, which are reported elsewhere."""
+        return [self._reported(run, message) for message in messages if message.role in _ROLES]
+
+    def _reported(self, run: _Run, message: Message) -> dict[str, Any]:
+        """A message in the conventions' format, redacted."""
+        known = run.reported.get(id(message))
+        if known is None or known[0] is not message:
+            known = run.reported[id(message)] = (message, self._spans.redactor.data(_message(message)))
+        return known[1]
 
     def _rank(self, session: Session, run: _Run, event: SectionsRanked) -> None:
         """A span for a model that ranked sections; which vendor's it is, the ranker does not say."""
         run.usage += event.usage
         common = {"gen_ai.operation.name": "rank", "gen_ai.request.model": event.model}
-        span = self._tracer.start_span(
+        span = self._spans.start(
             f"rank {event.model}",
-            context=self._trace.set_span_in_context(run.span),
-            kind=self._trace.SpanKind.CLIENT,
-            start_time=_nanoseconds(event.timestamp - event.latency),
-            attributes={**common, "gen_ai.usage.input_tokens": event.usage.input_tokens, "wink.cost": event.cost},
+            {**common, "gen_ai.usage.input_tokens": event.usage.input_tokens, "wink.cost": event.cost},
+            started=event.timestamp - event.latency,
+            inside=run.span,
+            is_client=True,
         )
-        span.end(_nanoseconds(event.timestamp))
-        self._tokens.record(event.usage.input_tokens, {**common, "gen_ai.token.type": "input"})
+        span.end(event.timestamp)
+        self._tokens.record(event.usage.input_tokens, self._measured({**common, "gen_ai.token.type": "input"}))
 
     def _reply(self, session: Session, run: _Run, event: Message) -> None:
         """End the span of a captured call with its reply."""
         if event.tool_calls:
             run.names = {call.id: call.name for call in event.tool_calls}
         if run.chat is not None and event.role == "assistant":
-            run.chat.set_attribute("gen_ai.output.messages", _messages([event]))
-            run.chat.end(None if run.ends is None else _nanoseconds(run.ends))
+            run.chat.set_json("gen_ai.output.messages", self._conversation(run, [event]))
+            run.chat.end(run.ends)
             run.chat = run.ends = None
 
     def _invoke(self, session: Session, run: _Run, event: ToolInvoked) -> None:
         attributes: dict[str, Any] = {**_tool(event.name)}
         failed = {} if event.success else {"error.type": "tool_error"}
-        self._tool_duration.record(event.duration, {**attributes, **failed})
+        self._tool_duration.record(event.duration, self._measured({**attributes, **failed}))
         attributes |= {"gen_ai.tool.call.id": event.call_id, "wink.tool.rolled_back": event.rolled_back, **failed}
         if event.section_key:
             attributes["wink.section.key"] = event.section_key
@@ -274,11 +298,11 @@ class Instrumentation:
             attributes["gen_ai.tool.call.result"] = event.text
         started = run.calls.pop(event.call_id, None)
         span = started or self._start_tool(run, event.name, event.timestamp - event.duration)
-        span.update_name(f"execute_tool {event.name}")
-        span.set_attributes(attributes)
+        span.rename(f"execute_tool {event.name}")
+        span.set(attributes)
         if not event.success:
-            span.set_status(self._trace.StatusCode.ERROR, event.result.message if self._capture else None)
-        span.end(_nanoseconds(event.timestamp))
+            span.fail(event.result.message if self._capture else None)
+        span.end(event.timestamp)
 
     def _expose(self, session: Session, run: _Run, event: SectionsExposed) -> None:
         """Remember which call returned the text of which section, until tools appear with it."""
@@ -287,14 +311,13 @@ class Instrumentation:
     def _inject(self, session: Session, run: _Run, event: ToolsInjected) -> None:
         run.definitions.update(zip(event.tool_names, event.definitions, strict=False))
         attributes = {"wink.section.key": event.section_key, "wink.route": event.route}
-        self._injected.add(len(event.tool_names), attributes)
+        measured = self._measured(attributes)
+        self._injected.add(len(event.tool_names), measured)
         # One reading can add the tools of several sections, with one event each.
         if call_id := run.readings.get(event.section_key, ""):
             run.readings = {key: call for key, call in run.readings.items() if call != call_id}
-            self._dynamic.add(1, attributes)
-        run.span.add_event(
-            "wink.tools.injected", {**attributes, "wink.sections": event.tool_names}, _nanoseconds(event.timestamp)
-        )
+            self._dynamic.add(1, measured)
+        run.span.add_event("wink.tools.injected", {**attributes, "wink.sections": event.tool_names}, event.timestamp)
 
     def _finish(self, session: Session, run: _Run, event: RunEnded) -> None:
         """End the span of a run, unless it goes on: after a halt, it may until the next run or the end of the block."""
@@ -317,41 +340,42 @@ class Instrumentation:
         attributes: dict[str, Any] = {"wink.sections": event.section_keys}
         if self._capture:
             attributes["wink.reason"] = event.reason
-        run.span.add_event("wink.disclosure.restarts", attributes, _nanoseconds(event.timestamp))
+        run.span.add_event("wink.disclosure.restarts", attributes, event.timestamp)
 
     def _fail(self, session: Session, run: _Run, event: RunEnded) -> None:
         failed = {"error.type": event.error}
         attributes = _chat(run, event) | failed
-        status = (self._trace.StatusCode.ERROR, event.reason if self._capture else event.error)
+        description = event.reason if self._capture else event.error
         if event.phase == "request" or (event.phase == "response" and not run.replied):
             chat = self._start_chat(session, run, run.since, attributes)
-            chat.set_status(*status)
-            chat.end(_nanoseconds(event.timestamp))
-            self._duration.record(event.timestamp - run.since, attributes)
+            chat.fail(description)
+            chat.end(event.timestamp)
+            self._duration.record(event.timestamp - run.since, self._measured(attributes))
         run.since = event.timestamp
         if event.status == "recovered":
             # The next adapter has a model of its own.
             run.moved, run.ends = True, None
             return
-        run.span.set_status(*status)
+        run.span.fail(description)
         self._close(session, run, failed)
 
     def _suspend(self, session: Session, run: _Run, event: RunEnded) -> None:
         with self._lock:
             self._runs.pop(session, None)
-            self._left[run.run_id] = run.span.get_span_context()
+            self._left[run.run_id] = run.span.span.get_span_context()
             if len(self._left) > _MAX_LEFT:
                 del self._left[next(iter(self._left))]
-        run.span.add_event(f"wink.run.{event.status}", {"wink.reason": event.reason}, _nanoseconds(event.timestamp))
+        run.span.add_event(f"wink.run.{event.status}", {"wink.reason": event.reason}, event.timestamp)
         _end(run, event.timestamp)
 
     def _close(self, session: Session, run: _Run, extra: dict[str, str]) -> None:
         with self._lock:
             self._runs.pop(session, None)
         common = {"gen_ai.provider.name": run.provider, "gen_ai.request.model": run.model}
-        run.span.set_attributes(extra)
+        run.span.set(extra)
         seconds = (run.ends or run.started) - run.started
-        self._duration.record(seconds, {"gen_ai.operation.name": "invoke_agent", **common, **extra})
+        attributes = {"gen_ai.operation.name": "invoke_agent", **common, **extra}
+        self._duration.record(seconds, self._measured(attributes))
         _end(run, run.ends)
 
 
@@ -360,6 +384,7 @@ def instrument(
     tracer_provider: TracerProvider | None = None,
     meter_provider: MeterProvider | None = None,
     capture_content: bool | None = None,
+    redact: Iterable[str | re.Pattern[str]] | None = (),
 ) -> Instrumentation:
     """Report every run of this process while the block is active.
 
@@ -367,10 +392,11 @@ def instrument(
             MainLoop().execute(prompt, session=Session(), adapter=adapter)
 
     The global providers are used unless you pass others. Prompts, answers, arguments and results are reported only
-    with `capture_content=True`, or if OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT enables it.
+    with `capture_content=True`, or if OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT enables it. API keys, tokens
+    and passwords are redacted as in recordings; `redact` adds your own patterns, and `redact=None` turns it off.
     """
     return Instrumentation(
-        tracer_provider=tracer_provider, meter_provider=meter_provider, capture_content=capture_content
+        tracer_provider=tracer_provider, meter_provider=meter_provider, capture_content=capture_content, redact=redact
     )
 
 
@@ -389,11 +415,11 @@ _HANDLERS: dict[type, Any] = {
 def _end(run: _Run, at: float | None) -> None:
     """End the spans of a run that have not ended yet."""
     run.forgotten()
-    run.span.set_attribute("gen_ai.usage.input_tokens", run.usage.input_tokens)
-    run.span.set_attribute("gen_ai.usage.output_tokens", run.usage.output_tokens)
+    usage = run.usage
+    run.span.set({"gen_ai.usage.input_tokens": usage.input_tokens, "gen_ai.usage.output_tokens": usage.output_tokens})
     for span in (run.chat, *run.calls.values(), run.span):
-        if span is not None and span.is_recording():
-            span.end(None if at is None else _nanoseconds(at))
+        if span is not None:
+            span.end(at)
     run.chat = None
 
 
@@ -421,27 +447,18 @@ def _provider(adapter: str) -> str:
     return (spec.vendor if spec else "") or adapter
 
 
-def _nanoseconds(seconds: float) -> int:
-    return int(seconds * 1_000_000_000)
-
-
 def _text(text: str) -> dict[str, str]:
     return {"type": "text", "content": text}
 
 
-def _messages(messages: Sequence[Message]) -> str:
-    """Messages in the conventions' format, without tool notices and system messages, which are reported elsewhere."""
-    shown = []
-    for message in messages:
-        if message.role == "tool":
-            parts: list[Any] = [{"type": "tool_call_response", "id": message.call_id, "response": message.text}]
-        elif message.role in ("user", "assistant"):
-            parts = [_text(message.text)] if message.text else []
-            parts += [
-                {"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments}
-                for call in message.tool_calls
-            ]
-        else:
-            continue
-        shown.append({"role": message.role, "parts": parts})
-    return json.dumps(shown)
+def _message(message: Message) -> dict[str, Any]:
+    """A message in the conventions' format."""
+    if message.role == "tool":
+        result = {"type": "tool_call_response", "id": message.call_id, "response": message.text}
+        return {"role": message.role, "parts": [result]}
+    parts: list[dict[str, Any]] = []
+    if message.text or message.role == "system":
+        parts.append(_text(message.text))
+    for call in message.tool_calls:
+        parts.append({"type": "tool_call", "id": call.id, "name": call.name, "arguments": call.arguments})
+    return {"role": message.role, "parts": parts}
