@@ -26,11 +26,18 @@ from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
 from weakincentives._display import shortened
-from weakincentives.content import Part
+from weakincentives.content import Media, Part
 from weakincentives.limits import Budget, Meter
 from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.mcp.skills import OfferedSkills
-from weakincentives.prompt import Prompt, PromptTemplate, ReadSections, SetVisibilityOverride, Tokenizer, Tool
+from weakincentives.prompt import (
+    Prompt,
+    PromptTemplate,
+    ReadSections,
+    SetVisibilityOverride,
+    Tokenizer,
+    Tool,
+)
 from weakincentives.runtime import (
     Answer,
     Approve,
@@ -92,14 +99,9 @@ class TemplateServer:
     ) -> None:
         self._skills = skills
         self._prompt = copy.copy(prompt).bind(*params)
-        template = self._prompt.template = copy.copy(prompt.template)
-        # The host produces its own answer, and sees only as much of a section as the tool that opens it returns.
-        template.structured_output = None
-        opening = {tool.name for tool in template.builtin_tools()}
-        if "read_section" not in opening or "open_sections" in opening:
-            template.disclosure = ReadSections()
+        self._prompt.template = _for_hosts(prompt.template)
         # Rendered here, so that missing params raise in `serve` and not in the server's task group.
-        self._instructions = self._prompt.render().system_text
+        self._instructions = self._prompt.render(session=session).system_text
         self._session = session
         self._relist_seconds = relist_seconds
         self._hosts: OrderedDict[HostKey, _Host] = OrderedDict()
@@ -247,6 +249,15 @@ def serve(
     return TemplateServer(prompt, params, session, relist_seconds, skills)
 
 
+def _for_hosts(template: PromptTemplate[Any]) -> PromptTemplate[Any]:
+    """The template as hosts use it: they write their own answers, and nobody renders the prompt for them again."""
+    template = template.answering(None)
+    names = [tool.name for tool in template.disclosure.tools(with_tools=True, content_only=True)]
+    if not names or "open_sections" in names:
+        return template.with_disclosure(ReadSections(suffix=template.disclosure.suffix))
+    return template
+
+
 class _HostAdapter(LoopAdapter):
     """The model behind an MCP host: it lists tools again whenever they change."""
 
@@ -323,6 +334,8 @@ class _Host:
         self._questions: OrderedDict[str, Question] = OrderedDict()
         self._deciding: Question | None = None
         self._offered: list[Tool[Any, Any]] = []
+        self._messages: Sequence[Message] = ()
+        self._delivered = 0
         self._calls: set[asyncio.Future[ToolExecutionOutcome | Question]] = set()
         self._stack = AsyncExitStack()
         # Two locks, because a host lists the tools again before it gets the result of the call that changed them.
@@ -342,6 +355,7 @@ class _Host:
             await self._stack.enter_async_context(resources)
             self._cursor = Cursor(loop.run())
             await self._advance()
+            self._delivered = len(self._messages)
 
     async def close(self) -> None:
         """End the run; calls in progress are cancelled, and open questions are undecided."""
@@ -451,7 +465,22 @@ class _Host:
             self._cursor.answer([done])
             if await self._advance() != before:
                 await self._announce()
-            return outcome
+            if isinstance(outcome, Question):
+                return outcome
+            return self._with_notices(outcome)
+
+    def _with_notices(self, outcome: ToolExecutionOutcome) -> ToolExecutionOutcome:
+        """The outcome, followed by the messages that the loop has added for the model since the last one.
+
+        A host reads nothing but results, so that the text of a section which its call has opened comes with it.
+        """
+        texts, attachments = [outcome.message], [*outcome.attachments]
+        for message in self._messages[self._delivered :]:
+            if message.role in ("system", "user"):
+                texts.append(message.text)
+                attachments.extend(filter(_is_media, message.parts))
+        self._delivered = len(self._messages)
+        return replace(outcome, message="\n\n".join(texts), attachments=tuple(attachments))
 
     def _idempotency_key(self, call: ToolCall) -> str:
         """The same in the turn in which a call is asked about and in the one in which it is decided."""
@@ -470,6 +499,7 @@ class _Host:
             self._cursor.result()
             raise RuntimeError("the run has ended")
         request = effect.request
+        self._messages = request.messages
         self._offered = [tool for tool in request.tools if tool.name not in request.revoked]
         return self._offered
 
@@ -483,11 +513,23 @@ class _Host:
         except BaseException as error:  # Whatever a tool raises, the other hosts go on.
             logger.exception("Tool '%s' failed.", call.name)
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' failed: {error}", False, name=call.name)
-        if outcome.ends_turn and outcome.disclosure is not None:
-            for path, visibility in outcome.disclosure.overrides.items():
-                self._loop.session.dispatch(SetVisibilityOverride(path, visibility))
-            return replace(outcome, disclosure=replace(outcome.disclosure, halt=False), restarts=False)
+        if outcome.ends_turn or (outcome.disclosure is not None and outcome.disclosure.files):
+            return self._open_in_place(outcome)
         return outcome
+
+    def _open_in_place(self, outcome: ToolExecutionOutcome) -> ToolExecutionOutcome:
+        """Open the sections that a call has left to another prompt or to files; a notice then has their text."""
+        request = outcome.disclosure
+        assert request is not None
+        overrides, message = {**request.overrides}, f"Opened: {', '.join(request.keys)}."
+        if request.files:
+            message, view = outcome.message, self._loop.context.view
+            for path in filter(None, map(view.find, request.keys)):
+                overrides.update(view.opening(path).overrides)
+        for path, visibility in overrides.items():
+            self._loop.session.dispatch(SetVisibilityOverride(path, visibility))
+        opened = replace(request, content=(), halt=False)
+        return replace(outcome, message=message, disclosure=opened, restarts=False)
 
     async def _announce(self) -> None:
         """Tell the host that the list has changed, and wait for it to list again, unless it failed to last time."""
@@ -499,6 +541,10 @@ class _Host:
             except TimeoutError:
                 self._follows = False
                 logger.warning("The MCP host did not list the tools again within %g seconds.", self._relist_seconds)
+
+
+def _is_media(part: Part) -> bool:
+    return isinstance(part, Media)
 
 
 def _can_ask(context: Context) -> bool:

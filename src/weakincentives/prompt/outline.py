@@ -167,6 +167,10 @@ class Outline:
         """The outline with sections replaced by path and tools by name."""
         return self._rebuilt(self._late, tools, replaced)
 
+    def reserving(self, names: frozenset[str]) -> Outline:
+        """The outline, built anew, with these names reserved for the tools of its strategy."""
+        return Outline(self._sections, reserved=names, replaced=self._replaced, tools=self._tools, late=self._late)
+
     def brought(self, path: SectionPath) -> LateContent:
         """The late content of a section, loaded or expected."""
         return self._late.get(path, NOTHING_LATE)

@@ -8,7 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import PurePath
@@ -97,12 +97,12 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
         self.sections = require_sections(f"Prompt '{key}'", "sections", sections)
         self.resources = ResourceRegistry().merge(resources)
         self.allow_extra_keys = allow_extra_keys
-        self.disclosure: Disclosure = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
         self.tool_timeout = tool_timeout
         self.guards = require_guards(f"Prompt '{key}'", guards)
         self.guards_by_hook = by_hook(self.guards)
         collapse = COLLAPSE_SECTION if allow_collapse else None
-        self.view_options = ViewOptions(self.disclosure, tokenizer, collapse, show_prices, token_budget)
+        strategy = ReadSections() if disclosure is None else _check_disclosure(key, disclosure)
+        self.view_options = ViewOptions(strategy, tokenizer, collapse, show_prices, token_budget)
         declared = self._output_type if output_type is None else output_type
         self.structured_output: StructuredOutputConfig | None = (
             None if declared is None else structured_output(declared, allow_extra_keys)
@@ -128,6 +128,11 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
     ) -> RenderedPrompt[OutputT]:
         """Bind and render in one go."""
         return Prompt(self).bind(*params).render(session=session, visibility_overrides=visibility_overrides)
+
+    @property
+    def disclosure(self) -> Disclosure:
+        """How sections are opened."""
+        return self.view_options.disclosure
 
     def builtin_tools(self) -> tuple[Tool[Any, Any], ...]:
         """Every disclosure tool that this template may ever offer."""
@@ -166,6 +171,15 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
         """The template with this output type, whatever it declares; None for plain text."""
         other = copy.copy(self)
         other.structured_output = None if output_type is None else structured_output(output_type, self.allow_extra_keys)
+        return other
+
+    def with_disclosure(self, disclosure: Disclosure) -> PromptTemplate[OutputT]:
+        """The template with another strategy for opening its sections."""
+        other = copy.copy(self)
+        other.view_options = replace(self.view_options, disclosure=_check_disclosure(self.key, disclosure))
+        other._reserved = RESERVED_NAMES | {tool.name for tool in other.builtin_tools()}
+        # A new outline: this one has cached layouts and tools, which depend on the strategy.
+        other._show(self.outline.reserving(other._reserved))
         return other
 
     def without(self, paths: Collection[SectionPath]) -> PromptTemplate[OutputT]:
