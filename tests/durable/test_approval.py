@@ -100,6 +100,23 @@ def test_a_run_that_waits_elsewhere_does_not_count_as_stopped(tmp_path: Path) ->
     assert "ModelCalled" in heard and "suspended" in heard and "stopped" not in heard
 
 
+def test_the_end_of_a_run_that_waits_says_which_prompt_ran_and_what_it_has_used(tmp_path: Path) -> None:
+    ended: list[RunEnded] = []
+
+    def observe(session: Session, event: object) -> None:
+        if isinstance(event, RunEnded):
+            ended.append(event)
+
+    with observing(observe), desk(str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit(Refund(5), key="r")
+        wait_for_question(loop)
+        assert loop.drain(PATIENCE)
+    (left,) = ended
+    assert (left.status, left.prompt_ns, left.prompt_key, left.adapter) == ("suspended", "t", "desk", "scripted")
+    assert (left.turns, left.usage.input_tokens > 0) == (1, True)
+
+
 def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_path: Path) -> None:
     exporter, provider = InMemorySpanExporter(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))

@@ -37,7 +37,6 @@ from weakincentives.runtime import (
     PendingCall,
     PromptResponse,
     ProviderAdapter,
-    RunEnded,
     ToolExecutionOutcome,
 )
 from weakincentives.runtime.spi import (
@@ -286,7 +285,7 @@ class Execution:
                 except Exception as error:
                     cursor.fail(error)
                 except Released as left:
-                    ended = RunEnded(inner.prompt.name, "suspended", reason=str(left), run_id=inner.scope.run_id)
+                    ended = inner.ended("suspended", reason=str(left))
                     session.dispatch(replace(ended, timestamp=time.time()))
                     # It may continue elsewhere, so observers are not told that it stopped.
                     session.silent = True
@@ -406,8 +405,8 @@ class Execution:
             phase="tool",
         )
         session.silent = False
-        failed = RunEnded(name, "failed", reason=str(error), error=type(error).__name__, phase=error.phase)
-        session.dispatch(replace(failed, run_id=inner.scope.run_id, timestamp=time.time()))
+        failed = inner.ended("failed", reason=str(error), error=type(error).__name__, phase=error.phase)
+        session.dispatch(replace(failed, timestamp=time.time()))
         return error
 
     def _question_id(self, call_id: str) -> str:

@@ -57,6 +57,7 @@ class _Writer:
         self._model = ""
         self._called: ModelCalled | None = None
         self._agents: dict[str, dict[str, Any]] = {}
+        self._last_agent: dict[str, Any] | None = None
 
     def add(self, recorded: RecordedEvent) -> None:
         match event := recorded.event:
@@ -94,14 +95,21 @@ class _Writer:
             step["metrics"] = _metrics(self._called.usage, self._called.model)
             self._called = None
         if message.tool_calls:
-            step["tool_calls"] = [
-                {"tool_call_id": call.id, "function_name": call.name, "arguments": _arguments(call.arguments)}
-                for call in message.tool_calls
-            ]
-            self._agents.update(dict.fromkeys((call.id for call in message.tool_calls), step))
+            for call in message.tool_calls:
+                self._add_call(step, call.id, call.name, call.arguments)
+        self._last_agent = step
+
+    def _add_call(self, step: dict[str, Any], call_id: str, name: str, arguments: str) -> None:
+        call = {"tool_call_id": call_id, "function_name": name, "arguments": _arguments(arguments)}
+        step.setdefault("tool_calls", []).append(call)
+        self._agents[call_id] = step
 
     def _observe(self, event: ToolInvoked) -> None:
         step = self._agents.get(event.call_id)
+        if step is None and self._last_agent is not None:
+            # The model's own program made this call, such as Claude Code: it is in no message of ours.
+            step = self._last_agent
+            self._add_call(step, event.call_id, event.name, event.arguments)
         if step is None:
             return
         results = step.setdefault("observation", {"results": []})["results"]

@@ -198,8 +198,11 @@ class InnerLoop:
 
     def _end(self, status: events.RunStatus, **facts: Any) -> None:
         """Record how this attempt ended."""
-        self.context.emit(
-            events.RunEnded,
+        self.session.dispatch(self.ended(status, **facts))
+
+    def ended(self, status: events.RunStatus, **facts: Any) -> events.RunEnded:
+        """The event that says how this attempt ended."""
+        return events.RunEnded(
             prompt_name=self.prompt.name,
             status=status,
             prompt_ns=self.prompt.ns,
@@ -209,6 +212,7 @@ class InnerLoop:
             usage=self.scope.meter.usage,
             turns=self.scope.meter.turns,
             duration=self.session.clock.monotonic() - self._started,
+            **self.context.stamp,
             **facts,
         )
 

@@ -14,10 +14,12 @@ from claude_agent_sdk import HookMatcher
 from tests.adapters.claude_agent_sdk.cli_runs import adapter, prompt, section, tool
 from tests.servers.claude_cli import CliServer, call, refuse, say
 from weakincentives.errors import PromptEvaluationError
+from weakincentives.evals import trajectory
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt import WorkspaceSection
 from weakincentives.runtime import ModelCalled, ToolInvoked
 from weakincentives.session import Session
+from weakincentives.telemetry import RunStore, record
 
 BROKEN = refuse(400, "invalid_request_error")
 
@@ -50,6 +52,26 @@ def test_named_tools_work_on_the_files_of_the_workspace(workspace: Path) -> None
         ("Read", {"file_path": "plan.md"}, True),
         ("Write", {"file_path": "done.md", "content": "yes"}, True),
     ]
+
+
+def test_what_the_model_read_of_the_cli_s_own_tools_is_recorded_and_exported(workspace: Path, tmp_path: Path) -> None:
+    file, session = tmp_path / "runs.db", Session()
+    script = [call("Read", file_path="plan.md"), call("Read", file_path="gone.md"), say("ok")]
+    with CliServer(script) as api, record(file):
+        run = adapter(api, allowed_cli_tools=("Read",))
+        run.evaluate(prompt(WorkspaceSection(HostFilesystem(workspace))), session=session)
+    texts = [block["content"] for turn in (1, 2) for block in api.results(turn)]
+    assert [event.text for event in session[ToolInvoked].all()] == texts
+    assert all(texts)
+    with RunStore(file) as store:
+        (recorded,) = store.list_runs()
+        steps = trajectory(store, recorded.run_id)["steps"]
+    (first, second) = [step for step in steps if "observation" in step]
+    assert [call["arguments"] for step in (first, second) for call in step["tool_calls"]] == [
+        {"file_path": "plan.md"},
+        {"file_path": "gone.md"},
+    ]
+    assert [step["observation"]["results"][0]["content"] for step in (first, second)] == texts
 
 
 def test_named_tools_stay_inside_the_workspace(workspace: Path) -> None:

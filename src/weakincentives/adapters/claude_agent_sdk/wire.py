@@ -267,6 +267,7 @@ class CliWork:
                         call_id=call["id"],
                         arguments=json.dumps(call["input"]),
                         duration=time.perf_counter() - started,
+                        text=output,
                     )
                 )
                 item = {"type": "tool_result", "tool_use_id": call["id"], "content": output, "is_error": not success}
