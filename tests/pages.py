@@ -4,7 +4,8 @@ An `output` block is what the Python block before it printed. A `console` block 
 followed by what the command prints; it runs in a folder of the page, with the Python blocks that begin with a comment
 such as `# shop.py`. In both, `...` stands for anything, such as the id of a run.
 
-`python -m tests.pages docs/PAGE.md ...` writes the output that differs into the pages.
+`python -m tests.pages docs/PAGE.md ...` writes the output that differs into the pages; lines that still match stay,
+also those with `...`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
+from itertools import product
 from pathlib import Path
 
 from sybil import Document, Example, Region
@@ -64,7 +66,7 @@ def compare_output(example: Example) -> None:
         raise AssertionError("the block before this output has not run") from example.namespace.get(FAILED)
     printed = example.namespace.pop(PRINTED)
     if not _is_shown(example.parsed, printed):
-        raise OutputDiffers(example.parsed, _tidy(printed))
+        raise OutputDiffers(example.parsed, merged(example.parsed, printed))
 
 
 def run_console(example: Example) -> None:
@@ -86,7 +88,7 @@ def run_console(example: Example) -> None:
         )
         same = _is_shown(shown, done.stdout)
         right = right and same
-        block.append(f"$ {command}\n{_tidy(shown if same else done.stdout)}")
+        block.append(f"$ {command}\n{_tidy(shown if same else merged(shown, done.stdout))}")
     if not right:
         raise OutputDiffers(example.parsed, "\n".join(block))
 
@@ -123,6 +125,39 @@ def corrected(page: Path) -> str:
             text = f"{text[:start]}{difference.block}{text[end:]}"
             shift += len(difference.block) - (end - start)
     return text
+
+
+def merged(shown: str, printed: str) -> str:
+    """The printed output, with as many lines of the block that was shown as still match, in order."""
+    old, new = _tidy(shown).splitlines(), _tidy(printed).splitlines()
+    text = _tidy("\n".join(_kept_lines(old, new)))
+    return text if _is_shown(text, printed) else _tidy(printed)
+
+
+def _kept_lines(old: list[str], new: list[str]) -> list[str]:
+    """The merge with the highest score: lines that stay count most, changed and covered ones cost a little."""
+    best: dict[tuple[int, int], tuple[float, tuple[str, ...]]] = {}
+    for row, column in product(reversed(range(len(old) + 1)), reversed(range(len(new) + 1))):
+        merges = [(0.0, ())] if (row, column) == (len(old), len(new)) else []
+        if row < len(old):
+            merges.append(_extended(best[row + 1, column], -1))
+        if column < len(new):
+            merges.append(_extended(best[row, column + 1], -1, new[column]))
+        if row < len(old) and column < len(new):
+            merges.append(_extended(best[row + 1, column + 1], -1, new[column]))
+            covers = old[row] == "..."
+            if covers or _is_shown(old[row], new[column]):
+                # A line of dots stands for any number of lines, empty ones too, the others for one.
+                last = len(new) if covers else column + 1
+                for end in range(column + 1, last + 1):
+                    score = 100 - 0.1 * (end - column)
+                    merges.append(_extended(best[row + 1, end], score, old[row]))
+        best[row, column] = max(merges)
+    return list(best[0, 0][1])
+
+
+def _extended(merge: tuple[float, tuple[str, ...]], score: float, *line: str) -> tuple[float, tuple[str, ...]]:
+    return merge[0] + score, (*line, *merge[1])
 
 
 def _folder(example: Example) -> Path:
