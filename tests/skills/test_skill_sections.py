@@ -1,13 +1,15 @@
 from __future__ import annotations
 
 import logging
+import random
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.disclosure.desk import a_tool, answers, tool_names
-from tests.skills.folders import BODY, PDF, TRIAGE, write
+from tests.skills.folders import BODY, PDF, TRIAGE, read, write
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.contrib.tools import VfsToolsSection
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
@@ -209,7 +211,51 @@ def test_links_that_leave_a_skill_are_refused(skills: Path) -> None:
         skill_sections(skills)
 
 
-def test_pages_with_one_key_are_refused(skills: Path) -> None:
-    write(skills, {"pdf/forms.md": "Twin."})
-    with pytest.raises(PromptValidationError, match=r"forms.md' and '.*forms.md' would both be the section 'forms'"):
-        skill_sections(skills)
+PAGES = [
+    {"reference.md": "reference", "forms.md": "forms"},
+    {"reference.md": "reference", "reference/a.md": "reference-a", "a.md": "a"},
+    {"reference/a.md": "a", "references/a.md": "references-a"},
+    {"README.md": "readme-b3356305", "readme.md": "readme", "pdf.md": "pdf"},
+    {"a b.md": "a-b-10ad72d8", "a-b.md": "a-b", "a_b.md": "a_b"},
+    {"使い方.md": "page-74d6ac78", "skill.md": "skill"},
+]
+
+
+@pytest.mark.parametrize("keys", PAGES, ids=str)
+def test_pages_may_have_any_names(tmp_path: Path, keys: dict[str, str]) -> None:
+    texts = {f"pdf/{name}": f"# Title\n\nText of {name}." for name in keys}
+    (pdf,) = skill_sections(write(tmp_path, {"pdf/SKILL.md": PDF["pdf/SKILL.md"], **texts}))
+    assert {text_of(child): child.key for child in pdf.children} == {f"Text of {name}.": keys[name] for name in keys}
+
+
+LETTERS = ["a", "b", "A", "ä", "-", "_", ".", " ", "é", "使", "`", "$", "1"]
+FOLDERS = ["", "references/", "reference/", "Reference/", "references/reference/", "docs/", "pdf/", "使/"]
+SPECIAL = ["reference.md", "references.md", "README.md", "readme.md", "skill.md", "pdf.md", "index.md", "forms.MD"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_skill_loads_with_any_files_and_every_page_has_a_key_of_its_own(tmp_path: Path, seed: int) -> None:
+    drawn = random.Random(seed)
+    names = set(drawn.sample(SPECIAL, 3))
+    for _ in range(drawn.randint(1, 12)):
+        stem = "".join(drawn.choices(LETTERS, k=drawn.choice([1, 1, 2, 2, 3, 80]))).strip(". ") or "x"
+        names.add(drawn.choice(FOLDERS) + stem + drawn.choice([".md", ".markdown"]))
+    write(tmp_path, {**PDF, **{f"pdf/{name}": f"# Title\n\nText <{name}>." for name in names}})
+    (pdf,) = skill_sections(tmp_path)
+    assert template(pdf).sections == (pdf,)
+    pages = {re.search("<(.*)>", text_of(child))[1]: child.key for child in pdf.children if "<" in text_of(child)}  # type: ignore[index]
+    assert {*pages} == names
+    assert len({child.key for child in pdf.children}) == len(pdf.children)
+    # Neither another file, which gets a key of its own, nor the place of the folder changes a key.
+    write(
+        tmp_path / "copy",
+        {f"pdf/{path}": text for path, text in read(tmp_path / "pdf").items()} | {"pdf/zz/z.md": "Z."},
+    )
+    (copied,) = skill_sections(tmp_path / "copy")
+    assert {child.key for child in copied.children} == {*(child.key for child in pdf.children), "zz-z"}
+
+
+def text_of(section: Section[Any]) -> str:
+    text = section.body_text()
+    assert text is not None
+    return text.literals[0]

@@ -92,7 +92,7 @@ def read_page(root: Path, file: str | PathLike[str], name: str) -> Page:
 
 def section_key(name: str, path: Path) -> str:
     """The name of a file as a section key."""
-    key = _slug(name)
+    key = slug(name)
     if not key:
         raise PromptValidationError(f"'{path}' does not yield a section key; rename it with letters a-z or digits.")
     return key
@@ -243,7 +243,7 @@ def _split(page: Page) -> tuple[Page, list[TextSection[None]]]:
     for (start, title), end in zip(marks, starts[1:], strict=True):
         text = page.text[start:end].partition("\n")[2].strip("\n")
         part, children = _split(Page(title, text, summarize(text, title)))
-        wanted = _slug(title) or "part"
+        wanted = slug(title) or "part"
         numbered = (f"{wanted[:58]}-{number}" for number in numbers[wanted[:58]])
         key = next(key for key in chain([wanted], numbered) if key not in sections)
         sections[key] = page_section(key, part, children)
@@ -282,7 +282,8 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         raise PromptValidationError(f"'{folder}' cannot be read: {error.strerror}; pass a folder.") from error
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """A name in the letters of a section key; empty if it has none of them."""
     ascii_name = unicodedata.normalize("NFKD", name).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9_]+", "-", ascii_name)[:64].strip("-_")
 

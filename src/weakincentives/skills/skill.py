@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from weakincentives.prompt.pages import (
     read_bytes,
     read_page,
     section_key,
+    slug,
     summarize,
 )
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
@@ -48,12 +50,11 @@ class SkillSection(TextSection[None]):
     """A skill: `SKILL.md` is its text, other pages are its children, `front_matter` is kept as data."""
 
     def __init__(self, name: str, folder: Path, page: Page, tools: Iterable[Tool[Any, Any]], mount: str) -> None:
-        found = [path for path in files_below(folder) if path.as_posix() not in SKILL_FILES]
-        pages = {path: _page_key(path) for path in found if _is_page(path)}
-        check_keys((key, folder / path) for path, key in pages.items())
+        paths = _other_files(folder)
+        pages = _page_keys(list(filter(_is_page, paths)))
         self.folder = folder
         self.front_matter = page.fields
-        self.files = tuple(path.as_posix() for path in found if path not in pages)
+        self.files = tuple(path.as_posix() for path in paths if path not in pages)
         self.mount = f"{mount}/{name}"
         notes = [f"`{path.as_posix()}` is the subsection `{key}`." for path, key in pages.items()]
         if self.files:
@@ -237,9 +238,53 @@ def _is_page(path: Path) -> bool:
     return is_page(path) and path.parts[0] not in ("assets", "scripts")
 
 
-def _page_key(path: Path) -> str:
+def _other_files(folder: Path) -> list[Path]:
+    """The files of a skill without the one that is its text; there may be both a `SKILL.md` and a `skill.md`."""
+    paths = files_below(folder)
+    for name in SKILL_FILES:
+        if Path(name) in paths:
+            paths.remove(Path(name))
+            break
+    return paths
+
+
+def _page_keys(paths: Sequence[Path]) -> dict[Path, str]:
+    """A key for each page, which depends on nothing but the names of the skill's pages.
+
+    It is made from the path, without the folder `references`. If that key is taken, or the path has no letters for one,
+    the whole path makes it, and at last a digest of the path.
+    """
+    keys: dict[Path, str] = {}
+    taken = {""}
+    for path in sorted(paths, key=_precedence):
+        for key in _possible_keys(path):
+            if key not in taken:
+                keys[path] = key
+                taken.add(key)
+                break
+    return {path: keys[path] for path in paths}
+
+
+def _precedence(path: Path) -> tuple[bool, bool, Path]:
+    """Pages whose name is their key come first, then those outside of `references`."""
+    name = "-".join(_named_parts(path))
+    return slug(name) != name, _named_parts(path) != path.with_suffix("").parts, path
+
+
+def _possible_keys(path: Path) -> Iterator[str]:
+    whole = slug("-".join(path.with_suffix("").parts))
+    yield slug("-".join(_named_parts(path)))
+    yield whole
+    digest = hashlib.sha256(path.as_posix().encode()).hexdigest()
+    for length in range(8, len(digest)):
+        yield f"{whole[: 63 - length] or 'page'}-{digest[:length]}"[:64]
+
+
+def _named_parts(path: Path) -> tuple[str, ...]:
     parts = path.with_suffix("").parts
-    return section_key("-".join(parts[1:] if parts[0] in ("references", "reference") else parts), path)
+    if len(parts) > 1 and parts[0] in ("references", "reference"):
+        return parts[1:]
+    return parts
 
 
 def _descendants(section: Section[Any], above: str = "") -> Iterator[tuple[str, Section[Any]]]:
