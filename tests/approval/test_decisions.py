@@ -552,9 +552,13 @@ def test_a_decision_about_a_tool_that_is_gone_says_why(decision: Any, result: st
     assert session[Paid].all() == ()
 
 
-def test_ids_that_mean_a_call_inside_another_let_nothing_run() -> None:
+@pytest.mark.parametrize("first_id", ["a/b", "a"], ids=["inside the other", "the same"])
+def test_a_call_with_the_id_of_another_is_decided_by_itself(first_id: str) -> None:
     session = Session()
-    model = ScriptedAdapter([[call("pay", call_id="a/b", amount=5), call("pay", call_id="a", amount=6)], "Done."])
-    with pytest.raises(PromptEvaluationError, match="have the ids 'a' and 'a/b'"):
-        run(prompt_with("call"), model, session=session)
-    assert (OUTSIDE, session[Paid].all(), session[PendingCall].all()) == ([], (), ())
+    calls = [call("pay", call_id=first_id, amount=5), call("pay", call_id="a", amount=6)]
+    model = ScriptedAdapter([calls, "Done."])
+    before, after = run(prompt_with("call"), model, session=session).pending
+    assert (before.params.amount, after.params.amount) == (5, 6)
+    decisions = {before.call_id: Deny("No."), after.call_id: Approve()}
+    run(prompt_with("call"), model, session=session, decisions=decisions)
+    assert [paid.amount for paid in session[Paid].all()] == [6]

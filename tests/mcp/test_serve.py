@@ -106,6 +106,16 @@ async def test_a_call_is_a_transaction_of_the_session_and_is_recorded() -> None:
     assert (len(session[PromptRendered].all()), len(endings(session, "completed"))) == (1, 1)
 
 
+async def test_a_call_id_that_the_host_gives_again_is_another_call() -> None:
+    session = Session()
+    async with Client(serve(template, session=session).server) as client:
+        await client.call_tool("read_section", READ)
+        for note in ("milk", "eggs"):
+            await client.call_tool("keep", {"text": note}, meta={"claudecode/toolUseId": "c1"})
+    before, after = (event.call_id for event in session[ToolInvoked].all() if event.name == "keep")
+    assert before == "c1" and len(after) == 9
+
+
 async def test_what_a_call_gets_wrong_is_told_to_the_host() -> None:
     async with Client(serve(template).server) as client:
         unknown = await client.call_tool("keep", {"text": "milk"})

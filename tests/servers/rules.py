@@ -56,6 +56,7 @@ def _responses(body: Mapping[str, Any], issued: Mapping[str, str]) -> Iterator[t
         yield f"No tool output found for function call {call}.", None
     for call in set(answered) - called:
         yield f"No tool call found for function call output with call_id {call}.", None
+    yield from ((problem, "invalid_value") for problem in _repeated_ids(items, "function_call", "call_id"))
     searched = [item["call_id"] for item in items if _is_client_search(item, "tool_search_call")]
     found = [item["call_id"] for item in items if _is_client_search(item, "tool_search_output")]
     for call in set(searched) ^ set(found):
@@ -85,6 +86,12 @@ def _responses(body: Mapping[str, Any], issued: Mapping[str, str]) -> Iterator[t
                 yield f"The image has the unsupported type {kind}.", "invalid_image_format"
             if part["type"] not in ("input_text", "input_image", "input_file"):
                 yield f"Invalid value: '{part['type']}'.", "invalid_value"
+
+
+def _repeated_ids(items: Sequence[Mapping[str, Any]], kind: str, key: str) -> list[str]:
+    """Anthropic refuses an id that two calls have; which of them a result belongs to would be chance elsewhere."""
+    times = Counter(item[key] for item in items if item.get("type") == kind)
+    return [f"`{kind}` ids must be unique: {call_id}" for call_id, number in times.items() if number > 1]
 
 
 def _is_client_search(item: Mapping[str, Any], kind: str) -> bool:
@@ -240,6 +247,8 @@ def _messages(body: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[str
     """What is wrong with a request; `whole` has what was summarized in place of its compaction block."""
     messages = body["messages"]
     more = len(whole["messages"]) - len(messages)
+    blocks = [block for message in messages if isinstance(message["content"], list) for block in message["content"]]
+    yield from (f"messages: {problem}" for problem in _repeated_ids(blocks, "tool_use", "id"))
     if _named_twice(body.get("tools", ())):
         yield "tools: Tool names must be unique."
     yield from _deferral(body)
@@ -391,6 +400,8 @@ def _chat(body: Mapping[str, Any]) -> Iterator[str]:
     waiting: set[str] = set()
     for name in _named_twice([tool.get("function", tool) for tool in body.get("tools", ())]):
         yield f"Invalid 'tools': the name '{name}' is used more than once."
+    calls = [call for message in body["messages"] for call in message.get("tool_calls") or ()]
+    yield from _repeated_ids(calls, "function", "id")
     for message in body["messages"]:
         if message["role"] == "tool":
             if message["tool_call_id"] not in waiting:

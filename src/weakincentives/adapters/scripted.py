@@ -94,6 +94,10 @@ class ScriptedAdapter(ProviderAdapter):
     def check_content(self, parts: Sequence[Part]) -> None:
         """A script accepts all content."""
 
+    def with_call_ids(self, items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+        """The items as they are: the calls of a script are not among them."""
+        return tuple(items)
+
     def assert_used_up(self) -> None:
         """Raise AssertionError unless every reply of the script was requested."""
         left = len(self._lines) - self._position

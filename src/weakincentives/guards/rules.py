@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,7 @@ from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import Filesystem, InvalidPathError, NotFoundError
 from weakincentives.prompt import Guard, ToolResult
 from weakincentives.prompt.guards import Decided, GuardedCall, Outcome, Refuse, Retry
-from weakincentives.runtime import GuardContext, GuardDecided, Message, ModelCalled, ToolInvoked
+from weakincentives.runtime import GuardContext, GuardDecided, Message, ToolInvoked
 from weakincentives.runtime.spi import Run
 from weakincentives.session import LogEntry
 
@@ -26,9 +25,9 @@ class RequiresTool(Guard):
 
     def before_answer(self, answer: str, *, context: GuardContext) -> Outcome | None:
         (name,) = self.tools
-        called = (each for each in context.session[ToolInvoked].view() if each.name == name and each.success)
-        if any(_of_run(each.run_id, context) for each in called):
-            return None
+        for event in context.session[ToolInvoked].view():
+            if event.name == name and event.success and _of_run(event.run_id, context):
+                return None
         return Retry(f"Call the tool '{name}' before you answer.")
 
 
@@ -48,30 +47,33 @@ class MaxCalls(Guard):
         return Refuse(f"The tool '{call.name}' may be called {times} in a run; go on without it.")
 
     def _calls_before(self, call: GuardedCall, context: GuardContext) -> int:
-        """The calls in earlier turns, and those before this one in its turn, which may still be running or waiting.
+        """The other calls of the tool: those that were made, wherever they stand, and those whose turn comes before.
 
-        In a run inside the guard's, the conversation is that of the inner run.
+        The latter may be running, or wait for a person. In a run inside the guard's, the conversation is that of the
+        inner run, so the calls are told apart by the run that makes them.
         """
-        session, run = context.session, context.session[Run].latest()
-        caller, messages = context.run_id if run is None else run.run_id, session[Message].view()
-        called = next((each for each in reversed(session[ModelCalled].view()) if each.run_id == caller), None)
-        asked = next((each.tool_calls for each in reversed(messages) if each.tool_calls), ())
-        ids = [each.id for each in asked if each.name == call.name]
-        now, since = set(ids), 0.0 if called is None else called.timestamp
-        refused = Counter(
-            each.call_id
-            for each in session[GuardDecided].view()
-            if each.hook == "before_tool" and each.outcome in ("refuse", "stop") and _of_run(each.run_id, context)
-        )
-        made = Counter(
-            each.call_id
-            for each in session[ToolInvoked].view()
-            if each.name == call.name and _of_run(each.run_id, context)
-            if not (each.run_id == caller and each.call_id in now and each.timestamp >= since)
-        )
-        turn = Counter(ids[: ids.index(call.id)] if call.id in now else ())
-        running = Counter(each.id for each in context.running if each.name == call.name)
-        return (((made | running) + turn) - refused).total()
+        session = context.session
+        run = session[Run].latest()
+        caller = context.run_id if run is None else run.run_id
+        calls = {(caller, under_way.id) for under_way in context.running if under_way.name == call.name}
+        calls.update((caller, call_id) for call_id in _earlier_in_turn(call, session[Message].view()))
+        for event in session[ToolInvoked].view():
+            if event.name == call.name and _of_run(event.run_id, context):
+                calls.add((event.run_id, event.call_id))
+        for decided in session[GuardDecided].view():
+            if decided.hook == "before_tool" and decided.outcome in ("refuse", "stop"):
+                calls.discard((decided.run_id, decided.call_id))
+        calls.discard((caller, call.id))
+        return len(calls)
+
+
+def _earlier_in_turn(call: GuardedCall, messages: Sequence[Message]) -> Iterator[str]:
+    """The ids of the calls of the tool that stand before this one in its turn."""
+    for message in reversed(messages):
+        if message.tool_calls:
+            ids = [made.id for made in message.tool_calls if made.name == call.name]
+            yield from ids[: ids.index(call.id)] if call.id in ids else ()
+            return
 
 
 class OutputCheck(Guard):

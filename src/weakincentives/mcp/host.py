@@ -443,12 +443,14 @@ class _Host:
             assert self._cursor is not None and loop.scope.decisions is not None
             if question is not None and self._questions.pop(question.token, None) is None:
                 return ToolExecutionOutcome(call.id, NOT_OPEN, False, name=call.name)
-            self._cursor.answer(ModelReply(tool_calls=(call,)))
-            assert isinstance(self._cursor.step, RunTools)
             if question is not None and decision is not None:
                 waits = question.held if isinstance(decision, Undecided) else (question.pending,)
+                # Before the call is made again, for it to keep its id.
                 loop.session[PendingCall].seed(question.held)
                 loop.scope.decisions |= {each.call_id: decision for each in waits}
+            self._cursor.answer(ModelReply(tool_calls=(call,)))
+            assert isinstance(self._cursor.step, RunTools)
+            (call,) = self._cursor.step.calls
             shown = UNATTENDED.format(name=call.name, arguments=call.arguments)
             loop.executor.unattended = "" if attended else Redactor().text(shown)
             self._deciding = question

@@ -155,6 +155,13 @@ class LoopAdapter:
         """The tools that the provider's search found, according to the items of a reply."""
         return ()
 
+    def with_call_ids(self, items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+        """The items of a reply with other ids of its calls, in their order.
+
+        Without items, the reply is sent back as its text and calls.
+        """
+        return ()
+
     def binds_reasoning(self, message: Message) -> bool:
         """True if a message has reasoning that the provider accepts only with the prompt it was written under."""
         return False

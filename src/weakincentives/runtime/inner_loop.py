@@ -29,11 +29,11 @@ from weakincentives.runtime.answers import Answers, StreamState
 from weakincentives.runtime.approval import (
     DecisionError,
     Undecided,
-    is_inside,
     is_waiting,
     waiting_calls,
 )
 from weakincentives.runtime.bridge import contained
+from weakincentives.runtime.call_ids import with_unique_ids
 from weakincentives.runtime.compaction import Compactor
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutor
@@ -289,7 +289,7 @@ class InnerLoop:
             self._answers.hold()
             asked = self.session.clock.monotonic()
             try:
-                reply = self.toolbox.with_names((yield CallModel(request)))
+                reply = self._received((yield CallModel(request)))
                 self._record_reply(request, reply, self.session.clock.monotonic() - asked)
             except ContextOverflowError as error:
                 if not (yield from self._compactor.overflowed(error, self.stream, by_turns=not self.in_conversation)):
@@ -371,6 +371,12 @@ class InnerLoop:
             **self.toolbox.offered,
         )
 
+    def _received(self, reply: ModelReply) -> ModelReply:
+        """The reply as the rest of the loop knows it: with our own names of tools, and each call with its own id."""
+        session = self.session
+        waiting = waiting_calls(session).values()
+        return with_unique_ids(self.toolbox.with_names(reply), session[Message].view(), waiting, self.context.adapter)
+
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
         context, meter = self.context, self.scope.meter
         self.stream.text = []
@@ -441,11 +447,6 @@ def _check_stop(reply: ModelReply, prompt_name: str) -> None:
         kind = ContextOverflowError if reply.stop_reason == "overflow" else PromptEvaluationError
         text = f"The model {problem} in '{prompt_name}': {reply.text[:200]!r}"
         raise kind(text, prompt_name=prompt_name, phase="response", payload=reply.text)
-    ids = [call.id for call in reply.tool_calls]
-    for outer in ids if any("/" in each for each in ids) else ():
-        if inner := next((each for each in ids if is_inside(each, outer)), None):
-            text = f"The model's calls have the ids {outer!r} and {inner!r}, which means a call inside the other."
-            raise PromptEvaluationError(text, prompt_name=prompt_name, phase="response")
 
 
 def phase_of(error: Exception) -> str:

@@ -21,6 +21,7 @@ from weakincentives.session import Session
 from weakincentives.tools.web_search import web_search_tool
 
 READ = Message("assistant", tool_calls=(ToolCall("c1", "read_section", "{}"),))
+FAILED = Message("assistant", tool_calls=(ToolCall("c0", "read_section", "{}"),))
 RESULT = Message("tool", "The text.", call_id="c1", name="read_section")
 ADDED = Message("tools_added", tools=("late",), section_key="docs")
 FIRST, LATE = tool("read_section"), tool("late")
@@ -82,7 +83,7 @@ def test_a_result_without_text_can_reveal_tools() -> None:
 
 @pytest.mark.parametrize(
     "messages",
-    [(Message("user", "Hi."), ADDED), (READ, Message("tool", "No.", call_id="c1", success=False), ADDED)],
+    [(Message("user", "Hi."), ADDED), (FAILED, Message("tool", "No.", call_id="c0", success=False), ADDED)],
     ids=["the user speaks", "the call failed"],
 )
 def test_tools_that_no_result_can_reveal_are_listed_for_all_to_see(messages: tuple[Message, ...]) -> None:

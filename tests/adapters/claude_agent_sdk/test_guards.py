@@ -14,6 +14,7 @@ from tests.guarding.cases import CASES, Case, check, guard_for, prompt_for
 from tests.servers.claude_cli import CliServer, call, say
 from tests.servers.turn import Call, Turn
 from weakincentives import Approve, MarkdownSection, Prompt, run
+from weakincentives.errors import PromptEvaluationError
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.guards import (
     Ask,
@@ -135,3 +136,10 @@ def test_calls_of_the_clis_own_tools_count_before_their_results_are_known(turns:
             (tmp_path / "a").unlink()
             refused = [each.outcome for each in chat.session[GuardDecided].all()]
             assert refused == ["refuse"] * exchange * (sum(map(len, turns)) - 1)
+
+
+def test_two_calls_with_one_id_end_the_run_before_either_is_made() -> None:
+    calls = (Call("pay", {"amount": 5}, "toolu_same"), Call("pay", {"amount": 6}, "toolu_same"))
+    said = [Turn(calls=calls), say("Done.")]
+    with CliServer(said) as api, pytest.raises(PromptEvaluationError, match="toolu_same"):
+        run(prompt_for(), adapter(api))

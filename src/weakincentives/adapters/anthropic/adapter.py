@@ -8,7 +8,7 @@ from typing import Any, Literal, Unpack
 from urllib.parse import quote
 
 from weakincentives.adapters.anthropic.models import facts, is_unknown, media_support
-from weakincentives.adapters.anthropic.reply import found_tools
+from weakincentives.adapters.anthropic.reply import found_tools, with_call_ids
 from weakincentives.adapters.anthropic.wire import CACHED, PROVIDER, SEARCH_TOOL, MessagesWire, has_thinking
 from weakincentives.adapters.network import ClientAdapter, ClientOptions, Wire
 from weakincentives.errors import PromptEvaluationError
@@ -93,6 +93,9 @@ class AnthropicAdapter(ClientAdapter):
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)
+
+    def with_call_ids(self, items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+        return with_call_ids(items, ids)
 
     def _from_environment(self, sdk: ModuleType) -> Any:
         client = super()._from_environment(sdk)

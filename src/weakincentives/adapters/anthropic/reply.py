@@ -284,6 +284,17 @@ def found_tools(items: Sequence[str]) -> tuple[str, ...]:
     return tuple(found["tool_name"] for result in results for found in result.get("tool_references", ()))
 
 
+def with_call_ids(items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+    """The blocks with these ids of their calls, in order."""
+    remaining = iter(ids)
+    renamed: list[str] = []
+    for item in items:
+        if _decode_kind(item).type == "tool_use":
+            item = encode({**msgspec.json.decode(item), "id": next(remaining)}).decode()
+        renamed.append(item)
+    return tuple(renamed)
+
+
 def is_search(item: str) -> bool:
     """True if a message item is what the tool search tool found."""
     return '"tool_search_tool_result"' in item

@@ -164,6 +164,18 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     def media(self) -> MediaSupport:
         return media_support(self.model)
 
+    def with_call_ids(self, items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+        """Refuse the reply: the CLI waits for the results of its calls under the ids that it has."""
+        taken: set[str] = set()
+        repeated = ""
+        for block in map(json.loads, items):
+            if block["type"] == "tool_use":
+                if block["id"] in taken or block["id"] not in ids:
+                    repeated = block["id"]
+                taken.add(block["id"])
+        problem = f"Claude Code made a call with the id of another, so their results cannot be told apart: {repeated}"
+        raise PromptEvaluationError(problem, prompt_name="", phase="response")
+
     def channel(self) -> ClaudeChannel:
         """A channel without a workspace; the caller closes it."""
         return self._channel(None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Any, Unpack
@@ -12,6 +12,7 @@ import msgspec
 
 from weakincentives._imports import import_extra
 from weakincentives.adapters.litellm.models import VENDORS, VendorFacts, claude_facts, vendor_of
+from weakincentives.adapters.litellm.reply import SERVER_CALL
 from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire
 from weakincentives.adapters.network import (
     ClientOptions,
@@ -25,6 +26,7 @@ from weakincentives.adapters.network import (
     within,
 )
 from weakincentives.adapters.openai.wire import MAX_DESCRIPTION
+from weakincentives.adapters.openai_chat.reply import with_call_ids
 from weakincentives.content import Audio, Image
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
@@ -86,6 +88,9 @@ class LiteLLMAdapter(NetworkAdapter):
             and claude_facts(self.model).binds_thinking
             and any('"thinking_blocks"' in item for item in message.items)
         )
+
+    def with_call_ids(self, items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+        return with_call_ids(items, ids, run_by_provider=SERVER_CALL)
 
     def default_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
         from weakincentives.adapters.litellm.codecs import LiteLLMWebSearchCodec

@@ -7,7 +7,7 @@ from typing import Any, Literal, Unpack
 
 from weakincentives.adapters.network import ClientAdapter, ClientOptions, Wire
 from weakincentives.adapters.openai.models import facts, media_support
-from weakincentives.adapters.openai.reply import found_tools
+from weakincentives.adapters.openai.reply import found_tools, with_call_ids
 from weakincentives.adapters.openai.wire import MAX_DESCRIPTION, PROVIDER, ResponsesWire
 from weakincentives.runtime import HostedToolCodec, MediaSupport
 
@@ -74,3 +74,6 @@ class OpenAIAdapter(ClientAdapter):
 
     def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
         return found_tools(items)
+
+    def with_call_ids(self, items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+        return with_call_ids(items, ids)

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from weakincentives.adapters.network import TransportError
+from weakincentives.adapters.network import TransportError, encode
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import SEARCH_TOOL
 from weakincentives.runtime import (
@@ -246,6 +246,24 @@ def found_tools(items: Sequence[str]) -> tuple[str, ...]:
     grouped = [(f"{tool['name']}:", each) for tool in loaded for each in tool.get("tools", ())]
     alone = [("", tool) for tool in loaded if "tools" not in tool]
     return tuple(f"{space}{tool['name']}" for space, tool in (*alone, *grouped) if "name" in tool)
+
+
+def with_call_ids(items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+    """The items with these ids of their calls, in order.
+
+    A call with a new id loses the id of its item: the provider has not seen that one.
+    """
+    remaining = iter(ids)
+    renamed: list[str] = []
+    for item in items:
+        if _decode_kind(item).type == "function_call" or search_calls([item]):
+            fields = msgspec.json.decode(item)
+            call_id = next(remaining)
+            if fields["call_id"] != call_id:
+                fields.pop("id", None)
+                item = encode({**fields, "call_id": call_id}).decode()
+        renamed.append(item)
+    return tuple(renamed)
 
 
 def search_calls(items: Sequence[str]) -> list[ToolCall]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Unpack
 from urllib.parse import urlsplit
 
@@ -15,6 +15,7 @@ from weakincentives.adapters.network import (
     own_endpoint,
 )
 from weakincentives.adapters.openai.wire import MAX_DESCRIPTION
+from weakincentives.adapters.openai_chat.reply import with_call_ids
 from weakincentives.adapters.openai_chat.wire import PROVIDER, ChatWire
 from weakincentives.content import Audio, Image
 from weakincentives.runtime import MediaSupport
@@ -84,6 +85,9 @@ class OpenAIChatAdapter(NetworkAdapter):
             audio=tuple(Audio.types.values()),
             document_urls=False,
         )
+
+    def with_call_ids(self, items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
+        return with_call_ids(items, ids)
 
     def close(self) -> None:
         """Close the idle connections; the adapter opens new ones when it is used again."""

@@ -222,7 +222,10 @@ class ReplyParser:
         return TransportError.unusable(message, {"error": error}, retryable=retryable)
 
     def new_id(self, given: str | None, others: Collection[str]) -> str:
-        """The id of a call, or a new one if it has none or one that another call has."""
+        """The id of a call, or a new one if it has none or one that another call has.
+
+        The loop does so for every provider; here the pieces of a stream already have the id that their call will have.
+        """
         # Nine letters and digits are an id that every server accepts back.
         return given if given and given not in others and given not in self.taken else secrets.token_hex(5)[:9]
 
@@ -239,6 +242,19 @@ class ReplyParser:
         """The sources of the answer, as a separate item; only the first item is sent back."""
         kept = {name: value for name, value in self.sources(message).items() if value}
         return (encode({"type": "grounding", **kept}).decode(),) if kept or hosted else ()
+
+
+def with_call_ids(items: Sequence[str], ids: Sequence[str], run_by_provider: str = "") -> tuple[str, ...]:
+    """The items of a reply with these ids of its calls, in order, except those that the provider has run.
+
+    The ids of these begin with `run_by_provider`.
+    """
+    spoken: dict[str, Any] = msgspec.json.decode(items[0])
+    remaining = iter(ids)
+    for call in spoken["tool_calls"]:
+        if not run_by_provider or not call["id"].startswith(run_by_provider):
+            call["id"] = next(remaining)
+    return (encode(spoken).decode(), *items[1:])
 
 
 def echoed(call: Call) -> dict[str, Any]:
