@@ -37,7 +37,7 @@ from weakincentives.durable import (
     WorkPendingError,
 )
 from weakincentives.durable.database import blob_table, conversation_table, run_table, stream_table
-from weakincentives.errors import BudgetExceededError, DeadlineExceededError, GuardRefusedError
+from weakincentives.errors import AbandonedCallError, BudgetExceededError, DeadlineExceededError, GuardRefusedError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.guards import Guard, Refuse
 from weakincentives.runtime import (
@@ -45,6 +45,7 @@ from weakincentives.runtime import (
     Compacted,
     Compaction,
     Completed,
+    InnerLoop,
     ModelReply,
     ModelRequest,
     Restarted,
@@ -352,6 +353,38 @@ def test_a_stopped_run_keeps_what_was_shown_and_the_next_message_is_answered(dat
             chats.send("ann", "one", key="k", timeout=PATIENCE)
         assert list(waiting)[-1].response.text == "2: two"  # type: ignore[union-attr]
         assert texts(chats) == ["one", shown, "two", "2: two"]
+
+
+class Silent(Channel):
+    """Writes one word of its reply, and no more until it is interrupted."""
+
+    def __init__(self) -> None:
+        self.interrupted = threading.Event()
+
+    def call(self, request: ModelRequest) -> ModelReply:
+        raise NotImplementedError
+
+    def stream(self, request: ModelRequest) -> Iterator[str | TextDelta | ModelReply]:
+        yield "one"
+        assert self.interrupted.wait(PATIENCE)
+        raise AbandonedCallError("interrupted")
+
+
+class SilentAdapter(ScriptedAdapter):
+    @contextmanager
+    def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
+        channel = Silent()
+        loop.interrupt = channel.interrupted.set
+        yield channel
+
+
+def test_a_stopped_run_does_not_wait_for_a_model_that_is_silent(database_url: str) -> None:
+    with DurableConversations[None]("desk", lambda name: Prompt(template()), SilentAdapter(), database_url) as chats:
+        chats.start()
+        stream = chats.stream("ann", "one")
+        assert next(stream) == TextDelta("one")
+        assert chats.stop("ann")
+        assert list(stream) == []
 
 
 def test_a_run_that_is_stopped_before_it_begins_keeps_its_message(database_url: str) -> None:

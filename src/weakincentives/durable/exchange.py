@@ -235,7 +235,8 @@ class _Exchange(Execution):
             raise Released("taken over")
 
     def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
-        self._events.on_stop = inner.interrupt
+        # Looked up when the run is stopped: the channel sets it when it opens.
+        self._events.on_stop = lambda: inner.interrupt()
         response = super()._drive(adapter, inner)
         self._put_opened(inner)
         for event in completed_events(response, inner):

@@ -130,6 +130,17 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         with self.open_channel(loop) as channel:
             yield channel
 
+    @contextmanager
+    def open_spare_channel(self) -> Iterator[Channel]:
+        """A channel for one request outside of a run, such as a summary; override this to close what it holds."""
+        yield self.channel()
+
+    @asynccontextmanager
+    async def open_spare_channel_async(self) -> AsyncIterator[Channel]:
+        """`open_spare_channel` on an event loop."""
+        with self.open_spare_channel() as channel:
+            yield channel
+
     def attempt(self, run: Callable[[ProviderAdapter, RunOptions], T], session: Session, options: RunOptions) -> T:
         """Call `run` with this adapter; `FallbackAdapter` calls it with one adapter after another until one works."""
         return run(self, options)

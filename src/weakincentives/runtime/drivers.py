@@ -302,8 +302,11 @@ def summarize(loop: InnerLoop, channel: Channel, effect: Summarize) -> ModelRepl
     """The summary, by the run's own model over its channel, by another adapter's, or by a function."""
     if effect.function is not None:
         return call_sync(effect.steps(), loop.context.loop_thread)
-    chosen: Channel = channel if effect.adapter is None else effect.adapter.channel()
-    return chosen.call(effect.request)
+    if effect.adapter is None:
+        return channel.call(effect.request)
+    with effect.adapter.open_spare_channel() as spare:
+        reply: ModelReply = spare.call(effect.request)
+    return reply
 
 
 async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
@@ -312,8 +315,10 @@ async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> A
     if isinstance(effect, RunTools):
         return await loop.executor.execute_all_async(effect.calls)
     if isinstance(effect, Summarize) and effect.function is None:
-        chosen: Channel = channel if effect.adapter is None else effect.adapter.channel()
-        return await chosen.call_async(effect.request)
+        if effect.adapter is None:
+            return await channel.call_async(effect.request)
+        async with effect.adapter.open_spare_channel_async() as spare:
+            return await spare.call_async(effect.request)
     if isinstance(effect, AskGuards | Summarize):
         return await call_async(effect.steps())
     return await _workers.call(partial(load_sections, loop, effect))

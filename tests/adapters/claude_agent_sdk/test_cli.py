@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import tempfile
 import traceback
 from pathlib import Path
@@ -47,6 +48,23 @@ def test_a_cli_that_dies_says_what_it_said(tmp_path: Path) -> None:
     path = program(tmp_path, 'if [ "$1" = --version ]; then echo 9.9.9; else echo out of memory >&2; exit 1; fi')
     adapter = ClaudeAgentSDKAdapter(cli_path=path, dynamic_tools=True)
     with pytest.raises(PromptEvaluationError, match="out of memory"):
+        adapter.evaluate(prompt(section("task")), session=Session())
+
+
+INITIALIZED_AND_GONE = """
+import json, sys
+asked = json.loads(sys.stdin.readline())
+answer = {"subtype": "success", "request_id": asked["request_id"], "response": {}}
+print(json.dumps({"type": "control_response", "response": answer}), flush=True)
+"""
+
+
+def test_a_cli_that_ends_before_it_lists_our_tools_is_not_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(INITIALIZED_AND_GONE)
+    run = f"exec {sys.executable} -S {tmp_path}/program.py"
+    path = program(tmp_path, f'if [ "$1" = --version ]; then echo 9.9.9; else {run}; fi')
+    adapter = ClaudeAgentSDKAdapter(api_key="not-a-key", cli_path=path, dynamic_tools=True)
+    with pytest.raises(PromptEvaluationError, match="it ended before it listed our tools"):
         adapter.evaluate(prompt(section("task")), session=Session())
 
 

@@ -215,6 +215,23 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
                 if cancelled is not None:
                     raise cancelled
 
+    @contextmanager
+    def open_spare_channel(self) -> Iterator[ClaudeChannel]:
+        channel = self.channel()
+        try:
+            yield channel
+        finally:
+            channel.close()
+
+    @asynccontextmanager
+    async def open_spare_channel_async(self) -> AsyncIterator[ClaudeChannel]:
+        # Its thread starts without blocking; the CLI starts with the request.
+        channel = self.channel()
+        try:
+            yield channel
+        finally:
+            await channel.close_async()
+
     def close(self) -> None:
         """Stop the CLIs that stayed open between turns; the adapter may be used again."""
         with self._lock:
@@ -234,10 +251,13 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             channel = self._channel(workspace, guarded, loop.context.config.compaction)
         channel.report = lambda used: loop.session.dispatch(replace(used, run_id=loop.scope.run_id))
         channel.judge = partial(self._judge, loop, [])
+        loop.interrupt = channel.interrupt
         return channel
 
     def _put_back(self, loop: InnerLoop, channel: ClaudeChannel, ended: bool) -> None:
         channel.report = channel.judge = None
+        # The next run of the conversation may use the channel.
+        loop.interrupt = lambda: None
         # A CLI whose calls wait for a person is stopped, so that it cannot go on by itself.
         kept = ended and channel.idle and not waiting_calls(loop.session) and not loop.scope.fence.closed
         kept = kept and loop.in_conversation and not loop.scope.depth

@@ -16,11 +16,11 @@ import os
 import queue
 import weakref
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import uuid4
 
 import claude_agent_sdk as sdk
@@ -47,16 +47,23 @@ from weakincentives.adapters.claude_agent_sdk.wire import (
 )
 from weakincentives.adapters.network import FIRST_USER_TURN, refused
 from weakincentives.content import Text
-from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
+from weakincentives.errors import (
+    AbandonedCallError,
+    ContextOverflowError,
+    DeadlineExceededError,
+    PromptEvaluationError,
+)
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import Tool, portable_name
 from weakincentives.runtime import Message, ModelReply, ModelRequest, ToolInvoked
-from weakincentives.runtime.spi import ModelDelta
+from weakincentives.runtime.spi import ModelDelta, Workers, finish
 from weakincentives.session import extends
 from weakincentives.telemetry import Redactor
 
 logger = logging.getLogger("weakincentives.adapters")
+T = TypeVar("T")
 OnDelta = Callable[[ModelDelta], None]
+_workers = Workers("wink-claude-closing")
 
 # Generous, for a busy machine.
 CONNECT_SECONDS = 60.0
@@ -96,6 +103,7 @@ class ClaudeChannel:
         self.judge: Judge | None = None
         self.finalizer: weakref.finalize[Any, Any] | None = None
         self._earlier_cost: float | None = None
+        self._interrupted = False
         self._home: Home
         self._conversation: Conversation
         self._begin()
@@ -161,18 +169,31 @@ class ClaudeChannel:
         """Stop the CLI and everything it started; if it is still working, kill it so that it stops spending."""
         if self._thread.ended.done():
             return
-        if not self._conversation.idle:
-            self._home.cut()
         self.abandon()
         self._thread.join()
         if self.finalizer is not None:
             self.finalizer.detach()
 
+    async def close_async(self) -> None:
+        """`close` on an event loop; to the end, whatever is cancelled."""
+        closing = _workers.call(self.close)
+        cancelled = await finish(closing)
+        closing.result()
+        if cancelled is not None:
+            raise cancelled
+
     def abandon(self) -> None:
         """`close` without waiting for it."""
         self._thread.stop()
 
+    def interrupt(self) -> None:
+        """Kill a CLI whose reply another thread is reading, so that it stops spending; that thread's call ends."""
+        self._interrupted = True
+        with suppress(RuntimeError):  # The channel may be closed already.
+            self._thread.loop.call_soon_threadsafe(self._cut_if_working)
+
     async def _turn(self, request: ModelRequest, on_delta: OnDelta) -> ModelReply:
+        self._check_running()
         if not self._conversation.continues(request):
             self._earlier_cost = self.cost_usd
             await self._end()
@@ -180,6 +201,9 @@ class ClaudeChannel:
         try:
             async with asyncio.timeout(_seconds(request.deadline)) as limit:
                 return await self._conversation.turn(request, on_delta)
+        except PromptEvaluationError:
+            self._check_running()
+            raise
         except TimeoutError as error:
             self._home.cut()
             if not limit.expired():
@@ -189,6 +213,10 @@ class ClaudeChannel:
                 prompt_name=request.prompt_name,
                 phase="request",
             ) from error
+
+    def _check_running(self) -> None:
+        if self._interrupted:
+            raise AbandonedCallError("the run was stopped while Claude Code was working")
 
     @contextmanager
     def _reporting(self) -> Iterator[None]:
@@ -216,10 +244,16 @@ class ClaudeChannel:
         return Judgement(WAITS) if self.judge is None else await self.judge(call_id, name, given)
 
     async def _end(self) -> None:
+        # A CLI in mid-turn, whose calls wait for us, does not end by itself: the SDK would wait for that in vain.
+        self._cut_if_working()
         try:
             await self._conversation.close()
         finally:
             self._home.remove()
+
+    def _cut_if_working(self) -> None:
+        if not self._conversation.idle:
+            self._home.cut()
 
     async def _last(self) -> None:
         try:
@@ -303,7 +337,7 @@ class Conversation:
     async def probe(self) -> bool:
         """True if the CLI lists the tools again when notified of a change; calls no model."""
         server, _ = await self._connect(ModelRequest("probe", ()), "")
-        return await server.add((), RELIST_SECONDS)
+        return await self._while_running(server.add((), RELIST_SECONDS))
 
     async def close(self) -> None:
         if self._pump is not None:
@@ -346,7 +380,7 @@ class Conversation:
         except Exception as error:
             raise sdk.CLIConnectionError(str(error)) from error
         self._pump = asyncio.create_task(self._receive(client))
-        if not await server.listed(CONNECT_SECONDS):
+        if not await self._while_running(server.listed(CONNECT_SECONDS)):
             raise sdk.CLIConnectionError(f"it did not list our tools within {CONNECT_SECONDS:.0f} s")
         return server, client
 
@@ -356,8 +390,10 @@ class Conversation:
         news = request.messages[len(self._known) :]
         self._known = request.messages
         self._known_tools.update((tool.name, tool.definition) for tool in added)
-        if added and not await self._offer(self._server, self._client, added) and self._settings.unlisted:
-            raise self._settings.unlisted()
+        if added:
+            listed = await self._while_running(self._offer(self._server, self._client, added))
+            if not listed and self._settings.unlisted:
+                raise self._settings.unlisted()
         results = [message for message in news if message.role == "tool"]
         said = [part for message in news if message.role in ("user", "system") for part in words(message)]
         for message in results:
@@ -380,6 +416,18 @@ class Conversation:
         except TimeoutError:
             return False
         return True
+
+    async def _while_running(self, work: Coroutine[Any, Any, T]) -> T:
+        """The outcome of what waits for the CLI; raises if that ends in the meantime."""
+        assert self._pump is not None
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait((task, self._pump), return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise sdk.CLIConnectionError("it ended before it listed our tools")
+        finally:
+            task.cancel()
 
     async def _receive(self, client: sdk.ClaudeSDKClient) -> None:
         try:
