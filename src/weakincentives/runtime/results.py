@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
     AnyTool,
     DisclosureRequest,
+    FoundSection,
     OpenSectionsResult,
     ReadSectionResult,
     SearchSectionsResult,
@@ -24,6 +26,7 @@ from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import Message, ToolCall
 from weakincentives.runtime.runs import Toolbox
 
+logger = logging.getLogger("weakincentives.runtime")
 NO_RESULT: ToolResult[Any] = ToolResult()
 
 
@@ -138,10 +141,11 @@ class Results:
             problem = f"The handler of tool '{name}' returned a {type(result).__name__}; return a ToolResult."
             self.programming_error(problem, None, running)
             return
-        value = result.value
-        if isinstance(value, ReadSectionResult):
-            result = replace(result, value=replace(value, expanded_tools=self.toolbox.available(value.expanded_tools)))
         try:
+            if isinstance(result.value, ReadSectionResult) and result.value.expanded_tools:
+                result = self._with_callable_tools(name, result, result.value)
+            elif isinstance(result.value, SearchSectionsResult):
+                result = self._with_existing_sections(name, result, result.value)
             running.result, running.message = result, result.render()
         except (Exception, SystemExit) as error:
             problem = (
@@ -157,6 +161,42 @@ class Results:
         except PromptEvaluationError as error:
             text = f"{running.message}\n\nThe attachments cannot be shown: {error}".lstrip()
             running.result, running.message = ToolResult(text, success=False), ""
+
+    def _with_callable_tools(self, name: str, result: ToolResult[Any], value: ReadSectionResult) -> ToolResult[Any]:
+        """The result of reading a section, naming only tools that can be called afterwards."""
+        request = result.disclosure if result.success else None
+        overrides = {} if request is None or request.halt else request.overrides
+        view = self.context.view.opened(overrides) if overrides else self.context.view
+        callable_names = {tool.name for _, tool in view.offered()}
+        callable_names.update(tool.name for tool in self.context.own_tools)
+        missing = [tool.name for tool in value.expanded_tools if tool.name not in callable_names]
+        if missing:
+            logger.warning(
+                "The result of tool '%s' names tools that nothing offers: %s; give it "
+                "disclosure=context.view.request([key]) to open the section that has them.",
+                name,
+                ", ".join(missing),
+            )
+        free = self.toolbox.available(value.expanded_tools)
+        tools = tuple(tool for tool in free if tool.name in callable_names)
+        return replace(result, value=replace(value, expanded_tools=tools))
+
+    def _with_existing_sections(
+        self, name: str, result: ToolResult[Any], value: SearchSectionsResult
+    ) -> ToolResult[Any]:
+        """The result of a search, naming only sections of the prompt and tools that opening them adds."""
+        view = self.context.view
+        offered = {tool.name for _, tool in view.offered()}
+        sections: list[FoundSection] = []
+        for section in value.sections:
+            path = view.find(section.key)
+            if path is None:
+                logger.warning("The result of tool '%s' names a section '%s' that does not exist.", name, section.key)
+                continue
+            added = {tool.name for tool in self.toolbox.available(view.opening(path).tools)}
+            tools = tuple(tool for tool in section.tools if tool in added or tool in offered)
+            sections.append(replace(section, tools=tools))
+        return replace(result, value=replace(value, sections=tuple(sections)))
 
     def programming_error(self, problem: str, cause: BaseException | None, running: ToolAttempt) -> None:
         mistake = PromptEvaluationError(problem, prompt_name=self.context.prompt.name, phase="tool")
