@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
+from tests.disclosure.accounts import ALICE, BOB, Replies, User, assert_own, bound_again
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
     Approve,
@@ -737,3 +738,19 @@ def test_a_long_conversation_is_compacted_and_stays_so_for_the_next_worker(datab
             assert summaries[0] >= worker
             assert [each.by for each in chats.read("ann").session[Compacted]].count("model") == summaries[0]
             assert len(chats.messages("ann")) > 32 * worker
+
+
+def test_what_a_section_has_loaded_for_one_conversation_is_not_shown_in_another(database_url: str) -> None:
+    """One prompt, which each run binds again."""
+    prompt_for, requests = bound_again(), dict[str, list[ModelRequest]](alice=[], bob=[])
+
+    def model(request: ModelRequest) -> Any:
+        name = next(message.text for message in request.messages if message.by_user)
+        requests[name].append(request)
+        return Replies(User(name))(request)
+
+    with answered_by(model, database_url, prepare=lambda name: prompt_for(User(name))) as chats:
+        for name in ("alice", "bob", "alice"):
+            chats.send(name, name)
+    assert_own(ALICE, requests["alice"])
+    assert_own(BOB, requests["bob"])

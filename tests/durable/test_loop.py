@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tests.disclosure.accounts import ALICE, BOB, WAYS, User, Way, assert_own, script
 from tests.durable.desk import Question, prompt_with, shout
 from tests.durable.fleet import PATIENCE, until
 from weakincentives import (
@@ -541,3 +542,13 @@ def test_a_bad_name_and_a_bad_database_are_refused(tmp_path: Path) -> None:
         DurableMainLoop("a", prompt_with(), ScriptedAdapter(), "mysql://host/db").status("a")
     with pytest.raises(DurableError, match="Cannot use postgresql"):
         DurableMainLoop("a", prompt_with(), ScriptedAdapter(), "postgresql://localhost:1/db").status("a")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_a_section_has_loaded_for_one_work_is_not_shown_to_another(tmp_path: Path, way: Callable[[], Way]) -> None:
+    prompt_for, adapter = way(), ScriptedAdapter([*script(ALICE), *script(BOB)])
+    with DurableMainLoop("pay", lambda name: prompt_for(User(name)), adapter, str(tmp_path / "d.db")) as loop:
+        for user in (ALICE, BOB):
+            before = len(adapter.requests)
+            loop.execute(user.name, key=user.name)
+            assert_own(user, adapter.requests[before:])

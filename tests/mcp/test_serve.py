@@ -8,7 +8,7 @@ import logging
 import socket
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import uvicorn
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
+from tests.disclosure.accounts import ALICE, BOB, CURRENT, from_a_bound_factory, from_a_factory
 from tests.disclosure.desk import FULL
 from tests.helpers.endings import endings
 from tests.mcp.desk import PNG, Notes, pondered, template
@@ -49,9 +50,9 @@ def stdio(*words: str) -> StdioServerParameters:
 
 
 @asynccontextmanager
-async def over_http() -> AsyncIterator[str]:
+async def over_http(prompt: Any = template) -> AsyncIterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        server = uvicorn.Server(uvicorn.Config(serve(template).app, log_config=None, timeout_graceful_shutdown=1))
+        server = uvicorn.Server(uvicorn.Config(serve(prompt).app, log_config=None, timeout_graceful_shutdown=1))
         task = asyncio.ensure_future(server.serve(sockets=[listener]))
         while not server.started:
             await asyncio.sleep(0.01)
@@ -379,3 +380,20 @@ def test_only_a_prompt_can_be_served() -> None:
     with pytest.raises(TypeError, match="serve takes a Prompt or a PromptTemplate, got 'desk'"):
         serve("desk")  # type: ignore[arg-type]
     assert isinstance(template, PromptTemplate)
+
+
+@pytest.mark.parametrize("way", [from_a_factory, from_a_bound_factory])
+async def test_what_a_section_has_loaded_for_one_host_is_not_shown_to_another(way: Any) -> None:
+    prompt = way()(ALICE)
+    async with over_http(prompt) as url, AsyncExitStack() as stack:
+        hosts: dict[str, Client] = {}
+        for user in (ALICE, BOB):
+            CURRENT[0] = user
+            hosts[user.name] = client = await stack.enter_async_context(Client(f"{url}/{user.name}"))
+            await names(client)
+        for user in (BOB, ALICE):
+            client = hosts[user.name]
+            opened = await client.call_tool("read_section", {"section_key": "account"})
+            assert f"Account of {user.name}." in text(opened)
+            assert await names(client) == ["read_section", f"pay_{user.name}"]
+            assert text(await client.call_tool(f"pay_{user.name}", {})) == f"balance-of-{user.name}"

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import pytest
 from starlette.exceptions import HTTPException
 
+from tests.disclosure.accounts import ALICE, BOB, CURRENT, WAYS, Replies, User, Way, assert_own
 from tests.disclosure.desk import desk
 from tests.ui.server import Page, Talkative, application, asked, chunks, post, said, serving
 from weakincentives.adapters.scripted import ScriptedAdapter, call
@@ -1090,3 +1091,18 @@ async def test_a_page_reads_why_a_guard_refused_but_not_why_one_failed(path: str
     _, body = await page.send("Where is it, please?")
     assert "This message could not be answered." in body
     assert "Lyon" not in body and "4711" not in body and "Polite" not in body
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_what_a_section_has_loaded_for_one_thread_is_not_shown_in_another(way: Callable[[], Way]) -> None:
+    prompt_for, adapters = way(), {user.name: ScriptedAdapter(Replies(user)) for user in (ALICE, BOB)}
+
+    def make(thread: str, request: Any) -> Conversation[Any]:
+        return Conversation(prompt_for(User(thread)), adapter=adapters[thread])
+
+    page = Page(Threads(make))
+    for user in (ALICE, BOB, ALICE):
+        CURRENT[0] = user
+        assert await page.hear("Pay.", user.name) == "Done."
+    assert_own(ALICE, adapters["alice"].requests)
+    assert_own(BOB, adapters["bob"].requests)

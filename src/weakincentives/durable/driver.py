@@ -12,6 +12,7 @@ import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -251,7 +252,7 @@ class Execution:
                 inner = adapter.loop(prompt, session, **decided)
             return response
 
-        with scope.meter.on_errors(), closing_resources(prompt, session, work_id):
+        with scope.meter.on_errors(), closing_resources(prompt, session, scope):
             return workflow.adapter.attempt(evaluate, session, {"scope": scope, "compaction": workflow.compaction})
 
     def _begin(self, seconds: float | None) -> Deadline | None:
@@ -266,7 +267,8 @@ class Execution:
                 f"prepare() must return a Prompt, got {type(prompt).__name__}; return Prompt(template).bind(...)."
             )
         _register_types(prompt)
-        return prompt
+        # It may be one prompt for all work of the process.
+        return copy(prompt)
 
     def _begin_session(self, session: Session, session_id: str) -> Session:
         session.session_id, session.clock, session.silent = session_id, self._clock, not self._live
@@ -457,7 +459,7 @@ class Execution:
             del waiting[call_id]
 
     def _run_tools_once(self, effect: RunTools, inner: InnerLoop) -> TurnOutcome:
-        meter, session, resources = inner.scope.meter, inner.session, inner.prompt.resources.context
+        meter, session, resources = inner.scope.meter, inner.session, inner.context.resources
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
 
         def run() -> TurnOutcome:

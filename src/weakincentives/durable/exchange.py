@@ -167,8 +167,9 @@ class _Exchange(Execution):
         def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
             return self._drive(adapter, adapter.loop(prompt, session, **options))
 
-        with scope.meter.on_errors(), closing_resources(prompt, session, scope.run_id):
-            apply_change(Change(resources=self._resources), session, prompt.resources.context, upgrades)
+        with scope.meter.on_errors(), closing_resources(prompt, session, scope):
+            resources = prompt.resources.of_run(session)
+            apply_change(Change(resources=self._resources), session, resources, upgrades)
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.
                 chat = Conversation(prompt, adapter=workflow.adapter, session=session)
@@ -180,7 +181,7 @@ class _Exchange(Execution):
                     return self._act(sent.action, Conversation(prompt, adapter=workflow.adapter, session=session))
                 return workflow.adapter.attempt(evaluate, session, options)
             finally:
-                self._resources = resource_states(prompt.resources.context)
+                self._resources = resource_states(resources)
 
     def _begin(self, seconds: float | None) -> Deadline | None:
         """The deadline of a run with so much time since its first execution began, which is recorded with the run."""

@@ -29,6 +29,8 @@ from weakincentives.telemetry import Redactor
 if TYPE_CHECKING:
     from mcp import Client
     from mcp_types import CallToolResult
+
+    from weakincentives.prompt import LateContent
 T = TypeVar("T")
 MAX_STARTS = 2
 # A server gets two seconds to exit on its own and two more after SIGTERM before it is killed.
@@ -98,7 +100,7 @@ OnProgress = Callable[[Progress], object]
 class Connection:
     """Starts a server on first use, and once more in each run if it dies; `close` stops it.
 
-    `listed` is what the server listed last.
+    `listed` is what the server listed last, and `loaded` what its section made of a listing.
     """
 
     def __init__(self, name: str, server: Server | Callable[[], Server], on_elicit: OnElicit | None = None) -> None:
@@ -109,6 +111,12 @@ class Connection:
         self._process: _Process | None = None
         self._starts = 0
         self.listed: Listing | None = None
+        self.loaded: tuple[Listing, LateContent] | None = None
+
+    def begin_load(self) -> None:
+        """Allow the server to be started again if it has ended since it was listed: in an earlier run."""
+        if self.listed is not None and (self._process is None or self._process.ended):
+            self.listed, self._starts = None, 0
 
     def begin_run(self) -> bool:
         """Allow the server to be started again; returns whether it is running."""

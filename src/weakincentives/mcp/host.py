@@ -351,7 +351,7 @@ class _Host:
                 return
             loop = self._loop
             self._stack.enter_context(loop.session.claim(loop.owner))
-            resources = closing_resources_async(loop.prompt, loop.session, loop.scope.run_id)
+            resources = closing_resources_async(loop.prompt, loop.session, loop.scope)
             await self._stack.enter_async_context(resources)
             self._cursor = Cursor(loop.run())
             await self._advance()

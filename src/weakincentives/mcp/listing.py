@@ -59,6 +59,11 @@ class Listing:
     tools: tuple[ListedTool, ...] = ()  #: its tools
     skills: tuple[ListedSkill, ...] = ()  #: its skills
 
+    def same_as(self, before: Listing) -> bool:
+        """True if the model would see the same."""
+        texts, texts_before = (self.instructions, self.skills), (before.instructions, before.skills)
+        return texts == texts_before and not self.changed_from(before)
+
     def changed_from(self, before: Listing) -> dict[str, str]:
         """The tools that differ from an earlier listing, and how: added, removed or changed."""
         old, new = ({tool.name: tool for tool in listing.tools} for listing in (before, self))

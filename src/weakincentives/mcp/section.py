@@ -137,9 +137,12 @@ class MCPSection(Section[None]):
         return None if self._stored is None else self._content(self._stored)
 
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
-        """Start the server and list its tools; None if they are as they were, or as in the lock file."""
+        """Start the server and list its tools; None if they are as in the lock file.
+
+        As long as they stay the same, so does the content: others who use these resources may have it already.
+        """
         connection = self._connection(resources)
-        before = self._stored if connection.listed is None else self._filtered(connection.listed)
+        connection.begin_load()
         is_first = connection.listed is None and self._stored is None
         complete = connection.listing()
         if is_first:
@@ -149,9 +152,10 @@ class MCPSection(Section[None]):
             if not fnmatch.filter(names, pattern):
                 known = ", ".join(map(_printable, names)) or "none"
                 logger.warning("No tool of MCP server '%s' matches %r; it has: %s.", self.key, pattern, known)
-        same = before and (listing.instructions, listing.skills) == (before.instructions, before.skills)
-        if before and same and not listing.changed_from(before):
+        if connection.loaded is None and self._stored is not None and listing.same_as(self._stored):
             return None
+        if connection.loaded is not None and listing.same_as(connection.loaded[0]):
+            return connection.loaded[1]
         changed = {} if self._stored is None else listing.changed_from(self._stored)
         if changed:
             words = "; ".join(f"{_printable(name)} was {how}" for name, how in changed.items())
@@ -161,7 +165,9 @@ class MCPSection(Section[None]):
                 self._lock,
                 words,
             )
-        return self._content(listing, tuple(changed))
+        content = self._content(listing, tuple(changed))
+        connection.loaded = listing, content
+        return content
 
     def refresh(self, resources: ScopedResourceContext) -> bool:
         return self._connection(resources).begin_run()

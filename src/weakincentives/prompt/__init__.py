@@ -44,7 +44,7 @@ from weakincentives.prompt.overrides import (
     PromptOverridesStore as PromptOverridesStore,
 )
 from weakincentives.prompt.pages import markdown_sections as markdown_sections
-from weakincentives.prompt.presentation import Presentation as Presentation
+from weakincentives.prompt.presentation import LoadedSections as LoadedSections, Presentation as Presentation
 from weakincentives.prompt.prompt import Prompt as Prompt, PromptTemplate as PromptTemplate, ToolContext as ToolContext
 from weakincentives.prompt.section import (
     LateContent as LateContent,

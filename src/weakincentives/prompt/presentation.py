@@ -27,20 +27,60 @@ from weakincentives.prompt.visibility import (
     VisibilityOverrides,
     check_visibility,
 )
-from weakincentives.resources import ScopedResourceContext
+from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
 T = TypeVar("T")
-Late = dict[SectionPath, LateContent | None]
 _BEFORE_THE_RUN = ("rule", "search", "budget")
 logger = logging.getLogger("weakincentives.prompt")
+
+
+class LoadedSections:
+    """What sections have loaded: for one conversation, or for one run that belongs to none.
+
+    It may be about a single user, since it was loaded with the resources of one. So it is shared with nobody, and lives
+    no longer than its owner; a conversation to which other resources are bound begins with nothing loaded.
+    """
+
+    def __init__(self, contents: Mapping[SectionPath, LateContent | None] = MappingProxyType({})) -> None:
+        self._contents = dict(contents)
+        # The last outline that was completed, and what has become of it.
+        self._outlines: tuple[Outline, Outline] | None = None
+
+    def copy(self) -> LoadedSections:
+        """The same content for another owner, who uses the same resources: a fork."""
+        return LoadedSections(self._contents)
+
+    def contents(self) -> dict[SectionPath, LateContent | None]:
+        """The content by section, in the order of loading; None for a section that was as expected."""
+        return dict(self._contents)
+
+    def add(self, path: SectionPath, content: LateContent | None) -> bool:
+        """Keep what a section has loaded; True if there is anything new. None means that nothing has changed."""
+        before = self._contents.pop(path, None)
+        is_new = content is not None and content is not before
+        self._contents[path] = content if is_new else before
+        if is_new:
+            self._outlines = None
+        return is_new
+
+    def complete(self, outline: Outline) -> Outline:
+        """The outline with this content."""
+        if self._outlines is None or self._outlines[0] is not outline:
+            completed = outline
+            for path, content in self.contents().items():
+                if content is not None:
+                    completed = completed.with_late(path, content)
+            self._outlines = outline, completed
+        return self._outlines[1]
 
 
 class Presentation:
     """A prompt as one run shows it: with the params and overrides it began with, and what was loaded since.
 
-    `session` decides what is open. `late` is what sections have loaded in earlier runs, to which this one adds;
-    `loaded` are those that need not be loaded again. `listed` returns the sections whose summary the model has.
+    `session` decides what is open. `content` is what sections have loaded in earlier runs of a conversation, to which
+    this one adds; `loaded` are those that need not be loaded again. `bound_resources` are those that were bound when
+    the run began. `listed` returns the sections whose summary the model has.
     """
 
     def __init__(
@@ -49,15 +89,16 @@ class Presentation:
         bound: Mapping[type, Any],
         options: ViewOptions,
         session: Session | None = None,
-        late: Late | None = None,
+        *,
+        content: LoadedSections | None = None,
+        bound_resources: ResourceRegistry | None = None,
     ) -> None:
         self.session = session
         self.listed: Callable[[], Iterable[SectionPath]] = tuple
-        self._late = {} if late is None else late
-        self.loaded = tuple(self._late)
-        self.outline = outline
-        for path, content in list(self._late.items()):
-            self._grow(path, content)
+        self.bound_resources = ResourceRegistry() if bound_resources is None else bound_resources
+        self._content = LoadedSections() if content is None else content
+        self.loaded = tuple(self._content.contents())
+        self.outline = self._content.complete(outline)
         self._bound = dict(bound)
         self._params = Params(self._bound)
         self._options = options
@@ -212,16 +253,15 @@ class Presentation:
             seconds = None if deadline is None else deadline.remaining().total_seconds()
             content = until(seconds, partial(node.section.load, resources), late)
             self.loaded += (node.path,)
-            known = self._late.pop(node.path, None)
-            self._late[node.path] = known if content is None else content
-            self._grow(node.path, content)
-            if self._base is not None and self._base.outline is not self.outline:
+            if not self._content.add(node.path, content) or content is None:
+                continue
+            self.outline = self.outline.with_late(node.path, content)
+            if self._base is not None:
                 self._base = self._base.moved(self.outline)
 
-    def _grow(self, path: SectionPath, content: LateContent | None) -> None:
-        if content is not None:
-            outline = self.outline
-            self.outline = outline.cached(("late", path, content), lambda: outline.with_late(path, content))
+    def copy_content(self) -> LoadedSections:
+        """What sections have loaded so far, for a fork of the run."""
+        return self._content.copy()
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool of the section with this key, shown or not."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import logging
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from functools import cached_property
 from hashlib import blake2b
 from pathlib import PurePath
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, get_args
+from typing import Any, Generic, Self, TypeVar, get_args
 
 from weakincentives import serde
 from weakincentives._display import Displayed, Shown, tree
@@ -25,7 +24,6 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
 from weakincentives.prompt.guards import Guard, by_hook, check_hosted_names, require_guards
-from weakincentives.prompt.markdown import OWN_FILES
 from weakincentives.prompt.outline import Outline, same_tool
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import (
@@ -35,19 +33,17 @@ from weakincentives.prompt.overrides import (
     PromptOverridesStore,
     apply_override,
 )
-from weakincentives.prompt.presentation import Late, Presentation
+from weakincentives.prompt.presentation import LoadedSections, Presentation
+from weakincentives.prompt.resources import PromptResources, Resourceful
 from weakincentives.prompt.section import LateContent, Section, require_sections
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.toolkit import HandlerContext, HostedTool, Tool, check_timeout
 from weakincentives.prompt.view import Disclosure, RenderedPrompt, Suffix, View, ViewOptions
 from weakincentives.prompt.visibility import PACKED, Overrides, SectionPath, inside, visible
-from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
+from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.prompt")
-if TYPE_CHECKING:
-    from weakincentives.resources.loop import ContextLoop
-
 T = TypeVar("T")
 
 
@@ -231,26 +227,26 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
 
         Warns once of params that no section uses. That is legal: tools may read `prompt.params`.
         """
-        known = self.outline.params_types
+        params_types = self.outline.params_types
         if type(value) is dict:
-            fitting = [each for each in known if serde.is_instance(value, each)]
+            fitting = [params_type for params_type in params_types if serde.is_instance(value, params_type)]
             if len(fitting) != 1:
-                found = " and ".join(each.__name__ for each in fitting) or "none"
+                names = " and ".join(params_type.__name__ for params_type in fitting) or "none"
                 raise PromptValidationError(
-                    f"A dict is bound as the one TypedDict that has its keys ({', '.join(value)}); that is {found}."
+                    f"A dict is bound as the one TypedDict that has its keys ({', '.join(value)}); that is {names}."
                 )
             return fitting[0]
         kind = type(value)
         if isinstance(value, type) or not serde.is_record(kind):
-            given = (
-                f"the class {value.__name__}; write {value.__name__}(...)" if isinstance(value, type) else repr(value)
-            )
+            value_text = repr(value)
+            if isinstance(value, type):
+                value_text = f"the class {value.__name__}; write {value.__name__}(...)"
             raise PromptValidationError(
-                f"Params must be instances of a dataclass or another class with fields, got {given}."
+                f"Params must be instances of a dataclass or another class with fields, got {value_text}."
             )
-        if kind not in known and not self.outline.late and kind not in self._warned_of:
+        if kind not in params_types and not self.outline.late and kind not in self._warned_of:
             self._warned_of.add(kind)
-            used = ", ".join(each.__name__ for each in known) or "none"
+            used = ", ".join(params_type.__name__ for params_type in params_types) or "none"
             message = "Prompt '%s': params of type %s are bound, but no section uses them; sections use: %s."
             logger.warning(message, self.key, kind.__name__, used)
         return kind
@@ -285,34 +281,15 @@ def _kept(sections: Iterable[Section[Any]], gone: set[SectionPath], above: Secti
     return tuple(kept)
 
 
-class _Resourceful:
-    """A context manager that opens a prompt's resources; re-entrant, the outermost exit closes them."""
-
-    resources: PromptResources
-
-    def __enter__(self) -> Self:
-        self.resources.enter()
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        if (context := self.resources.leave()) is not None:
-            context.__exit__(*error)
-
-    async def __aenter__(self) -> Self:
-        await self.resources.enter_async()
-        return self
-
-    async def __aexit__(self, *error: Any) -> None:
-        if (context := self.resources.leave()) is not None:
-            await context.__aexit__(*error)
-
-
-class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
+class Prompt(Displayed, Resourceful, _HasOutput, Generic[OutputT]):
     """`Prompt(template).bind(params...)`, ready to render or evaluate.
 
     `Prompt[Out](ns=, key=, sections=[...])` builds its template in place. `with prompt:` opens its resources, as
     `with prompt.resources:` does. Several runs may use a prompt at once; binding affects later runs. An `experiment`
     chooses the override by the `experiment_key`; its runs are recorded with the tag `experiment`, the name and `arm`.
+
+    `loaded`, which a conversation sets on its own copy, is what sections have loaded in its runs. Any other run loads
+    for itself.
     """
 
     def __init__(
@@ -356,7 +333,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         self._bound: dict[type, Any] = {}
         self._bound_twice: frozenset[type] = frozenset()
         self.bound_resources = ResourceRegistry()
-        self._late: Late = {}
+        self.loaded: LoadedSections | None = None
 
     @property
     def params(self) -> tuple[Any, ...]:
@@ -371,13 +348,23 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
     def bind(self, *params: Any, resources: ResourceRegistry | Mapping[type, Any] | None = None) -> Prompt[OutputT]:
         """Bind instances by their type, and resources that take precedence over the template's and the sections'.
 
-        A dict is bound as the template's TypedDict with the same keys. A run keeps the params with which it began.
+        A dict is bound as the template's TypedDict with the same keys. A run keeps the params and the resources with
+        which it began. Resources cannot be bound while those of the prompt are held open; bind a copy instead.
         """
+        resources = ResourceRegistry().merge(resources)
+        if len(resources) and self.resources.held_open:
+            raise PromptValidationError(
+                f"Resources of prompt '{self.name}' cannot be bound while they are open; write "
+                "copy(prompt).bind(resources=...), or bind them before `with`."
+            )
         types = [self.template.params_type_of(value) for value in params]
         twice = {kind for kind, times in Counter(types).items() if times > 1}
         self._bound_twice = self._bound_twice.difference(types) | twice
         self._bound.update(zip(types, params, strict=True))
-        self.bound_resources = self.bound_resources.merge(resources)
+        if len(resources):
+            self.bound_resources = self.bound_resources.merge(resources)
+            # What was loaded with others may be about somebody else.
+            self.loaded = None if self.loaded is None else LoadedSections()
         return self
 
     def rebind(self, params: Iterable[Any]) -> None:
@@ -386,9 +373,12 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         self.bind(*params)
 
     def __copy__(self) -> Self:
-        """A prompt to bind and run independently of this one; while this one's resources are open, it uses those."""
+        """A prompt to bind and run independently of this one.
+
+        While this one's resources are held open, the copy uses those, unless others are bound to it.
+        """
         other = object.__new__(type(self))
-        vars(other).update(vars(self), _bound=dict(self._bound))
+        vars(other).update(vars(self), _bound=dict(self._bound), loaded=None)
         other.resources = PromptResources(other, lender=self.resources)
         return other
 
@@ -406,7 +396,7 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
         deadline: Deadline | None = None,
     ) -> RenderedPrompt[OutputT]:
         """Text and tools as the model would see them now."""
-        presentation = self.present(session, {})
+        presentation = self.present(session, LoadedSections())
         presentation.begin(visibility_overrides)
         view = presentation.view()
         rendered = self.template.rendered(view, deadline)
@@ -415,20 +405,35 @@ class Prompt(Displayed, _Resourceful, _HasOutput, Generic[OutputT]):
             logger.warning(message, tool.name, node.key, owner.key)
         return rendered
 
-    def present(self, session: Session | None = None, late: Late | None = None) -> Presentation:
-        """The prompt for one run, with the params bound now and what its sections have loaded in earlier runs."""
+    def present(self, session: Session | None = None, content: LoadedSections | None = None) -> Presentation:
+        """The prompt for one run, with the params and resources bound now.
+
+        Without `content`, its sections have what they loaded in earlier runs of the conversation, if it is one's.
+        """
         for kind in self._bound_twice:
             raise PromptValidationError(
                 f"{kind.__name__} was bound twice in one call; pass one instance of each params type."
             )
         self.template.ask_for_tools()
         return Presentation(
-            self.outline(), self._bound, self.template.view_options, session, self._late if late is None else late
+            self.outline(),
+            self._bound,
+            self.template.view_options,
+            session,
+            content=self.loaded if content is None else content,
+            bound_resources=self.bound_resources,
         )
 
     def view(self, session: Session | None = None) -> View:
         """The sections shown and the tools offered now; a tool's `context.view` also knows what its run began with."""
-        return self.present(session, {}).view()
+        return self.present(session, LoadedSections()).view()
+
+    def collect_resources(self, bound: ResourceRegistry) -> ResourceRegistry:
+        """Those of the template, of every section depth-first, and those that are bound; later ones win."""
+        registry = self.template.resources
+        for node in self.template.outline.nodes:
+            registry = registry.merge(node.section.resources())
+        return registry.merge(bound)
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""
@@ -480,105 +485,6 @@ def _callers_module() -> str:
 def digest_of(params: tuple[Any, ...]) -> str:
     """A digest of params as they are printed."""
     return blake2b(repr(params).encode("utf-8", "replace"), digest_size=8).hexdigest()
-
-
-class PromptResources(_Resourceful):
-    """`with prompt.resources:` opens the resources, `prompt.resources.get(...)` resolves one."""
-
-    def __init__(self, prompt: Prompt[Any], *, lender: PromptResources | None = None) -> None:
-        self.resources = self
-        self._prompt = prompt
-        self._lender = lender
-        self._context: ScopedResourceContext | None = None
-        self._loop: ContextLoop | None = None
-        self._session: Session | None = None
-        self._borrowed = False
-        self._depth = 0
-        self._lock = threading.Lock()
-
-    @property
-    def context(self) -> ScopedResourceContext:
-        if self._context is None:
-            raise RuntimeError(
-                f"Resources of prompt '{self._prompt.name}' are used outside `with prompt.resources:`; enter it first."
-            )
-        return self._context
-
-    def get(self, protocol: ClassOf[T]) -> T:
-        return self.context.get(protocol)
-
-    async def get_async(self, protocol: ClassOf[T]) -> T:
-        return await self.context.get_async(protocol)
-
-    def get_optional(self, protocol: ClassOf[T]) -> T | None:
-        return self.context.get_optional(protocol)
-
-    def keep_loop(self) -> None:
-        """Use one event loop for async resources and tools however often these are opened, until `close_loop`."""
-        from weakincentives.resources.loop import ContextLoop
-
-        self._loop = ContextLoop()
-
-    def close_loop(self) -> None:
-        """End the event loop, unless the resources are still open."""
-        if self._loop is not None and self._depth == 0:
-            self._loop.close()
-
-    def of_run(self, session: Session) -> ScopedResourceContext:
-        """The open resources for a run on this session; if another run opened them, with files of its own."""
-        if self._session in (None, session) or self._collected().bindings.get(Filesystem) is not OWN_FILES:
-            return self.context
-        return self.context.with_instances({Filesystem: session.workspace})
-
-    def enter(self, session: Session | None = None) -> None:
-        """Open the resources, for a run on this session, unless they are open."""
-        with self._lock:
-            if self._depth == 0 and (opened := self._open(session)) is not None:
-                opened.start()
-            self._depth += 1
-
-    async def enter_async(self, session: Session | None = None) -> None:
-        """`enter` on an event loop, on which async resources then live."""
-        with self._lock:
-            opened = self._open(session) if self._depth == 0 else None
-            self._depth += 1
-        if opened is not None:
-            try:
-                await opened.start_async()
-            except BaseException:
-                self.leave()
-                raise
-
-    def _open(self, session: Session | None) -> ScopedResourceContext | None:
-        """Set the context, borrowed from the prompt this one is a copy of, or new, which is returned to be started."""
-        context = None if self._lender is None else self._lender._context
-        self._borrowed = context is not None
-        self._session = session if self._lender is None or context is None else self._lender._session
-        self._context = self._collected(session).create_context(self._loop) if context is None else context
-        return None if self._borrowed else self._context
-
-    def _collected(self, session: Session | None = None) -> ResourceRegistry:
-        """Template, then every section depth-first, then bind-time; later wins.
-
-        During a run, a workspace that nobody provides is the one of its session.
-        """
-        template = self._prompt.template
-        registry = template.resources
-        for node in template.outline.nodes:
-            registry = registry.merge(node.section.resources())
-        registry = registry.merge(self._prompt.bound_resources)
-        if session is not None and registry.bindings.get(Filesystem) is OWN_FILES:
-            registry = registry.merge({Filesystem: session.workspace})
-        return registry
-
-    def leave(self) -> ScopedResourceContext | None:
-        """Leave the resources; the outermost exit returns what it has to close."""
-        with self._lock:
-            self._depth -= 1
-            if self._depth:
-                return None
-            context, self._context, self._session = self._context, None, None
-            return None if self._borrowed else context
 
 
 @quick_init

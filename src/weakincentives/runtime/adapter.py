@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager, contextmanager
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
@@ -13,7 +13,7 @@ from weakincentives.content import Media
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Overrides, Prompt, Tokenizer, Tool, default_tokenizer
-from weakincentives.resources import ResourceCloseError
+from weakincentives.resources import ResourceCloseError, ResourceRegistry
 from weakincentives.runtime.approval import Decisions, PendingCall, check_decisions, waiting_calls
 from weakincentives.runtime.context import Compaction, InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
@@ -291,7 +291,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     def _running(self, loop: InnerLoop, options: RunOptions) -> Iterator[tuple[InnerLoop, Channel]]:
         with (
             _claimed(loop, options.get("bus")),
-            closing_resources(loop.prompt, loop.session, loop.scope.run_id),
+            closing_resources(loop.prompt, loop.session, loop.scope),
             self.open_channel(loop) as channel,
         ):
             yield loop, channel
@@ -300,7 +300,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     async def _running_async(self, loop: InnerLoop, options: RunOptions) -> AsyncIterator[tuple[InnerLoop, Channel]]:
         with _claimed(loop, options.get("bus")):
             async with (
-                closing_resources_async(loop.prompt, loop.session, loop.scope.run_id),
+                closing_resources_async(loop.prompt, loop.session, loop.scope),
                 self.open_channel_async(loop) as channel,
             ):
                 yield loop, channel
@@ -319,35 +319,35 @@ def _claimed(loop: InnerLoop, bus: EventSink | None) -> Iterator[None]:
 
 
 @contextmanager
-def closing_resources(prompt: Prompt[Any], session: Session, run_id: str) -> Iterator[None]:
-    """The prompt and its resources for a run; a failure to close them after a successful run is only recorded."""
+def closing_resources(prompt: Prompt[Any], session: Session, scope: RunScope) -> Iterator[None]:
+    """The resources of a run, as bound when it began; a failure to close them after a success is only recorded."""
     finished = False
     try:
-        with ExitStack() as stack:
-            prompt.resources.enter(session)
-            stack.push(prompt.resources)
+        with prompt.resources.for_run(session, _bound_resources(prompt, scope)):
             yield
             finished = True
     except ResourceCloseError as error:
         if not finished:
             raise
-        _record_not_closed(error, session, run_id)
+        _record_not_closed(error, session, scope.run_id)
 
 
 @asynccontextmanager
-async def closing_resources_async(prompt: Prompt[Any], session: Session, run_id: str) -> AsyncIterator[None]:
+async def closing_resources_async(prompt: Prompt[Any], session: Session, scope: RunScope) -> AsyncIterator[None]:
     """`closing_resources` on an event loop."""
     finished = False
     try:
-        async with AsyncExitStack() as stack:
-            await prompt.resources.enter_async(session)
-            stack.push_async_exit(prompt.resources)
+        async with prompt.resources.for_run_async(session, _bound_resources(prompt, scope)):
             yield
             finished = True
     except ResourceCloseError as error:
         if not finished:
             raise
-        _record_not_closed(error, session, run_id)
+        _record_not_closed(error, session, scope.run_id)
+
+
+def _bound_resources(prompt: Prompt[Any], scope: RunScope) -> ResourceRegistry:
+    return prompt.bound_resources if scope.presentation is None else scope.presentation.bound_resources
 
 
 def _record_not_closed(error: ResourceCloseError, session: Session, run_id: str) -> None:

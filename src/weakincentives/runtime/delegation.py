@@ -161,7 +161,7 @@ class _Child:
         self._asked: Message | None = None
         if tool.fork:
             self._asked = _words(self.prompt)
-            self.prompt = _without_output(parent.prompt)
+            self.prompt = _forked(parent)
         elif (files := context.filesystem) is not None:
             self.prompt.bind(resources={Filesystem: files})
         deadline = parent.scope.meter.deadline
@@ -352,9 +352,12 @@ def delegate(
     )
 
 
-def _without_output(prompt: Prompt[Any]) -> Prompt[Any]:
-    """The parent's prompt for a fork, whose answer has a type of its own."""
-    forked = copy(prompt)
+def _forked(parent: RunContext) -> Prompt[Any]:
+    """The parent's prompt for a fork, whose answer has a type of its own, with what sections have loaded so far."""
+    prompt, forked = parent.prompt, copy(parent.prompt)
+    forked.bound_resources = parent.presentation.bound_resources
+    forked.loaded = parent.presentation.copy_content()
+    prompt.resources.lend(parent.session, forked.resources)
     if prompt.template.structured_output is not None:
         forked.template = prompt.template.answering(None)
     return forked

@@ -15,7 +15,7 @@ from weakincentives._display import Displayed, Shown, strip
 from weakincentives._generics import OutputT
 from weakincentives.content import Content
 from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
-from weakincentives.prompt import Prompt, VisibilityExpansionRequired
+from weakincentives.prompt import LoadedSections, Prompt, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import Decisions, PendingCall
 from weakincentives.runtime.context import Compaction
@@ -186,6 +186,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             )
         Meter(budget, total=total)  # Rejects what is not a budget now, not in the first exchange.
         self.prompt = copy(prompt)
+        self.prompt.loaded = LoadedSections()
         self.adapter = adapter
         self.session = Session() if session is None else session
         self.total = total
@@ -345,8 +346,9 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
         message = options.get("message") if content is None else user_message(content)
         whose: dict[str, Any] = {"session": self.session, "adapter": self.adapter, "prompt": self.prompt}
         if "output" in options:
-            whose["prompt"] = copy(self.prompt)
-            whose["prompt"].template = self.prompt.template.answering(options.pop("output"))
+            whose["prompt"] = answering = copy(self.prompt)
+            answering.template = self.prompt.template.answering(options.pop("output"))
+            answering.loaded = self.prompt.loaded
         if self.total is not None:
             budget, before = options.get("budget") or self._loop.budget, self.spent(self.total)
             whose["scope"] = RunScope(Meter(budget, options.get("deadline"), total=self.total, before=before))

@@ -208,10 +208,11 @@ class Rewindable:
                     other = InMemoryFilesystem()
                     other.restore(files.snapshot())
                     prompt.bind(resources={Filesystem: other})
-                    # The files of a prompt that is open would come first.
-                    prompt.resources = type(prompt.resources)(prompt)
                 retreat(own, other.node).make(other)
-            return self.twin(prompt, session)
+            twin = self.twin(prompt, session)
+            if self.prompt.loaded is not None and prompt.bound_resources is self.prompt.bound_resources:
+                twin.prompt.loaded = self.prompt.loaded.copy()
+            return twin
 
     def _find(self, point: Point | str) -> Point:
         name = point.id if isinstance(point, Point) else point

@@ -67,7 +67,7 @@ class RunStart:
     beginning: Beginning
     removed: Sequence[str] | None = None
     _unloadable: dict[SectionPath, Exception] = field(default_factory=dict)
-    _guarded: bool = True
+    _dry_run: bool = False
 
     def begin(self) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         """Begin, and return the calls that are still to be made."""
@@ -133,7 +133,8 @@ class RunStart:
     def follow_sections(self) -> Generator[Effect, Any, bool]:
         """Load sections again that are out of date; one that cannot be loaded stays as it is. True if there are any."""
         presentation = self.context.presentation
-        old = presentation.forget_outdated(self.context.resources) if presentation.loaded else []
+        follows = bool(presentation.loaded) and not self._dry_run
+        old = presentation.forget_outdated(self.context.resources) if follows else []
         if not old:
             return False
         self.notices.loads_again()
@@ -144,13 +145,13 @@ class RunStart:
 
     def skip_loading(self) -> None:
         """Leave sections that are not loaded yet as they are, and ask no guard."""
-        self._guarded = False
+        self._dry_run = True
         self._unloadable = {node.path: LookupError() for node in self.context.presentation.outline.late}
 
     def pass_message(self) -> Generator[Effect, Any, None]:
         """Have the guards pass the next message of a conversation, before anything else happens."""
         context, run = self.context, self.context.session[Run].latest()
-        if run is None or not self._guarded or not context.has_guards:
+        if run is None or self._dry_run or not context.has_guards:
             return
         context.scope.conversation_id = run.conversation_id
         self._resume_presentation(run.as_new(context.scope.run_id))
@@ -225,7 +226,7 @@ class RunStart:
         said = [m for m in spoken if (m.role, m.kind) != ("user", PROMPT_TEXT)]
         context.adapter.check_parts(rendered.user_parts, said)
         turn = user_message(rendered.user_parts, kind=PROMPT_TEXT) if rendered.user_text else None
-        if self._guarded and context.has_guards:
+        if not self._dry_run and context.has_guards:
             given = [turn, context.message, *([] if goes_on else kept)]
             turn, context.message, *others = yield from pass_words(context, given, always=not same_run)
             kept = kept if goes_on else [message for message in others if message is not None]

@@ -14,7 +14,7 @@ from weakincentives.limits import Budget
 from weakincentives.prompt import (
     AnyTool,
     JsonPromptOverridesStore,
-    LateContent,
+    LoadedSections,
     Prompt,
     PromptOverride,
     PromptOverridesStore,
@@ -196,15 +196,16 @@ class Playground:
     def load(self, wanted: Wanted) -> dict[str, Any]:
         """Load what a section adds when it is opened, as by starting an MCP server, and keep it for what is shown."""
         path = self._path(wanted.section)
-        found: dict[SectionPath, LateContent | None] = {}
+        loaded = LoadedSections()
         prompt = copy.copy(self._given)
         with prompt.resources:
-            prompt.present(None, found).load(path, prompt.resources.context)
+            prompt.present(None, loaded).load(path, prompt.resources.context)
+        contents = loaded.contents()
         with self._lock:
-            for loaded, content in found.items():
+            for section, content in contents.items():
                 if content is not None:
-                    self._template = self._template.with_late(loaded, content)
-        return {"loaded": [".".join(loaded) for loaded in found]}
+                    self._template = self._template.with_late(section, content)
+        return {"loaded": [".".join(section) for section in contents]}
 
     def save(self, wanted: Wanted) -> dict[str, Any]:
         """Store the drafts under a tag, keeping what is stored there for other sections."""

@@ -277,7 +277,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
     @contextmanager
     def _workspace(self, loop: InnerLoop) -> Iterator[Path | None]:
         """The files the CLI works on; undoes a failed run if configured to. A restart is not a failure."""
-        files = loop.prompt.resources.get_optional(Filesystem)
+        files = loop.context.resources.get_optional(Filesystem)
         if not isinstance(files, HostFilesystem):
             yield None
             return
