@@ -43,6 +43,7 @@ from weakincentives.runtime import (
 from weakincentives.runtime.spi import (
     AskGuards,
     CallModel,
+    Compute,
     Cursor,
     Decision,
     DecisionError,
@@ -313,6 +314,8 @@ class Execution:
             return self._summarize(effect, inner, channel).reply
         if isinstance(effect, AskGuards):
             return self._ask_guards(effect, inner)
+        if isinstance(effect, Compute):
+            return effect.function()
         return self._run_tools(effect, inner)
 
     def _call(self, request: ModelRequest, inner: InnerLoop, channel: Channel) -> ModelReply:

@@ -9,7 +9,6 @@ from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
 from weakincentives._generics import AnyOutputT
-from weakincentives.content import Media
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Overrides, Prompt, Tokenizer, Tool, default_tokenizer
@@ -211,10 +210,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request: the vendor's own count if it offers one, else an estimate."""
         request = self.next_request(prompt, session)
-        spoken = [part for message in request.messages for part in message.parts if isinstance(part, Media)]
-        texts = [message.text for message in request.messages]
-        tools = self.count_tools([*request.tools, *request.hosted_tools])
-        return sum(map(self.count_tokens, texts)) + sum(map(self.count_media, spoken)) + tools
+        return self.count_request(request.messages, [*request.tools, *request.hosted_tools])
 
     def next_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
         """The request that begins a run, or continues a session's conversation; nothing is changed."""

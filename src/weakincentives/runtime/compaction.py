@@ -8,23 +8,41 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Generator, Sequence
+from bisect import bisect_left
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from weakincentives.content import Media
 from weakincentives.errors import ContextOverflowError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import CollapseSection, SectionPath, inside
 from weakincentives.runtime.answers import StreamState
-from weakincentives.runtime.context import Compaction, RunContext
+from weakincentives.runtime.context import Compaction, LoopAdapter, RunContext
 from weakincentives.runtime.events import Compacted, ContextWindow, Cut, ReasoningDropped
-from weakincentives.runtime.messages import EARLIER, PROMPT_TEXT, SUMMARY, Effect, Message, user_words
+from weakincentives.runtime.messages import (
+    EARLIER,
+    PROMPT_TEXT,
+    SUMMARY,
+    Compute,
+    Effect,
+    Message,
+    user_words,
+)
 from weakincentives.runtime.notices import Notices
 from weakincentives.runtime.providers import prices_for
-from weakincentives.runtime.summaries import MAX_WORDS, Summaries
+from weakincentives.runtime.summaries import MAX_WORDS, Summaries, Summary
 from weakincentives.runtime.tools import OfferedTools
-from weakincentives.runtime.transcript import count_lasting, digest, excerpt, holds, lead, position, unit_starts
+from weakincentives.runtime.transcript import (
+    count_lasting,
+    cut_position,
+    digest,
+    holds,
+    lead,
+    placed_excerpt,
+    summarized_end,
+    unit_starts,
+)
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -35,6 +53,8 @@ MIN_SHARE, MIN_SUMMARY = 0.1, 100
 """The share of a conversation, and the number of its tokens, below which it is not worth a summary."""
 MIN_TOKENS = 4_000
 """Below this size, no compaction can pay."""
+MAX_CHARACTERS = 20_000
+"""The number of characters that are counted on an event loop; more are counted in a thread."""
 _WINDOW = re.compile(r"(?:> |length is |limit of |limit is |window of |size of |size \()(\d{3,9})")
 
 
@@ -49,6 +69,25 @@ class _Draft:
     text: str = ""
 
 
+class _Sizes:
+    """The tokens of an excerpt up to any message of its conversation, each message counted once."""
+
+    def __init__(self, excerpt: Iterable[tuple[int, Message]], adapter: LoopAdapter) -> None:
+        self._indexes: list[int] = []
+        self._totals = [0]
+        for index, message in excerpt:
+            self._indexes.append(index)
+            self._totals.append(self._totals[-1] + adapter.count_message(message))
+
+    @property
+    def total(self) -> int:
+        return self._totals[-1]
+
+    def before(self, stop: int) -> int:
+        """The tokens of what stands for the messages before this index."""
+        return self._totals[bisect_left(self._indexes, stop)]
+
+
 @dataclass(slots=True)
 class Compactor:
     """Shortens the conversation of a loop, before a request or after one that was too long."""
@@ -57,51 +96,76 @@ class Compactor:
     tools: OfferedTools
     notices: Notices
     _retried: bool = False
+    # The tokens of the request under way, and the number of messages that are counted in them.
+    _estimated: tuple[int, int] | None = None
 
     def prepare(self, *, by_turns: bool) -> Generator[Effect, Any, None]:
-        """Shorten the conversation if the next request would come near the window, or if that pays."""
+        """Shorten the conversation if the next request comes near the window, or if that pays."""
         config = self._config
-        if config is None or self.known.prepared == len(self.context.session[Message]):
+        self._estimated = None
+        if config is None or self.state.prepared == len(self.context.session[Message]):
             return
-        window = config.window or self.context.adapter.context_window or self.known.limit
+        window = self._window(config)
         if window is None and config.when == "full":
             return
-        size = self._size()
+        size = yield from self._request_size()
+        self._estimated = size, len(self.context.session[Message])
         limit = size + 1 if window is None else config.at * window
         is_full = size > limit
         # Only now: an adapter may have to load its model to know that.
         if not (is_full or config.when == "pays") or self.context.adapter.compacts_itself:
             return
+        if not is_full and size < MIN_TOKENS:
+            return
+        job = yield Compute(partial(_Job, self, config, size, limit, by_turns=by_turns))
         if is_full:
-            yield from _Job(self, config, size, limit, by_turns=by_turns).run()
-        elif size >= MIN_TOKENS:
-            job = _Job(self, config, size, limit, by_turns=by_turns)
-            if (summarizes := job.pays()) is not None:
-                yield from job.run(summarizes=summarizes)
+            yield from job.run()
+            return
+        summarizes = yield Compute(job.pays)
+        if summarizes is not None:
+            yield from job.run(summarizes=summarizes)
 
     def overflowed(
         self, error: ContextOverflowError, stream: StreamState, *, by_turns: bool
     ) -> Generator[Effect, Any, bool]:
-        """Shorten a conversation that was too long for the model, once per request; False if that is not possible."""
+        """Shorten a conversation that was too long for the model, once per request.
+
+        False if that is not possible.
+        """
         config = self._config
         if config is None or self._retried or self.context.adapter.compacts_itself:
             return False
-        known, messages = self.known, self.context.transcript.sent()
-        size = max(self._size(), self.estimate(messages) // 2)
-        found = _WINDOW.search(str(error).replace(",", ""))
-        window = min(size, max(known.tokens, size * 3 // 4))
-        if found and int(found[1]) < 20 * size:
-            window = int(found[1])
+        state, messages = self.state, self.context.transcript.excerpt()
+        estimate = yield Compute(partial(self.estimate, messages))
+        size = max((yield from self._request_size()), estimate // 2)
+        window = min(size, max(state.tokens, size * 3 // 4))
+        stated = _WINDOW.search(str(error).replace(",", ""))
+        if stated and int(stated[1]) < 20 * size:
+            window = int(stated[1])
             size = max(size, window + 1)
         limit = config.at * min(window, config.window or window)
-        self._retried = yield from _Job(self, config, size, limit, by_turns=by_turns, window=window).run()
+        make = partial(_Job, self, config, size, limit, by_turns=by_turns, window=window)
+        job = yield Compute(make)
+        self._retried = yield from job.run()
         if self._retried and (stream.text or error.phase == "response"):
             stream.text, stream.restarted = [], "The conversation was too long; it was shortened."
         return self._retried
 
+    def shortened_to(self, tokens: int, messages: int) -> None:
+        """Record that the request under way has so many tokens, for the first so many messages."""
+        self._estimated = tokens, messages
+
     def replied(self) -> None:
-        """Record that the model has replied: another overflow may shorten the conversation again."""
+        """Record that the model has replied: another overflow may shorten it again."""
         self._retried = False
+        state, messages = self.state, self.context.session[Message].view()
+        if self._estimated is not None and not state.tokens:
+            # The provider does not say how long the request was. Without this, each request would
+            # be counted from its beginning.
+            tokens, counted = self._estimated
+            tokens += self.estimate(messages[counted:], with_tools=False)
+            state = replace(state, tokens=tokens, counted=len(messages))
+            self.context.session[ContextWindow].seed(state)
 
     @property
     def _config(self) -> Compaction | None:
@@ -111,29 +175,36 @@ class Compactor:
         return None if last is not None and last.paused else context.config.compaction
 
     @property
-    def known(self) -> ContextWindow:
+    def state(self) -> ContextWindow:
         return self.context.session[ContextWindow].latest() or ContextWindow()
 
-    def _size(self) -> int:
-        """The tokens of the next request: those of the last one and its reply, and an estimate of what came after."""
-        known, messages = self.known, self.context.session[Message].view()
-        if known.tokens and known.counted <= len(messages):
-            return known.tokens + self.estimate(messages[known.counted :], with_tools=False)
-        cut = known.cut if known.cut is not None and holds(messages, known.cut) else None
-        return self.estimate(messages if cut is None else excerpt(messages, cut, self.context.adapter.name))
+    def _window(self, config: Compaction) -> int | None:
+        """The size of the model's context window, if it is known."""
+        return config.window or self.context.adapter.context_window or self.state.limit
 
-    def estimate(self, messages: Sequence[Message], *, with_tools: bool = True) -> int:
+    def _request_size(self) -> Generator[Effect, Any, int]:
+        """The tokens of the next request: of the last one, its reply, and what came after."""
+        state, messages = self.state, self.context.session[Message].view()
+        is_known = state.tokens > 0 and state.counted <= len(messages)
+        added = messages[state.counted :] if is_known else self.context.transcript.excerpt()
+        characters = sum(len(message.text) for message in added)
+        count = partial(self.estimate, added, with_tools=not is_known)
+        tokens: int = (yield Compute(count)) if characters > MAX_CHARACTERS else count()
+        return state.tokens + tokens if is_known else tokens
+
+    def estimate(self, messages: Iterable[Message], *, with_tools: bool = True) -> int:
         """The tokens of these messages, and of the tools, by the adapter's tokenizer."""
-        adapter, total = self.context.adapter, 0
-        for message in messages:
-            total += adapter.count_tokens(message.text) + 4
-            total += sum(adapter.count_tokens(call.arguments) + 8 for call in message.tool_calls)
-            total += sum(adapter.count_media(part) for part in message.parts if isinstance(part, Media))
-        return total + (adapter.count_tools(self.tools.toolbox.offered["tools"]) if with_tools else 0)
+        offered = self.tools.toolbox.offered
+        tools = (*offered["tools"], *offered["hosted_tools"]) if with_tools else ()
+        return self.context.adapter.count_request(messages, tools)
 
 
 class _Job:
-    """One compaction of a conversation of `size` tokens, of which `fits` may be sent, down to the `target`."""
+    """One compaction of a conversation of `size` tokens, of which `fits` may be sent.
+
+    It goes down to the `target`. All counting and comparing is in methods that only read, for
+    `Compute`: it takes long in a long conversation.
+    """
 
     def __init__(
         self,
@@ -148,31 +219,37 @@ class _Job:
         self.compactor, self.config, self.size, self.window = compactor, config, size, window
         self.context = compactor.context
         self.messages = self.context.session[Message].view()
-        known = compactor.known.cut
-        self.known = replace(known if known and holds(self.messages, known) else Cut(), by_turns=by_turns)
-        self.sent = self._part(self.known)
-        self.before = compactor.estimate(self.sent)
+        cut = compactor.state.cut
+        if cut is None or not holds(self.messages, cut):
+            cut = Cut()
+        self.current = replace(cut, by_turns=by_turns)
+        self.sent = self._part(self.current)
+        self.tool_tokens = compactor.estimate(())
+        self.before = self.tool_tokens + self._estimate(self.sent)
+        if window is None and not compactor.state.usage.input_tokens:
+            # The provider never says how long a request was: the size is a sum of estimates.
+            self.size = self.before
         self.fits, self.target = fits / self.scale, fits / 2 / self.scale
-        self.starts = [unit_starts(self.messages, by_turns=each) for each in (by_turns, True)]
+        self.turns = unit_starts(self.messages, by_turns=True)
+        self.units = self.turns if by_turns else unit_starts(self.messages, by_turns=False)
         self.start = self._tail()
 
     def run(self, *, summarizes: bool = True) -> Generator[Effect, Any, bool]:
         """Shorten as far as needed; False if nothing could be shortened."""
         if self.start is None:
             return False
-        draft = self._without_sections(ranks=True)
-        if self._tokens(draft.cut) > self.target:
-            draft = self._without_results(draft, self.start)
-        if summarizes and self._tokens(draft.cut) > self.target and self._worth_summary(draft.cut, self.start):
-            made = yield from self._summarized(draft, self.start)
-            if self._tokens(made.cut) < self._tokens(draft.cut):
-                draft = made
+        draft = yield Compute(partial(self._without_summary, self.start))
+        if summarizes and (yield Compute(partial(self._needs_summary, draft.cut, self.start))):
+            summarized = yield from self._summarized(draft, self.start)
+            if (yield Compute(partial(self._is_shorter, summarized.cut, draft.cut))):
+                draft = summarized
             else:
-                self._give_up(draft.cut, self.start, was_made=made is not draft)
-        after = round(self._tokens(draft.cut) * self.scale)
-        if draft.cut == self.known or after >= self.size:
+                yield from self._give_up(draft.cut, self.start, was_made=summarized is not draft)
+        after = round((yield Compute(partial(self._tokens, draft.cut))) * self.scale)
+        if draft.cut == self.current or after >= self.size:
             return False
-        self._record(draft, after)
+        rewritten = yield Compute(partial(self._changed, draft.cut))
+        self._record(draft, after, round(rewritten))
         return True
 
     @property
@@ -183,71 +260,107 @@ class _Job:
     def pays(self) -> bool | None:
         """True or False if a shorter conversation, with or without a summary, is cheaper should it go on for as long
         again; None if it is not."""
-        adapter, known, clock = self.context.adapter, self.compactor.known, self.context.session.clock
+        adapter, clock = self.context.adapter, self.context.session.clock
+        state = self.compactor.state
         prices = self.context.scope.meter.budget.prices or prices_for(adapter.model)
         if self.start is None or prices is None:
             return None
         read = prices.input if prices.cached_input is None else prices.cached_input
         write = prices.input * adapter.cache_write
-        warm = clock.now().timestamp() - known.called < adapter.cache_seconds
+        warm = clock.now().timestamp() - state.called < adapter.cache_seconds
         # The balance so far, at the prices of a warm cache: what compactions have cost, less what they have saved.
-        balance = prices.cost(known.overhead) * 1e6 + known.rewritten * (write - read) - known.omitted * read
-        risk = MAX_RISK * (prices.cost(known.usage) * 1e6 - balance)
+        balance = prices.cost(state.overhead) * 1e6 + state.rewritten * (write - read) - state.omitted * read
+        risk = MAX_RISK * (prices.cost(state.usage) * 1e6 - balance)
         without = self.size * (read if warm else write)
         # A summary is asked for with the request itself, unless the provider has another way.
         reads = warm and self.config.by == "provider" and (not adapter.compacts or adapter.compaction_keeps_tools)
         best, chosen = 0.0, None
-        for summarizes, since in ((False, known.compacted), (True, known.summarized)):
+        for summarizes, since in ((False, state.compacted), (True, state.summarized)):
             after, same, asked = self._outlook(summarizes=summarizes)
             cost = asked * (read if reads else prices.input)
             cost += SUMMARY_TOKENS * prices.output if asked else 0
             cost += same * (read if warm else write) + (after - same) * write - without
             saving = (self.size - after) * read
-            gain = known.calls * saving - cost
+            gain = state.calls * saving - cost
             # What could be saved has grown since the last compaction. The best moment is when carrying it has cost as
             # much as the next compaction.
-            carried = (known.calls - since) * saving / 2
+            carried = (state.calls - since) * saving / 2
             if gain > best and carried >= cost and balance + cost <= risk:
                 best, chosen, self.target = gain, summarizes, 0.0
         return chosen
 
     def _outlook(self, *, summarizes: bool) -> tuple[float, float, float]:
-        """The tokens of the next request, those it shares with the last one, and those to be summarized."""
+        """The tokens of the next request, those it shares with the last one, and those to sum up."""
         assert self.start is not None
-        draft, asked = self._without_results(self._without_sections(ranks=False), self.start), 0.0
+        cut = self._without_results(self._without_sections(ranks=False), self.start).cut
+        to_summarize, summary_tokens = 0.0, 0
         if summarizes:
-            head = Message("user", kind=SUMMARY)
-            asked = self._estimate(self._part(self.known, self.start)) * self.scale
-            draft = replace(draft, cut=replace(draft.cut, summarized=draft.cut.cleared, head=head))
-        after = self._tokens(draft.cut) * self.scale + (SUMMARY_TOKENS if summarizes else 0)
-        return after, after - self._changed(draft.cut), asked
+            to_summarize = self._sizes(self.current).before(self.start) * self.scale
+            summary_tokens = SUMMARY_TOKENS
+            cut = replace(cut, summarized=cut.cleared, head=Message("user", kind=SUMMARY))
+        after = self._tokens(cut) * self.scale + summary_tokens
+        return after, after - self._changed(cut), to_summarize
 
     def _changed(self, cut: Cut) -> float:
-        """The tokens of a request with this cut after the first message that differs from the last request."""
+        """The tokens of a request with this cut after the first difference to the last request."""
         sent = self._part(cut)
-        pairs = enumerate(zip(sent, self.sent, strict=False))
-        same = next((at for at, (new, old) in pairs if new != old), min(len(sent), len(self.sent)))
+        same = 0
+        for new, old in zip(sent, self.sent, strict=False):
+            if new != old:
+                break
+            same += 1
         return self._estimate(sent[same:]) * self.scale
 
     def _part(self, cut: Cut, stop: int | None = None) -> list[Message]:
-        """The messages before an index, by default all, as they would be sent."""
-        return excerpt(self.messages[:stop], cut, self.context.adapter.name)
+        """The messages as they would be sent; with `stop`, what stands for those before it."""
+        part: list[Message] = []
+        for index, message in self._placed(cut):
+            if stop is None or index < stop:
+                part.append(message)
+        return part
+
+    def _placed(self, cut: Cut) -> Iterator[tuple[int, Message]]:
+        return placed_excerpt(self.messages, cut, self.context.adapter.name)
+
+    def _sizes(self, cut: Cut) -> _Sizes:
+        return _Sizes(self._placed(cut), self.context.adapter)
 
     def _tokens(self, cut: Cut) -> int:
-        return self.compactor.estimate(self._part(cut))
+        return self.tool_tokens + self._sizes(cut).total
 
-    def _estimate(self, messages: Sequence[Message]) -> int:
+    def _is_shorter(self, cut: Cut, other: Cut) -> bool:
+        return self._tokens(cut) < self._tokens(other)
+
+    def _estimate(self, messages: Iterable[Message]) -> int:
         return self.compactor.estimate(messages, with_tools=False)
 
     def _tail(self) -> int | None:
-        """Where the messages begin that stay as they are: the last exchanges, or as many of them as fit."""
-        first, recent = lead(self.messages), self.starts[0][-self.config.keep :]
-        later = [at for at in self.starts[1] if recent and at > recent[-1]]
-        options = [at for at in (*recent, *later) if at > first]
-        always = self.compactor.estimate(self.messages[:first])
+        """Where the messages begin that stay as they are: the last exchanges, as many as fit."""
+        prompt_end = lead(self.messages)
+        recent = self.units[-self.config.keep :]
+        starts = [index for index in recent if index > prompt_end]
+        if recent:
+            starts += [index for index in self.turns if index > max(recent[-1], prompt_end)]
+        if not starts:
+            return None
+        prompt_tokens = self.tool_tokens + self._estimate(self.messages[:prompt_end])
         reserve = min(MAX_WORDS + SUMMARY_TOKENS, self.fits / 4)
-        fitting = (at for at in options if always + self._estimate(self.messages[at:]) + reserve <= self.fits)
-        return next(fitting, options[-1] if options else None)
+        room = self.fits - prompt_tokens - reserve
+        # From the end, so that nothing before what fits is counted.
+        start, stop, tokens = starts[-1], len(self.messages), 0
+        for index in reversed(starts):
+            tokens += self._estimate(self.messages[index:stop])
+            if tokens > room:
+                break
+            start = stop = index
+        return start
+
+    def _without_summary(self, start: int) -> _Draft:
+        """Close sections and replace results, as far as needed."""
+        draft = self._without_sections(ranks=True)
+        if self._tokens(draft.cut) > self.target:
+            draft = self._without_results(draft, start)
+        return draft
 
     def _without_sections(self, *, ranks: bool) -> _Draft:
         """Close sections that were neither opened, read nor used in the exchanges that are kept, as far as needed.
@@ -264,7 +377,7 @@ class _Job:
         words = user_words(self.messages)
         in_use.update(self.context.presentation.called_for(closable, words, ranks=ranks))
         closed: list[SectionPath] = []
-        calls_left_out = list(self.known.closed)
+        calls_left_out = list(self.current.closed)
         freed, needed = 0, self.before - self.target
         for section in closable:
             if freed >= needed:
@@ -282,14 +395,14 @@ class _Job:
                 if exposed.source == "conversation":
                     freed += exposed.tokens
         if not closed:
-            return _Draft(self.known)
-        cut = replace(self.known, closed=tuple(dict.fromkeys(calls_left_out)))
+            return _Draft(self.current)
+        cut = replace(self.current, closed=tuple(dict.fromkeys(calls_left_out)))
         return _Draft(self._about(cut), "sections", tuple(closed))
 
     def _sections_in_use(self) -> set[SectionPath]:
         """The sections opened, read or used in the exchanges that are kept."""
         context, view, toolbox = self.context, self.context.view, self.compactor.tools.toolbox
-        recent_start = next(iter(self.starts[0][-self.config.keep :]), 0)
+        recent_start = next(iter(self.units[-self.config.keep :]), 0)
         calls: dict[str, str] = {}
         for message in self.messages[recent_start:]:
             calls.update((call.id, call.name) for call in message.tool_calls)
@@ -314,78 +427,107 @@ class _Job:
 
         If the provider has summarized all that it changes, that is no other than in the request for it: `rebased`.
         """
-        stop = position(self.messages, max(cut.cleared, cut.summarized)) or 0
+        stop = cut_position(self.messages, max(cut.cleared, cut.summarized))
         own = cut.head is None or not cut.head.provider or cut.cleared > cut.summarized
         if own or rebased is None:
             rebased = sum(message.role == "assistant" for message in self.messages)
         return replace(cut, digest=digest(self.messages, stop), rebased=rebased)
 
     @property
+    def _words_room(self) -> float:
+        """The tokens of the user's messages that are repeated; a small window needs the room."""
+        return min(MAX_WORDS, self.fits / 4)
+
+    @property
     def _summaries(self) -> Summaries:
         return Summaries(self.context, self.compactor.tools, self.config)
 
-    def _worth_summary(self, cut: Cut, start: int) -> bool:
-        """True if the messages before the tail that are not summarized yet are more than a few words.
+    def _needs_summary(self, cut: Cut, start: int) -> bool:
+        """True if the request is still too long, and more than a few words are not summarized yet.
 
-        One that fails costs as much as one that does not, so it is not tried again before they have grown, unless the
-        model has refused the request.
+        A summary that fails costs as much as one that does not, so it is not tried again before
+        there is more to summarize, unless the model has refused the request.
         """
-        tried = self.compactor.known.tried if self.window is None else 0
-        return self._new(cut, start) > max(MIN_SHARE * self.before, MIN_SUMMARY, 1.25 * tried)
+        if self._tokens(cut) <= self.target:
+            return False
+        tried = self.compactor.state.tried if self.window is None else 0
+        least = max(MIN_SHARE * self.before, MIN_SUMMARY, 1.25 * tried)
+        return self._unsummarized(cut, start) > least
 
-    def _new(self, cut: Cut, start: int) -> int:
+    def _unsummarized(self, cut: Cut, start: int) -> int:
+        """The tokens of the messages before the tail that are not summarized yet."""
         part = self._part(cut, start)
-        return self._estimate([each for each in part[lead(part) :] if each.kind != SUMMARY])
+        return self._estimate(message for message in part[lead(part) :] if message.kind != SUMMARY)
 
-    def _give_up(self, cut: Cut, start: int, *, was_made: bool) -> None:
+    def _give_up(self, cut: Cut, start: int, *, was_made: bool) -> Generator[Effect, Any, None]:
         if was_made:
             text = "'%s': a summary is as long as what it would replace, so it is not used."
             logger.warning(text, self.context.name)
-        known = replace(self.compactor.known, tried=self._new(cut, start))
-        self.context.session[ContextWindow].seed(known)
+        tokens = yield Compute(partial(self._unsummarized, cut, start))
+        self.context.session[ContextWindow].seed(replace(self.compactor.state, tried=tokens))
 
     def _summarized(self, draft: _Draft, start: int) -> Generator[Effect, Any, _Draft]:
-        """Put a summary in place of the messages before the tail, made in parts if they do not fit at once."""
-        adapter, unit = self.context.adapter, "turns" if self.known.by_turns else "exchanges"
-        summaries = self._summaries
-        # A summary is made for the window itself, which has more room than what a conversation may take of it.
+        """Put a summary in place of the messages before the tail, in parts if they do not fit."""
+        # The request for a summary may fill the window, of which a conversation takes a part.
         room = self.fits / self.config.at
-        form = self.known if self._estimate(self._part(self.known, start)) <= room else draft.cut
-        rebased = form.rebased
-        ends = [at for at in sorted({*self.starts[0], *self.starts[1], start}) if lead(self.messages) < at <= start]
+        cut = self.current
+        sizes = yield Compute(partial(self._sizes, cut))
+        if sizes.before(start) > room:
+            cut = draft.cut
+            sizes = yield Compute(partial(self._sizes, cut))
+        rebased = cut.rebased
+        ends = self._possible_ends(cut, start)
         while ends:
-            # As much as fits, unless that is next to nothing.
-            sizes = [(at, self._estimate(self._part(form, at))) for at in ends]
-            end = next((at for at, size in reversed(sizes) if room / 4 < size <= room), 0)
-            end = end or next((at for at, size in sizes if size > room), ends[-1])
-            made = yield from summaries.make(self._part(form, end))
-            if made is None:
+            end = _summary_end(ends, sizes, room)
+            summary = yield from self._summaries.make(self._part(cut, end))
+            if summary is None:
                 return draft
-            number = sum(at < end for at in self.starts[0])
-            title = (
-                f'The first {number} {unit} of the conversation are summarized here; recall("{number}") returns one.'
-            )
-            words, summarized = summaries.words(self.messages[:end]), count_lasting(self.messages, end)
-            cut = replace(
-                draft.cut,
-                summarized=summarized,
-                cleared=max(draft.cut.cleared, summarized),
-                head=made.head(adapter.name, title, words),
-                keeps_tools=made.by == "provider" and adapter.compaction_keeps_tools,
-            )
-            form = self._about(cut, rebased=rebased)
-            draft = replace(draft, cut=form, by=made.by, usage=draft.usage + made.reply.usage, text=made.reply.text)
-            ends = [at for at in ends if at > end]
+            draft = yield Compute(partial(self._with_summary, draft, summary, end, rebased))
+            cut = draft.cut
+            ends = [index for index in ends if index > end]
+            sizes = yield Compute(partial(self._sizes, cut))
         return draft
 
-    def _record(self, draft: _Draft, after: int) -> None:
+    def _possible_ends(self, cut: Cut, start: int) -> list[int]:
+        """Where the part to summarize may end: between turns, after what is summarized already."""
+        provider = self.context.adapter.name
+        first = max(lead(self.messages), summarized_end(self.messages, cut, provider))
+        ends = sorted({*self.units, *self.turns, start})
+        return [index for index in ends if first < index <= start]
+
+    def _with_summary(self, draft: _Draft, summary: Summary, end: int, rebased: int) -> _Draft:
+        """The draft with a summary of the messages before an index."""
+        adapter, unit = self.context.adapter, "turns" if self.current.by_turns else "exchanges"
+        number = bisect_left(self.units, end)
+        extent = f"The first {number} {unit} of the conversation are summarized here"
+        title = f'{extent}; recall("{number}") returns one.'
+        words = self._summaries.words(self.messages[:end], self._words_room)
+        summarized = count_lasting(self.messages, end)
+        cut = replace(
+            draft.cut,
+            summarized=summarized,
+            cleared=max(draft.cut.cleared, summarized),
+            head=summary.head(adapter.name, title, words),
+            keeps_tools=summary.by == "provider" and adapter.compaction_keeps_tools,
+        )
+        reply = summary.reply
+        return replace(
+            draft,
+            cut=self._about(cut, rebased=rebased),
+            by=summary.by,
+            usage=draft.usage + reply.usage,
+            text=reply.text,
+        )
+
+    def _record(self, draft: _Draft, after: int, rewritten: int) -> None:
         """Record the compaction, and send again what still applies and is now left out."""
         context, cut, notices = self.context, draft.cut, self.compactor.notices
         summarized = draft.by in ("provider", "model", "function")
-        cleared = position(self.messages, cut.cleared) or 0
+        cleared = cut_position(self.messages, cut.cleared)
         gone = {message.call_id for message in self.messages[:cleared] if message.role == "tool"} | {*cut.closed}
-        end = position(self.messages, cut.summarized) or 0
-        if any(context.adapter.binds_reasoning(each) for each in self.messages) and cut.rebased > self.known.rebased:
+        end = cut_position(self.messages, cut.summarized)
+        is_bound = any(map(context.adapter.binds_reasoning, self.messages))
+        if is_bound and cut.rebased > self.current.rebased:
             context.emit(ReasoningDropped, reason="it is bound to messages that were left out")
         context.emit(
             Compacted,
@@ -393,9 +535,9 @@ class _Job:
             after=after,
             saved=self.size - after,
             by=draft.by,
-            cut=replace(cut, omitted=self.known.omitted + self.size - after),
+            cut=replace(cut, omitted=self.current.omitted + self.size - after),
             usage=draft.usage,
-            rewritten=round(self._changed(cut)),
+            rewritten=rewritten,
             window=self.window,
             messages=len(self.messages),
             model=context.adapter.model,
@@ -404,7 +546,22 @@ class _Job:
             context.session.dispatch(CollapseSection(path, "the conversation was shortened", by="compaction"))
         own = [each for each in self.messages[:end] if (each.role, each.kind) == ("user", PROMPT_TEXT)]
         asked = draft.by == "provider" and any(each.parts or each.text not in draft.text for each in own)
+        self.compactor.shortened_to(after, len(self.messages))
         notices.forget(gone, notices_too=summarized, user_too=asked)
-        if draft.by == "provider" and (words := self._summaries.words(self.messages[:end], draft.text)):
+        if draft.by == "provider" and (
+            words := self._summaries.words(self.messages[:end], self._words_room, draft.text)
+        ):
             context.transcript.say(Message("user", words, kind=EARLIER))
         self.compactor.tools.offer_again()
+
+
+def _summary_end(ends: Sequence[int], sizes: _Sizes, room: float) -> int:
+    """Where the next part to summarize ends: as much as fits, unless that is next to nothing."""
+    fitting = 0
+    for end in ends:
+        size = sizes.before(end)
+        if size > room:
+            return fitting or end
+        if size > room / 4:
+            fitting = end
+    return fitting or ends[-1]

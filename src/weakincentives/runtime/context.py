@@ -51,6 +51,10 @@ from weakincentives.session import LogEntry, Session
 EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExposed, SectionsOpened, ToolInvoked)
 
 
+MESSAGE_TOKENS, CALL_TOKENS = 4, 8
+"""The tokens that a message and a call take besides their texts, about."""
+
+
 @dataclass(frozen=True, slots=True)
 class InnerLoopConfig:
     """The settings of one loop: True if tools may appear mid-conversation, those of its model, and its compaction."""
@@ -188,6 +192,20 @@ class LoopAdapter:
     def count_tools(self, tools: Iterable[AnyTool]) -> int:
         """The tokens of tools as they reach the model."""
         return sum(self.count_tokens(self.sent_tool(tool)) for tool in tools)
+
+    def count_message(self, message: Message) -> int:
+        """The tokens of a message in a request: its text, calls and media, and what providers add to each."""
+        tokens = MESSAGE_TOKENS + self.count_tokens(message.text)
+        for call in message.tool_calls:
+            tokens += CALL_TOKENS + self.count_tokens(call.arguments)
+        for part in message.parts:
+            if isinstance(part, Media):
+                tokens += self.count_media(part)
+        return tokens
+
+    def count_request(self, messages: Iterable[Message], tools: Iterable[AnyTool]) -> int:
+        """The tokens of a request: the one estimate where the vendor does not count."""
+        return sum(map(self.count_message, messages)) + self.count_tools(tools)
 
     def long_description(self, tool: AnyTool) -> str:
         """The full description as text, if the provider accepts only its beginning."""

@@ -23,6 +23,7 @@ from weakincentives.runtime.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
     AskGuards,
     CallModel,
+    Compute,
     Effect,
     LoadSections,
     ModelReply,
@@ -293,6 +294,8 @@ def _perform(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
         return loop.executor.execute_all(effect.calls)
     if isinstance(effect, Summarize):
         return summarize(loop, channel, effect)
+    if isinstance(effect, Compute):
+        return effect.function()
     if isinstance(effect, AskGuards):
         return call_sync(effect.steps(), loop.context.loop_thread)
     return load_sections(loop, effect)
@@ -321,6 +324,8 @@ async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> A
             return await spare.call_async(effect.request)
     if isinstance(effect, AskGuards | Summarize):
         return await call_async(effect.steps())
+    if isinstance(effect, Compute):
+        return await _workers.call(effect.function)
     return await _workers.call(partial(load_sections, loop, effect))
 
 

@@ -254,7 +254,17 @@ class Summarize:
         return ModelReply(text if isinstance(text, str) else "")
 
 
-Effect = CallModel | RunTools | LoadSections | AskGuards | Summarize
+@dataclass(frozen=True, slots=True)
+class Compute:
+    """An effect: call a function that takes a while and changes nothing; the driver answers with what it returns.
+
+    An event loop has it called in a thread. It is not recorded: a replay computes it again.
+    """
+
+    function: Callable[[], Any]
+
+
+Effect = CallModel | RunTools | LoadSections | AskGuards | Summarize | Compute
 
 
 # No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.

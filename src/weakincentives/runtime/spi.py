@@ -65,6 +65,7 @@ from weakincentives.runtime.messages import (
     SUMMARY as SUMMARY,
     AskGuards as AskGuards,
     CallModel as CallModel,
+    Compute as Compute,
     Effect as Effect,
     LoadSections as LoadSections,
     RunTools as RunTools,

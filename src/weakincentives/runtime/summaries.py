@@ -18,7 +18,10 @@ from weakincentives.runtime.transcript import lead
 logger = logging.getLogger("weakincentives.runtime")
 
 MAX_WORDS = 2_000
-"""How many tokens of the user's messages are repeated verbatim when they are summarized."""
+"""How many tokens of the user's messages are repeated verbatim when they are summarized, at most."""
+MIN_ROOM, MAX_EXAMINED = 4, 1_000
+"""When to stop looking for more of them: with room for a word, or after so many messages of the user."""
+TITLE = "The user's messages in it, verbatim, oldest first:"
 INSTRUCTIONS = """\
 Summarize the conversation so far, for yourself: from now on you read the summary in its place. Keep what the user wants
 and why, every rule or order that the user has given, decisions, facts with their names, numbers and dates, the state of
@@ -74,16 +77,23 @@ class Summaries:
                 return made
         return (yield from self._ask("model", Summarize(self._request([*said, Message("user", INSTRUCTIONS)]))))
 
-    def words(self, messages: Sequence[Message], known: str = "") -> str:
-        """The user's messages among these that are not `known`, verbatim, as far as there is room for them."""
-        room, texts = MAX_WORDS, []
+    def words(self, messages: Sequence[Message], room: float, known: str = "") -> str:
+        """The user's messages among these that are not `known`, verbatim, as far as there is room for their tokens."""
+        examined = 0
+        texts: list[str] = []
         for message in reversed(messages):
-            if message.by_user and message.text not in known:
-                tokens = self.context.adapter.count_tokens(message.text)
-                if tokens <= room:
-                    room -= tokens
-                    texts.append(message.text)
-        return "\n\n".join(("The user's messages in it, verbatim, oldest first:", *reversed(texts))) if texts else ""
+            if not message.by_user or message.text in known:
+                continue
+            examined += 1
+            if room < MIN_ROOM or examined > MAX_EXAMINED:
+                break
+            tokens = self.context.adapter.count_tokens(message.text)
+            if tokens <= room:
+                room -= tokens
+                texts.append(message.text)
+        if not texts:
+            return ""
+        return "\n\n".join((TITLE, *reversed(texts)))
 
     def _request(self, messages: Sequence[Message], compaction: str = "") -> ModelRequest:
         """A request that reads the cache of the run's own requests."""

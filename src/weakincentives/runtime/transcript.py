@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
+from weakref import WeakKeyDictionary
 
 from weakincentives.runtime.events import ContextWindow, Cut
 from weakincentives.runtime.messages import (
@@ -91,31 +92,71 @@ def holds(messages: Sequence[Message], cut: Cut) -> bool:
     return stop is not None and digest(messages, stop) == cut.digest
 
 
-def excerpt(messages: Sequence[Message], cut: Cut, provider: str) -> list[Message]:
-    """The messages that a cut leaves to be sent."""
-    cleared, start = position(messages, cut.cleared) or 0, position(messages, cut.summarized) or 0
-    sent: list[Message] = []
+def cut_position(messages: Sequence[Message], count: int) -> int:
+    """The index at which the rest begins after what a cut counts; the end if there are not as many messages."""
+    index = position(messages, count)
+    return len(messages) if index is None else index
+
+
+def summarized_end(messages: Sequence[Message], cut: Cut, provider: str) -> int:
+    """The index after the messages that a summary stands for, in a request to this provider."""
     if cut.head is None or cut.head.provider not in ("", provider):
-        start = 0
-    else:
-        first = lead(messages, cut.head.provider)
-        sent = [*messages[:first], cut.head, *(() if cut.keeps_tools else _tool_changes(messages[first:start]))]
-    replies = sum(each.role == "assistant" for each in messages[:start])
-    for at in range(start, len(messages)):
-        message = messages[at]
+        # There is no summary, or another provider made it: the conversation is sent from its beginning.
+        return 0
+    return cut_position(messages, cut.summarized)
+
+
+def excerpt(messages: Sequence[Message], cut: Cut, provider: str) -> list[Message]:
+    """The messages of a request after a cut: the prompt, what stands for the summarized part, and the rest."""
+    return [message for _, message in placed_excerpt(messages, cut, provider)]
+
+
+def placed_excerpt(messages: Sequence[Message], cut: Cut, provider: str) -> Iterator[tuple[int, Message]]:
+    """The messages of a request after a cut, each with the index that it has in the conversation.
+
+    What stands for the summarized part has the index -1.
+    """
+    start = summarized_end(messages, cut, provider)
+    if start:
+        for message in _beginning(messages, cut, start):
+            yield -1, message
+    cleared_end = cut_position(messages, cut.cleared)
+    replies = sum(message.role == "assistant" for message in messages[:start])
+    for index in range(start, len(messages)):
+        message = messages[index]
+        is_cleared = index < cleared_end
         if message.role == "assistant":
             replies += 1
-            sent.append(replace(message, rebased=True) if replies <= cut.rebased else message)
-        elif message.role == "tool" and (at < cleared or message.call_id in cut.closed):
-            sent.append(_shortened(message, closed=message.call_id in cut.closed))
-        elif at >= cleared or message.kind != READ_TEXT:
-            sent.append(message)
-    return sent
+            if replies <= cut.rebased:
+                message = replace(message, rebased=True)
+            yield index, message
+        elif message.role == "tool":
+            section_closed = message.call_id in cut.closed
+            if is_cleared or section_closed:
+                message = _shortened(message, closed=section_closed)
+            yield index, message
+        elif message.kind == READ_TEXT and is_cleared:
+            continue  # The result that this text belongs to is left out, too.
+        else:
+            yield index, message
+
+
+def _beginning(messages: Sequence[Message], cut: Cut, summarized_end: int) -> Iterator[Message]:
+    """The prompt, and what stands for the messages before an index: their summary, and the tools added in them."""
+    assert cut.head is not None
+    prompt_end = lead(messages, cut.head.provider)
+    yield from messages[:prompt_end]
+    yield cut.head
+    if not cut.keeps_tools:
+        yield from _tool_changes(messages[prompt_end:summarized_end])
 
 
 def _shortened(message: Message, *, closed: bool) -> Message:
-    line = f'[The result of {message.name} is left out; recall("{message.call_id}") returns it.]'
-    line = _LEFT_OUT if closed else line
+    """A result with one line in place of its text, if that is shorter."""
+    if closed:
+        line = _LEFT_OUT
+    else:
+        line = f'[The result of {message.name} is left out; recall("{message.call_id}") returns it.]'
     if len(message.text) <= len(line) and not message.parts:
         return message
     return replace(message, text=line, parts=())
@@ -123,36 +164,55 @@ def _shortened(message: Message, *, closed: bool) -> Message:
 
 def _tool_changes(messages: Sequence[Message]) -> Iterator[Message]:
     """The tools that were added in these messages and are still there after them, and those removed."""
-    final = {name: at for at, each in enumerate(messages) for name in each.tools}
-    added = {name for each in messages if each.role == "tools_added" for name in each.tools}
-    for at, message in enumerate(messages):
-        if message.tools:
+    last_change: dict[str, int] = {}
+    added: set[str] = set()
+    for index, message in enumerate(messages):
+        last_change.update(dict.fromkeys(message.tools, index))
+        if message.role == "tools_added":
+            added.update(message.tools)
+    for index, message in enumerate(messages):
+        names: list[str] = []
+        for name in message.tools:
             # A tool that was added and removed again needs neither.
-            removed = message.role == "tools_removed"
-            names = tuple(n for n in message.tools if final[n] == at and not (removed and n in added))
-            if names:
-                yield message if names == message.tools else replace(message, tools=names)
+            is_undone = message.role == "tools_removed" and name in added
+            if last_change[name] == index and not is_undone:
+                names.append(name)
+        if names:
+            unchanged = tuple(names) == message.tools
+            yield message if unchanged else replace(message, tools=tuple(names))
 
 
 class Excerpt:
     """The part of a growing conversation that is sent, made once for each cut."""
 
     def __init__(self, provider: str) -> None:
-        self._provider = provider
+        self.provider = provider
         self._cut: Cut | None = None
-        self._known: Sequence[Message] = ()
+        self._messages: Sequence[Message] = ()
         self._sent: list[Message] | None = None
 
     def of(self, messages: Sequence[Message], window: ContextWindow | None) -> Sequence[Message]:
+        """The messages to send of this conversation: all of them if there is no cut that holds."""
         cut = None if window is None else window.cut
         if cut is None:
             return messages
-        if cut is not self._cut or not extends(messages, self._known):
-            self._sent = excerpt(messages, cut, self._provider) if holds(messages, cut) else None
+        if cut is not self._cut or not extends(messages, self._messages):
+            self._sent = excerpt(messages, cut, self.provider) if holds(messages, cut) else None
         elif self._sent is not None:
-            self._sent += messages[len(self._known) :]
-        self._cut, self._known = cut, messages
+            self._sent += messages[len(self._messages) :]
+        self._cut, self._messages = cut, messages
         return messages if self._sent is None else SliceView(self._sent, len(self._sent))
+
+
+_excerpts: WeakKeyDictionary[Session, Excerpt] = WeakKeyDictionary()
+"""The excerpt of each session's conversation, so that an exchange need not go through all the earlier ones."""
+
+
+def _excerpt_of(session: Session, provider: str) -> Excerpt:
+    known = _excerpts.get(session)
+    if known is None or known.provider != provider:
+        known = _excerpts[session] = Excerpt(provider)
+    return known
 
 
 def sent_messages(session: Session, count: int, provider: str) -> Sequence[Message]:
@@ -166,7 +226,7 @@ class Transcript:
     def __init__(self, session: Session, provider: str = "") -> None:
         self._session = session
         self._messages = session[Message]
-        self._excerpt = Excerpt(provider)
+        self._excerpt = _excerpt_of(session, provider)
         # The loop's messages after the first `_ordered`; anything else there was added by others.
         self._ordered = 0
         self._said: list[Message] = []
@@ -183,9 +243,12 @@ class Transcript:
 
     def sent(self) -> Sequence[Message]:
         """The messages for a request; those that the loop adds from now on come after them."""
-        messages = self._messages.view()
-        self._ordered = len(messages)
-        return self._excerpt.of(messages, self._session[ContextWindow].latest())
+        self._ordered = len(self._messages)
+        return self.excerpt()
+
+    def excerpt(self) -> Sequence[Message]:
+        """The messages that a request would have now."""
+        return self._excerpt.of(self._messages.view(), self._session[ContextWindow].latest())
 
     def adopt(self) -> None:
         """Take over the conversation so far, with results before user messages: every provider requires that."""
