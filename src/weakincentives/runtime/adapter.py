@@ -231,7 +231,8 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         for each in scope.tools:
             if not isinstance(each, Tool):
                 raise TypeError(f"tools must be a list of tools, got {each!r} in it; decorate a function with @tool")
-        in_conversation = options.get("beginning") == "exchange"
+        if options.get("beginning") == "exchange":
+            scope.in_conversation = True
         if not isinstance(compaction := options.get("compaction"), Compaction | None):
             raise TypeError(
                 f"compaction must be a Compaction or None, got {compaction!r}; write Compaction(window=...)"
@@ -248,8 +249,8 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             beginning=options.get("beginning", "new"),
             message=options.get("message"),
         )
-        # Decisions continue an exchange, which is still one of a conversation.
-        loop.in_conversation = in_conversation
+        # Decisions, and the next adapter, continue an exchange, which is still one of a conversation.
+        loop.in_conversation = scope.in_conversation
         return loop
 
     def _decide(

@@ -19,7 +19,13 @@ from weakincentives.limits import TokenUsage
 from weakincentives.prompt import CollapseSection, SectionPath, inside
 from weakincentives.runtime.answers import StreamState
 from weakincentives.runtime.context import Compaction, LoopAdapter, RunContext
-from weakincentives.runtime.events import Compacted, ContextWindow, Cut, ReasoningDropped
+from weakincentives.runtime.events import (
+    Compacted,
+    ContextWindow,
+    Cut,
+    ModelWindows,
+    ReasoningDropped,
+)
 from weakincentives.runtime.messages import (
     EARLIER,
     PROMPT_TEXT,
@@ -55,7 +61,7 @@ MIN_TOKENS = 4_000
 """Below this size, no compaction can pay."""
 MAX_CHARACTERS = 20_000
 """The number of characters that are counted on an event loop; more are counted in a thread."""
-_WINDOW = re.compile(r"(?:> |length is |limit of |limit is |window of |size of |size \()(\d{3,9})")
+_WINDOW = re.compile(r"(?:> |length is |limit of |limit is |window of |size of |size \(|allowed \()(\d{3,9})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +109,7 @@ class Compactor:
         """Shorten the conversation if the next request comes near the window, or if that pays."""
         config = self._config
         self._estimated = None
-        if config is None or self.state.prepared == len(self.context.session[Message]):
+        if config is None or self._is_prepared:
             return
         window = self._window(config)
         if window is None and config.when == "full":
@@ -143,10 +149,15 @@ class Compactor:
         if stated and int(stated[1]) < 20 * size:
             window = int(stated[1])
             size = max(size, window + 1)
-        limit = config.at * min(window, config.window or window)
+        declared = config.window or self.context.adapter.context_window
+        limit = config.at * min(window, declared or window)
         make = partial(_Job, self, config, size, limit, by_turns=by_turns, window=window)
         job = yield Compute(make)
         self._retried = yield from job.run()
+        if stated and not self._retried:
+            # Nothing could be shortened, so no event says it.
+            model = self.context.adapter.model
+            self.context.session[ModelWindows].seed(self._windows.with_size(model, window))
         if self._retried and (stream.text or error.phase == "response"):
             stream.text, stream.restarted = [], "The conversation was too long; it was shortened."
         return self._retried
@@ -175,12 +186,29 @@ class Compactor:
         return None if last is not None and last.paused else context.config.compaction
 
     @property
+    def _is_prepared(self) -> bool:
+        """True if this request was made before, for this adapter: after a rewind it stays the same."""
+        is_first = not self.context.scope.adapter
+        return is_first and self.state.prepared == len(self.context.session[Message])
+
+    @property
     def state(self) -> ContextWindow:
         return self.context.session[ContextWindow].latest() or ContextWindow()
 
+    @property
+    def _windows(self) -> ModelWindows:
+        return self.context.session[ModelWindows].latest() or ModelWindows()
+
     def _window(self, config: Compaction) -> int | None:
-        """The size of the model's context window, if it is known."""
-        return config.window or self.context.adapter.context_window or self.state.limit
+        """The size of the model's context window, if it is known.
+
+        What an overflow has revealed counts if it is less than what is declared.
+        """
+        adapter, windows = self.context.adapter, self._windows
+        declared = config.window or adapter.context_window
+        revealed = windows.of(adapter.model) if windows.sizes else self.state.limit
+        sizes = [size for size in (declared, revealed) if size is not None]
+        return min(sizes, default=None)
 
     def _request_size(self) -> Generator[Effect, Any, int]:
         """The tokens of the next request: of the last one, its reply, and what came after."""
@@ -468,8 +496,10 @@ class _Job:
 
     def _summarized(self, draft: _Draft, start: int) -> Generator[Effect, Any, _Draft]:
         """Put a summary in place of the messages before the tail, in parts if they do not fit."""
-        # The request for a summary may fill the window, of which a conversation takes a part.
-        room = self.fits / self.config.at
+        # The request for a summary may fill the window, of which a conversation takes a part, but
+        # for the instructions and the summary itself.
+        window = self.fits / self.config.at
+        room = window - min(SUMMARY_TOKENS, window / 8)
         cut = self.current
         sizes = yield Compute(partial(self._sizes, cut))
         if sizes.before(start) > room:

@@ -219,12 +219,13 @@ class LoopAdapter:
 class Compaction:
     """How a conversation is kept below the size of its model's context window.
 
-    Requests above `at` times the `window` (in tokens) are shortened to half of that; without a window, it is the one
-    that the adapter knows, or that an overflow reveals. The last `keep` exchanges stay as they are, or fewer if these
-    do not fit; in a run of its own, a turn counts as an exchange. `by` makes summaries: "provider" uses the provider's
-    own compaction, or the conversation's model where there is none; or pass an adapter, or a function that gets the
-    messages and returns text, sync or async. With `when="pays"`, a conversation is also shortened when that is cheaper
-    at the model's prices.
+    Requests above `at` times the `window` (in tokens) are shortened to half of that; without a
+    window, it is the one that the adapter knows. What an overflow reveals counts if it is less. The
+    last `keep` exchanges stay as they are, or fewer if these do not fit; in a run of its own, a turn
+    counts as an exchange. `by` makes summaries: "provider" uses the provider's own compaction, or
+    the conversation's model where there is none; or pass an adapter, or a function that gets the
+    messages and returns text, sync or async. With `when="pays"`, a conversation is also shortened
+    when that is cheaper at the model's prices.
     """
 
     window: int | None = None

@@ -377,6 +377,28 @@ class ContextWindow:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ModelWindows:
+    """The sizes of context windows that overflows have revealed, in tokens, by model.
+
+    They belong to the models: a rewind keeps them, and runs inside one another share them.
+    """
+
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def of(self, model: str) -> int | None:
+        """The size of a model's window, if it is known."""
+        return self.sizes.get(model)
+
+    def with_size(self, model: str, tokens: int) -> ModelWindows:
+        """The sizes with that of one more model."""
+        return ModelWindows({**self.sizes, model: tokens})
+
+    @reducer(on=Compacted)
+    def learn(self, event: Compacted) -> ModelWindows:
+        return self if event.window is None else self.with_size(event.model, event.window)
+
+
 @quick_init
 @dataclass(frozen=True, slots=True)
 class ToolInvoked(RunEvent):

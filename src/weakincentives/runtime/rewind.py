@@ -29,6 +29,7 @@ from weakincentives.runtime.events import (
     CallDecided,
     ContextWindow,
     Exposure,
+    ModelWindows,
     Rewound,
     RunEvent,
     SectionsExposed,
@@ -42,7 +43,7 @@ from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import Session, Snapshot
 
 UNBOUND = "the resource that it belongs to is not bound"
-_INTERNAL = (Point, Written, OutsideCall, RewindUndo, Undone, Run, Exposure, ContextWindow)
+_INTERNAL = (Point, Written, OutsideCall, RewindUndo, Undone, Run, Exposure, ContextWindow, ModelWindows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +301,7 @@ class Rewindable:
             # Exposed first: reduced from events, or restored, the slice is the same.
             whose = "" if run is None else run.run_id
             session.dispatch(SectionsExposed(changes, "rewound" if back else "undone", run_id=whose, **stamp()))
-        session.restore(state, keep=(RewindUndo,))
+        session.restore(state, keep=(RewindUndo, ModelWindows))
         _ask_again(session)
         run = session[Run].latest()
         if (session.session_id if run is None else run.conversation_id) != mine:

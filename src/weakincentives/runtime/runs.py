@@ -123,7 +123,7 @@ class RunScope:
     outermost first; `depth` is how deep that counts as, and `children` are those that run inside it; `call_key` is the
     idempotency key of its call. `passed` maps the user's words to those that the guards let pass. `outer` is the
     context of the run that this one is inside of, whose guards hold for its tools too. `handler_of` replaces the
-    handlers of tools, for a replay.
+    handlers of tools, for a replay. `in_conversation` says that the run is an exchange of a conversation.
     """
 
     meter: Meter
@@ -148,6 +148,7 @@ class RunScope:
     call_key: str = ""
     parents: tuple[str, ...] = ()
     children: list[Any] = field(default_factory=list)
+    in_conversation: bool = False
 
     @property
     def parent_run_id(self) -> str:
