@@ -30,7 +30,15 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
     tool,
 )
-from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
+from weakincentives.runtime import (
+    MainLoop,
+    ModelReply,
+    ModelRequest,
+    PromptResponse,
+    ProviderAdapter,
+    RunEnded,
+    ToolCall,
+)
 from weakincentives.session import Session
 from weakincentives.telemetry import instrument
 
@@ -181,6 +189,27 @@ def test_a_restart_is_counted_and_stays_within_the_run(collector: Collector) -> 
     assert [(span.status.status_code, [event.name for event in span.events]) for span in agents] == [
         (StatusCode.UNSET, ["wink.disclosure.restarts"])
     ]
+
+
+def test_a_restart_by_the_caller_s_own_loop_is_counted(collector: Collector) -> None:
+    adapter, session = ScriptedAdapter([SCRIPT[1], "Done."], supports_dynamic_tools=False), Session()
+    with collector.instrument():
+        with pytest.raises(VisibilityExpansionRequired) as asked:
+            adapter.evaluate(prompt(), session=session)
+        adapter.evaluate(prompt(), session=session, visibility_overrides=asked.value.requested_overrides)
+    assert collector.metric("wink.disclosure.restarts") == {(): 1}
+
+
+def test_a_restart_of_an_adapter_that_evaluates_by_itself_is_counted(collector: Collector) -> None:
+    class Own(ProviderAdapter[Any]):
+        def evaluate(self, prompt: Any, *, session: Session) -> Any:  # type: ignore[override]
+            if not session[RunEnded].all():
+                raise VisibilityExpansionRequired(requested_overrides={}, section_keys=("sums",))
+            return PromptResponse(prompt_name=prompt.name, text="Done.", output=None)
+
+    with collector.instrument():
+        MainLoop().execute(prompt(), session=Session(), adapter=Own("own"))
+    assert collector.metric("wink.disclosure.restarts") == {(): 1}
 
 
 def test_a_halted_evaluation_that_goes_on_is_one_span(collector: Collector) -> None:

@@ -26,7 +26,7 @@ from weakincentives.runtime import (
     TextDelta,
     ToolStarted,
 )
-from weakincentives.runtime.spi import RunOptions, RunScope, adapter_spec, adapter_specs
+from weakincentives.runtime.spi import RunOptions, RunScope, adapter_spec, adapter_specs, evaluate, evaluate_async
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.adapters")
@@ -70,6 +70,9 @@ class FallbackAdapter(ProviderAdapter):
         super().__init__(", ".join(f"{adapter.name}:{adapter.model}" for adapter in adapters), settings=settings)
         self.adapters = adapters
 
+    def in_use(self, scope: RunScope) -> ProviderAdapter:
+        return self.adapters[scope.adapter]
+
     def attempt(self, run: Callable[[ProviderAdapter, RunOptions], T], session: Session, options: RunOptions) -> T:
         attempts = self._attempts(session, options)
         while True:
@@ -79,7 +82,7 @@ class FallbackAdapter(ProviderAdapter):
     def evaluate(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
-        return self.attempt(lambda on, chosen: on.evaluate(prompt, session=session, **chosen), session, options)
+        return self.attempt(lambda on, chosen: evaluate(on, prompt, session, chosen), session, options)
 
     async def evaluate_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
@@ -87,7 +90,7 @@ class FallbackAdapter(ProviderAdapter):
         attempts = self._attempts(session, options)
         while True:
             with attempts:
-                return await attempts.adapter.evaluate_async(prompt, session=session, **attempts.options)
+                return await evaluate_async(attempts.adapter, prompt, session, attempts.options)
 
     def stream(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]

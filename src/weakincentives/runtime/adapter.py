@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
+from weakincentives._fence import Fence
 from weakincentives._generics import AnyOutputT
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Overrides, Prompt, Tokenizer, Tool, default_tokenizer
 from weakincentives.resources import ResourceCloseError, ResourceRegistry
 from weakincentives.runtime.approval import Decisions, PendingCall, check_decisions, waiting_calls
+from weakincentives.runtime.bridge import Workers
 from weakincentives.runtime.context import Compaction, InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.drivers import (
     AsyncEventStream,
@@ -35,6 +38,7 @@ from weakincentives.runtime.start import Beginning
 from weakincentives.session import Session, check_tags
 
 logger = logging.getLogger("weakincentives.runtime")
+_workers = Workers("wink-adapters")
 OutputT = TypeVar("OutputT")
 T = TypeVar("T")
 
@@ -89,7 +93,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         tokenizer: Tokenizer | None = None,
         settings: Settings | None = None,
     ) -> None:
-        if not any(getattr(type(self), name) is not getattr(ProviderAdapter, name) for name in ("channel", "evaluate")):
+        if not self.has_channel and self.own_method("evaluate") is None:
             raise TypeError(f"{type(self).__name__} cannot reach a model; implement channel(), or evaluate() by itself")
         self.model = model
         self.settings = Settings().merged(settings)
@@ -97,6 +101,28 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         self.output_retries = output_retries
         self._tokenizer = tokenizer
         self._token_counts = lru_cache(maxsize=8192)(lambda text: self.tokenizer.count(text))
+
+    @property
+    def has_channel(self) -> bool:
+        """True if the library's own loop can run on this adapter."""
+        return self._defines("channel") or self._defines("open_channel")
+
+    def own_method(self, name: str) -> Callable[..., Any] | None:
+        """The adapter's own `evaluate` or `evaluate_async` behind the method of this name, if it has no channel.
+
+        It is complete with one of them, from which the other is made.
+        """
+        if self.has_channel:
+            return None
+        names = (name, "evaluate", "evaluate_async")
+        return next((getattr(self, own) for own in names if self._defines(own)), None)
+
+    def in_use(self, scope: RunScope) -> ProviderAdapter:
+        """The adapter that a run is using, for one that chooses among several."""
+        return self
+
+    def _defines(self, name: str) -> bool:
+        return getattr(type(self), name) is not getattr(ProviderAdapter, name)
 
     def count_tokens(self, text: str) -> int:
         return self._token_counts(text)
@@ -157,6 +183,8 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Render the prompt, then call the model and run its tools until it answers."""
+        if not self.has_channel and self._defines("evaluate_async"):
+            return _run_alone(type(self).__name__, self.evaluate_async(prompt, session=session, **options))
         with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
             return drive(loop, channel)
 
@@ -164,6 +192,10 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`evaluate` on an event loop."""
+        if not self.has_channel and self._defines("evaluate"):
+            scope = options.get("scope")
+            fence = Fence() if scope is None else scope.fence
+            return await _in_thread(partial(self.evaluate, prompt, session=session, **options), fence)
         async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
             return await drive_async(loop, channel)
 
@@ -301,6 +333,30 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
                 self.open_channel_async(loop) as channel,
             ):
                 yield loop, channel
+
+
+def _run_alone(name: str, work: Coroutine[Any, Any, T]) -> T:
+    """Run what an adapter has for event loops alone to its end, in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()
+    raise RuntimeError(f"{name}.evaluate cannot run while this thread runs an event loop; await evaluate_async")
+
+
+async def _in_thread(work: Callable[[], T], fence: Fence) -> T:
+    """Run what an adapter has for blocking callers alone in a thread; after a cancellation, it writes no more."""
+
+    def fenced() -> T:
+        with fence:
+            return work()
+
+    try:
+        return await _workers.call(fenced)
+    except asyncio.CancelledError:
+        fence.close()
+        raise
 
 
 @contextmanager

@@ -40,6 +40,7 @@ from weakincentives.prompt.visibility import VISIBILITY_CHANGES
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import DecisionError, PendingCall, Undecided, waiting_calls
 from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.evaluation import evaluate_through_restarts, evaluate_through_restarts_async
 from weakincentives.runtime.events import ContextWindow, Exposure
 from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
 from weakincentives.runtime.runs import Run, RunScope
@@ -116,10 +117,12 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             return child
         try:
             with child.running():
-                response = await child.adapter.evaluate_async(child.prompt, session=child.session, **child.options)
+                response = await evaluate_through_restarts_async(
+                    child.adapter, child.prompt, child.session, child.options
+                )
         except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
-                await child.adapter.evaluate_async(child.prompt, session=child.session, **rest)
+                await evaluate_through_restarts_async(child.adapter, child.prompt, child.session, rest)
             return child.failed(error)
         return child.ended(response)
 
@@ -130,10 +133,10 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             return child
         try:
             with child.running():
-                response = child.adapter.evaluate(child.prompt, session=child.session, **child.options)
+                response = evaluate_through_restarts(child.adapter, child.prompt, child.session, child.options)
         except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
-                child.adapter.evaluate(child.prompt, session=child.session, **rest)
+                evaluate_through_restarts(child.adapter, child.prompt, child.session, rest)
             return child.failed(error)
         return child.ended(response)
 

@@ -15,11 +15,12 @@ from weakincentives._display import Displayed, Shown, strip
 from weakincentives._generics import OutputT
 from weakincentives.content import Content
 from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
-from weakincentives.prompt import LoadedSections, Prompt, VisibilityExpansionRequired
+from weakincentives.prompt import LoadedSections, Prompt
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.approval import Decisions, PendingCall
 from weakincentives.runtime.context import Compaction
 from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
+from weakincentives.runtime.evaluation import evaluate_through_restarts, evaluate_through_restarts_async
 from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
 from weakincentives.runtime.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
@@ -60,15 +61,9 @@ class MainLoop:
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[T]:
         """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
-        scope = self._scope(prompt, adapter, options)
+        self._scope(prompt, adapter, options)
         with self.recorder or nullcontext():
-            while True:
-                try:
-                    return adapter.evaluate(prompt, session=session, **options)
-                except VisibilityExpansionRequired as signal:
-                    # Of an adapter with an `evaluate` of its own: the inner loop restarts by itself.
-                    scope.check_expansions(signal, prompt.name)
-                    scope.open(signal, session)
+            return evaluate_through_restarts(adapter, prompt, session, options)
 
     async def execute_async(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
@@ -76,7 +71,7 @@ class MainLoop:
         """`execute` on an event loop."""
         self._scope(prompt, adapter, options)
         with self.recorder or nullcontext():
-            return await adapter.evaluate_async(prompt, session=session, **options)
+            return await evaluate_through_restarts_async(adapter, prompt, session, options)
 
     def stream(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]

@@ -44,6 +44,7 @@ from weakincentives.runtime.drivers import (
     started_events as started_events,
     summarize as summarize,
 )
+from weakincentives.runtime.evaluation import evaluate as evaluate, evaluate_async as evaluate_async
 from weakincentives.runtime.events import RUN_EVENTS as RUN_EVENTS, SectionState as SectionState
 from weakincentives.runtime.guards import Inquiry as Inquiry, Verdict as Verdict, held_guards as held_guards
 from weakincentives.runtime.history import (

@@ -54,6 +54,7 @@ class _Run:
     """A run, with the requested model and the spans that have not ended.
 
     `since` is when the last call ended, so that the next may have begun; `usage` is what was spent in this process.
+    `halted` is the name of its prompt, if it ended for its caller to open sections.
     """
 
     run_id: str
@@ -69,6 +70,7 @@ class _Run:
     readings: dict[str, str] = field(default_factory=dict)
     chat: RedactedSpan | None = None
     ends: float | None = None
+    halted: str = ""
     names: dict[str, str] = field(default_factory=dict)
     # Calls under way that have made runs, by call id.
     calls: dict[str, RedactedSpan] = field(default_factory=dict)
@@ -140,6 +142,9 @@ class Instrumentation:
         handle = _HANDLERS.get(type(event))
         if handle is None:
             return
+        if isinstance(event, RunEnded) and event.status == "restarted":
+            # Also of an adapter that evaluates by itself, and records nothing else.
+            self._restarts.add(1)
         run = self._runs.get(session)
         if isinstance(event, PromptRendered | ModelCalled | ToolInvoked) and (
             run is None or run.run_id != event.run_id
@@ -177,6 +182,9 @@ class Instrumentation:
             self._runs[session] = run
         if before is not None:
             _end(before, before.ends)
+            if before.halted == source.prompt_name:
+                # The caller has opened the sections, and evaluates again.
+                self._restarts.add(1)
         # When a session is garbage-collected, its unfinished run ends too.
         finalizer = weakref.finalize(session, _end, run, None)
         finalizer.atexit = False
@@ -329,6 +337,8 @@ class Instrumentation:
                 self._close(session, run, {"error.type": "cancelled"})
             case "restarted":
                 self._restart(run, event)
+            case "halted":
+                run.halted = event.prompt_name
             case "suspended" | "waiting":
                 self._suspend(session, run, event)
             case "failed" | "recovered":
@@ -336,7 +346,6 @@ class Instrumentation:
 
     def _restart(self, run: _Run, event: RunEnded) -> None:
         run.ends = None
-        self._restarts.add(1)
         attributes: dict[str, Any] = {"wink.sections": event.section_keys}
         if self._capture:
             attributes["wink.reason"] = event.reason
