@@ -461,7 +461,7 @@ def test_an_evaluation_that_is_running_is_not_run_twice(file: Path) -> None:
 
     def nested(run: FinishedRun) -> bool:
         with pytest.raises(EvaluationBusyError) as raised:
-            evaluate(CASES[:1], shop(), adapter(), [Scorer("nested", lambda run: True)], name="n", file=file)
+            evaluate(CASES[:1], shop(), adapter(), [Scorer("nested", nested)], name="n", file=file)
         refused.append(str(raised.value))
         evaluate(CASES[:1], shop(), adapter(), [contains()], name="other", file=file)
         return True

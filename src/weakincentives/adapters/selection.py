@@ -73,6 +73,10 @@ class FallbackAdapter(ProviderAdapter):
     def in_use(self, scope: RunScope) -> ProviderAdapter:
         return self.adapters[scope.adapter]
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        return (self.name, self.settings, *(adapter.identity for adapter in self.adapters))
+
     def attempt(self, run: Callable[[ProviderAdapter, RunOptions], T], session: Session, options: RunOptions) -> T:
         attempts = self._attempts(session, options)
         while True:

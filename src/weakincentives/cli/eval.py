@@ -290,6 +290,7 @@ def show_evaluations(arguments: argparse.Namespace) -> int:
         (
             each.id,
             each.name,
+            each.variant,
             each.model,
             f"{each.count('passed')} of {len(each.cases) * each.repeats}",
             str(each.count("diverged") + each.count("unscored")),
@@ -298,8 +299,8 @@ def show_evaluations(arguments: argparse.Namespace) -> int:
         )
         for each in found
     ]
-    heading = ("id", "name", "model", "passed", "not scored", "mean", "finished")
-    drop = ("not scored", "id", "finished", "model", "mean")
+    heading = ("id", "name", "prompt", "model", "passed", "not scored", "mean", "finished")
+    drop = ("not scored", "id", "finished", "model", "mean", "prompt")
     print_table(Table(heading, rows, right=("passed", "not scored", "mean"), drop=drop, flexible="name"))
     return 0
 
@@ -459,12 +460,14 @@ def _print_evaluation(evaluation: Evaluation, arguments: argparse.Namespace) -> 
         return
     print_table(results_table(evaluation.results), styles=STYLES)
     print_prose(f"\n{evaluation}")
+    if evaluation.tag:
+        print_prose(f"prompt: {evaluation.variant}")
 
 
 def _facts(evaluation: Evaluation) -> dict[str, Any]:
     from weakincentives.telemetry import plain
 
-    names = ("mean", "pass_rate", "finished", "cost", "judge_cost")
+    names = ("variant", "mean", "pass_rate", "finished", "cost", "judge_cost")
     return {**plain(evaluation), **{name: getattr(evaluation, name) for name in names}}
 
 

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from weakincentives.evals.atif import trajectory
     from weakincentives.evals.cases import Case, CaseError, load_cases, write_cases
     from weakincentives.evals.comparison import Comparison, assert_at_least, assert_no_regression, compare
-    from weakincentives.evals.evaluation import UnknownPriceError, evaluate, prompt_hash
+    from weakincentives.evals.evaluation import UnknownPriceError, evaluate
+    from weakincentives.evals.identity import prompt_hash
     from weakincentives.evals.judge import Agreement, Judge, Judgement, Preference, agreement
     from weakincentives.evals.proposer import ModelProposer
     from weakincentives.evals.recording import Recording, cases_from_runs
@@ -99,7 +100,8 @@ __getattr__ = lazy_front(
         "atif": ["trajectory"],
         "cases": ["Case", "CaseError", "load_cases", "write_cases"],
         "comparison": ["Comparison", "assert_at_least", "assert_no_regression", "compare"],
-        "evaluation": ["UnknownPriceError", "evaluate", "prompt_hash"],
+        "evaluation": ["UnknownPriceError", "evaluate"],
+        "identity": ["prompt_hash"],
         "judge": ["Agreement", "Judge", "Judgement", "Preference", "agreement"],
         "proposer": ["ModelProposer"],
         "recording": ["Recording", "cases_from_runs"],

@@ -115,6 +115,7 @@ class Comparison(Displayed):
     preferences: Preferences | None = None  #: verdicts of a judge that saw both answers
     diverged: tuple[int, int] = field(default=(0, 0))  #: cases of each that left their recording
     unshared: tuple[str, ...] = ()
+    prompts: str = ""  #: how their prompts differ, in words; empty if that is not known
 
     @property
     def better(self) -> bool:
@@ -160,6 +161,8 @@ class Comparison(Displayed):
             yield f"{self.cases} cases could show {shown:.0f} points; seen: {seen:.0f}."
         elif differ and self.low is not None:
             yield f"{self.cases} cases that differ this often are too few to show a difference four times in five."
+        if self.prompts:
+            yield self.prompts
         if self.unshared:
             yield f"Only one of the two is scored by {', '.join(self.unshared)}: to pass is not the same in both."
         for name, change, form in (
@@ -224,7 +227,19 @@ def compare(before: Evaluation, after: Evaluation, *, judge: Judge | None = None
         preferences=None if judge is None else _preferences(judge, cases),
         diverged=(before.count("diverged"), after.count("diverged")),
         unshared=tuple(sorted({*before.scorers} ^ {*after.scorers})),
+        prompts=_prompts(before, after),
     )
+
+
+def _prompts(before: Evaluation, after: Evaluation) -> str:
+    if not before.prompt_hash or not after.prompt_hash:
+        return ""
+    if before.prompt_hash == after.prompt_hash:
+        return "Both have the same prompt."
+    if before.variant != after.variant:
+        return f"{before.name}: {before.variant}; {after.name}: {after.variant}."
+    where = "its declaration" if not after.tag else "its declaration or its override"
+    return f"Both are {after.variant}; the prompt has changed between them, in {where}."
 
 
 def assert_no_regression(before: Evaluation, after: Evaluation) -> None:

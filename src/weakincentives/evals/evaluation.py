@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 import os
 import threading
@@ -20,6 +18,7 @@ from typing import Any, Literal
 
 from weakincentives.errors import OutputParseError, UnboundParamsError, WinkError
 from weakincentives.evals.cases import Case, CaseError, check_ids, load_cases
+from weakincentives.evals.identity import declared, digest, overridden_parts, prompt_hash
 from weakincentives.evals.judge import Judge
 from weakincentives.evals.recording import Recording
 from weakincentives.evals.replay import DivergedError, RecordedTools, ReplayAdapter, ToolMode
@@ -28,11 +27,11 @@ from weakincentives.evals.scorers import MAX_REASON, FinishedRun, Score, Scorer,
 from weakincentives.evals.spending import counting_judges, spent_on
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter, Prices, TokenUsage
-from weakincentives.prompt import Prompt, PromptDescriptor, PromptError, PromptTemplate
+from weakincentives.prompt import Prompt, PromptError, PromptTemplate
 from weakincentives.runtime import Conversation, ModelCalled, PromptResponse, ProviderAdapter, run, run_history
 from weakincentives.runtime.spi import RunScope, prices_for
 from weakincentives.session import Session
-from weakincentives.telemetry import plain, record
+from weakincentives.telemetry import record
 
 RECORDED = "recorded"
 MAX_DECISIONS = 50
@@ -106,23 +105,6 @@ def evaluate(
         return evaluation
 
 
-def prompt_hash(prompt: Prompt[Any]) -> str:
-    """A hash of everything that a prompt shows: texts, summaries, visibility and tools, with overrides applied."""
-    outline = prompt.outline()
-    about = PromptDescriptor.of(prompt.ns, prompt.key, outline)
-    parts = [
-        *(f"{path} {each.content_hash}" for path, each in about.sections.items()),
-        *(f"{path} {each.content_hash}" for path, each in about.summaries.items()),
-        *(f"{path} {each.content_hash}" for path, each in about.visibility.items()),
-        *(f"{node.key} {node.section.title}" for node in outline.nodes),
-        *(tool.definition for node in outline.nodes for tool in node.tools),
-        type(prompt.template.disclosure).__qualname__,
-        str(prompt.template.structured_output),
-        json.dumps(plain(prompt.params), sort_keys=True, default=str),
-    ]
-    return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
-
-
 @dataclass(slots=True)
 class _Work:
     """One evaluation under way."""
@@ -154,8 +136,8 @@ class _Work:
             self.file.forget(self.about.id)
         self.file.begin(self.about)
         digests = {case.id: case.digest for case in cases}
-        for (case_id, repeat, digest), result in self.file.done(self.about.id).items():
-            kept = digests.get(case_id) == digest and repeat < self.about.repeats
+        for (case_id, repeat, case_digest), result in self.file.done(self.about.id).items():
+            kept = digests.get(case_id) == case_digest and repeat < self.about.repeats
             if kept and not (again == "unscored" and result.verdict == "unscored"):
                 self._keep(result)
         return set(self.results)
@@ -472,24 +454,44 @@ def _about(
     tools: str,
     name: str | None,
 ) -> Evaluation:
-    kind, model = (adapter, adapter) if isinstance(adapter, str) else (adapter.name, adapter.model)
-    named = name or f"{prompt.ns}/{prompt.key}"
-    hashed, scored, ids = prompt_hash(prompt), tuple(names_of(scorers)), tuple(case.id for case in cases)
-    judges = [scorer.function.identity for scorer in scorers if isinstance(scorer.function, Judge)]
-    settings = None if isinstance(adapter, str) else plain(adapter.settings)
-    identity = [named, hashed, kind, model, settings, tools, sorted(scored), judges, sorted(ids)]
-    made = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:12]
-    return Evaluation(
-        named,
-        (),
-        made,
-        f"{prompt.ns}/{prompt.key}",
-        hashed,
-        kind,
-        model,
-        tools,
-        scored,
-        ids,
-        repeats,
-        time.time(),
+    kind, model, settings = (
+        (adapter, adapter, ())
+        if isinstance(adapter, str)
+        else (
+            adapter.name,
+            adapter.model,
+            adapter.identity,
+        )
     )
+    named = name or f"{prompt.ns}/{prompt.key}"
+    hashed = prompt_hash(prompt)
+    ids = tuple(case.id for case in cases)
+    judged = [_scorer_facts(scorer) for scorer in sorted(scorers, key=_name_of)]
+    identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids)]
+    return Evaluation(
+        name=named,
+        results=(),
+        id=digest(identity)[:12],
+        prompt=f"{prompt.ns}/{prompt.key}",
+        prompt_hash=hashed,
+        adapter=kind,
+        model=model,
+        tools=tools,
+        scorers=tuple(names_of(scorers)),
+        cases=ids,
+        repeats=repeats,
+        started=time.time(),
+        tag=prompt.overrides_tag,
+        overridden=overridden_parts(prompt),
+    )
+
+
+def _name_of(scorer: Scorer) -> str:
+    return scorer.name
+
+
+def _scorer_facts(scorer: Scorer) -> list[Any]:
+    """What a scorer is: its name with its code, or with the model and criterion of a judge."""
+    if isinstance(scorer.function, Judge):
+        return [scorer.name, scorer.function.identity]
+    return [scorer.name, declared(scorer.function)]

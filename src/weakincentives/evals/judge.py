@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeVar
 
+from weakincentives.evals.identity import digest, prompt_hash
 from weakincentives.evals.scorers import FinishedRun, Score, Unscored
 from weakincentives.evals.spending import judges_spending
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
@@ -124,9 +125,9 @@ class Judge:
         self._redactor = Redactor()
 
     @property
-    def identity(self) -> tuple[str, ...]:
+    def identity(self) -> tuple[Any, ...]:
         """Everything that decides about a verdict besides the answer."""
-        return self.adapter.name, self.adapter.model, self.criterion
+        return (self.criterion, self.pairs, *self.adapter.identity)
 
     def use(self, cache: VerdictCache | None, model: str = "") -> None:
         """Keep verdicts there; warns if the judge is of the same family as the model that it judges."""
@@ -193,9 +194,7 @@ class Judge:
         return kept if kept is not None or self._cache is None else self._cache.judgement(key)
 
     def _key(self, template: PromptTemplate[Any], texts: Mapping[str, str]) -> str:
-        rules = [each.content_hash for each in template.descriptor.sections.values()]
-        parts = [template.key, _RULES, *map(str, rules), self.criterion, self.adapter.name, self.adapter.model, texts]
-        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
+        return digest([prompt_hash(Prompt(template)), self.identity, texts])
 
 
 def family(model: str) -> str:

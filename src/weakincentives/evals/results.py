@@ -9,6 +9,7 @@ import sqlite3
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -29,7 +30,8 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS evaluations (
         id TEXT PRIMARY KEY, name TEXT NOT NULL, prompt TEXT NOT NULL, prompt_hash TEXT NOT NULL,
         adapter TEXT NOT NULL, model TEXT NOT NULL, tools TEXT NOT NULL, scorers TEXT NOT NULL, cases TEXT NOT NULL,
-        repeats INTEGER NOT NULL, started REAL NOT NULL, ended REAL
+        repeats INTEGER NOT NULL, started REAL NOT NULL, ended REAL, tag TEXT NOT NULL DEFAULT '',
+        overridden TEXT NOT NULL DEFAULT '[]'
     ) STRICT""",
     """CREATE TABLE IF NOT EXISTS case_results (
         evaluation TEXT NOT NULL, case_id TEXT NOT NULL, repeat INTEGER NOT NULL, digest TEXT NOT NULL,
@@ -42,6 +44,14 @@ _CLAIMS: set[tuple[str, str]] = set()
 _CLAIMS_LOCK = threading.Lock()
 _USAGES = ("usage", "judge_usage")
 _COLUMNS = "id, name, prompt, prompt_hash, adapter, model, tools, scorers, cases, repeats, started, ended"
+_NOUNS = {
+    "text": ("text", "texts"),
+    "summary": ("summary", "summaries"),
+    "visibility": ("visibility", "visibilities"),
+    "tool": ("tool", "tools"),
+}
+_ADDED = {"tag": "''", "overridden": "'[]'"}
+"""Columns that files of earlier versions do not have, with their defaults."""
 
 
 class EvaluationNotFoundError(WinkError, LookupError):
@@ -111,6 +121,17 @@ class Evaluation(Displayed):
     repeats: int = 1  #: how often each case was run
     started: float = 0.0  #: seconds since 1970
     ended: float | None = None  #: seconds since 1970; None if it did not finish
+    tag: str = ""  #: the tag of the stored override that was applied; empty if there was none
+    overridden: tuple[str, ...] = ()  #: the parts of the prompt that it replaced, such as "summary orders"
+
+    @property
+    def variant(self) -> str:
+        """The prompt in words: "as declared", or the tag of its override with what that replaced."""
+        if not self.tag:
+            return "as declared"
+        counts = Counter(part.partition(" ")[0] for part in self.overridden)
+        words = [f"{count} {_NOUNS.get(kind, (kind, kind))[count > 1]}" for kind, count in counts.items()]
+        return f"{self.tag} ({', '.join(words)})"
 
     @property
     def mean(self) -> float | None:
@@ -207,6 +228,10 @@ class ResultFile:
         self._connection = open_for_writing(self.path)
         for table in _TABLES:
             self._connection.execute(table)
+        present = {row[1] for row in self._connection.execute("PRAGMA table_info(evaluations)")}
+        for column, default in _ADDED.items():
+            if column not in present:
+                self._connection.execute(f"ALTER TABLE evaluations ADD COLUMN {column} TEXT NOT NULL DEFAULT {default}")
 
     def __enter__(self) -> Self:
         return self
@@ -241,9 +266,10 @@ class ResultFile:
         """Write down what is evaluated, unless it was begun before."""
         values = _row(evaluation)
         marks = ", ".join("?" * len(values))
-        again = "repeats = max(repeats, excluded.repeats), ended = NULL"
+        again = "repeats = max(repeats, excluded.repeats), ended = NULL, tag = excluded.tag"
+        columns = ", ".join([_COLUMNS, *_ADDED])
         self._write(
-            f"INSERT INTO evaluations ({_COLUMNS}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {again}", values
+            f"INSERT INTO evaluations ({columns}) VALUES ({marks}) ON CONFLICT (id) DO UPDATE SET {again}", values
         )
 
     def end(self, evaluation_id: str) -> None:
@@ -314,7 +340,11 @@ def list_evaluations(path: str | os.PathLike[str] | RunStore) -> tuple[Evaluatio
             return list_evaluations(store)
     if not path.query("SELECT 1 FROM sqlite_master WHERE name = 'case_results'"):
         return ()
-    rows = path.query(f"SELECT {_COLUMNS} FROM evaluations ORDER BY started DESC, id")
+    present = {row[1] for row in path.query("PRAGMA table_info(evaluations)")}
+    columns = [_COLUMNS]
+    for column, default in _ADDED.items():
+        columns.append(column if column in present else default)
+    rows = path.query(f"SELECT {', '.join(columns)} FROM evaluations ORDER BY started DESC, id")
     results: dict[str, list[CaseResult]] = {}
     for evaluation, text in path.query("SELECT evaluation, result FROM case_results ORDER BY rowid"):
         results.setdefault(evaluation, []).append(_result(text))
@@ -351,11 +381,14 @@ def _row(evaluation: Evaluation) -> tuple[Any, ...]:
         evaluation.repeats,
         evaluation.started,
         evaluation.ended,
+        evaluation.tag,
+        json.dumps(evaluation.overridden),
     )
 
 
 def _evaluation(row: Sequence[Any], results: Sequence[CaseResult]) -> Evaluation:
-    identity, name, prompt, prompt_hash, adapter, model, tools, scorers, cases, repeats, started, ended = row
+    identity, name, prompt, prompt_hash, adapter, model, tools, scorers, cases, repeats, *rest = row
+    started, ended, tag, overridden = rest
     ids = tuple(json.loads(cases))
     order = {case: place for place, case in enumerate(ids)}
     kept = sorted(results, key=lambda result: (order.get(result.case_id, len(order)), result.repeat))
@@ -373,6 +406,8 @@ def _evaluation(row: Sequence[Any], results: Sequence[CaseResult]) -> Evaluation
         repeats,
         started,
         ended,
+        tag,
+        tuple(json.loads(overridden)),
     )
 
 

@@ -124,6 +124,15 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
     def _defines(self, name: str) -> bool:
         return getattr(type(self), name) is not getattr(ProviderAdapter, name)
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        """What decides about replies besides the request: evaluations of another identity are run again.
+
+        An adapter adds its own options, without keys and other secrets, which change without changing replies.
+        """
+        route = self.tool_route, self.supports_dynamic_tools, self.defers_tools, self.carries_search
+        return (self.name, self.model, self.settings, self.output_retries, route, sorted(self._added_codecs))
+
     def count_tokens(self, text: str) -> int:
         return self._token_counts(text)
 

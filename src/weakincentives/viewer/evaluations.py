@@ -73,6 +73,8 @@ def _about(found: Evaluation) -> dict[str, Any]:
         "name": found.name,
         "prompt": found.prompt,
         "prompt_hash": found.prompt_hash,
+        "variant": found.variant,
+        "overridden": list(found.overridden),
         "model": found.model,
         "adapter": found.adapter,
         "tools": found.tools,

@@ -67,6 +67,10 @@ class AnthropicAdapter(ClientAdapter):
         return self._facts.system_messages
 
     @property
+    def identity(self) -> tuple[Any, ...]:
+        return (*super().identity, self.max_tokens)
+
+    @property
     def compacts(self) -> bool:
         return self._facts.compaction
 

@@ -113,6 +113,13 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         self._lock = threading.Lock()
 
     @property
+    def identity(self) -> tuple[Any, ...]:
+        # Which route the installed CLI has is not asked for: that starts a process.
+        server, options = self._env.get("ANTHROPIC_BASE_URL"), (self._setting_sources, self._sdk_options)
+        tools = self._dynamic_tools, self._cli_tools, self._approval
+        return (self.name, self.model, self.settings, self.output_retries, server, *tools, *options)
+
+    @property
     def compacts_itself(self) -> bool:
         """The CLI does it."""
         return True

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 from weakincentives.adapters.local.decoding import Hear, Progress, Stopped, Watch
@@ -82,6 +83,11 @@ class LocalAdapter(ProviderAdapter):
         self._progress = progress
         self._taken: list[Settings] = []
         self._release = weakref.finalize(self, _give_back, self._taken)
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        ranker = "" if self._ranker is None else Path(self._ranker).name
+        return (*super().identity, self._replies, ranker, self._max_tokens, self.context_window)
 
     @property
     def supports_dynamic_tools(self) -> bool:

@@ -94,6 +94,10 @@ class NetworkAdapter(ProviderAdapter):
     def supports_dynamic_tools(self) -> bool:
         return True
 
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        return (*super().identity, self._parameters)
+
     def define_tool(self, tool: AnyTool) -> str:
         if not isinstance(tool, HostedTool):
             return self.wire_type.tools.text(tool)

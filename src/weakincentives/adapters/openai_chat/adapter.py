@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Unpack
+from typing import Any, Unpack
 from urllib.parse import urlsplit
 
 from weakincentives.adapters.network import (
@@ -75,6 +75,10 @@ class OpenAIChatAdapter(NetworkAdapter):
         # Other servers let the schema of the answer govern tool calls too, or refuse the combination.
         self._combines = host == "api.openai.com"
         self._lacks: set[str] = set()
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        return (*super().identity, self.base_url)
 
     @property
     def media(self) -> MediaSupport:

@@ -34,7 +34,7 @@ export function Evals() {
 function Pick({ name, none, value, found, onChange }) {
   return html`<select aria-label=${name} value=${value} onChange=${(event) => onChange(event.target.value)}>
     <option value="">${none}</option>
-    ${found.map((one) => html`<option value=${one.id}>${visible(one.name)} · ${visible(one.model)} · ${moment(one.started)}</option>`)}
+    ${found.map((one) => html`<option value=${one.id}>${visible(one.name)} · ${visible(one.variant)} · ${visible(one.model)} · ${moment(one.started)}</option>`)}
   </select>`;
 }
 
@@ -42,9 +42,9 @@ function List({ found }) {
   if (!found.length) return html`<${Empty} title="No evaluations yet"><p>Run a prompt on cases with <code>wink eval run CASES module:prompt</code>.</p><//>`;
   return html`<section class="card"><div class="card-head"><h2>Evaluations</h2><span class="quiet">${plural(found.length, "evaluation")}, newest first</span></div>
     <div class="sheet evals" role="table" aria-label="Evaluations" tabindex="0">
-      <div class="sheet-row head" role="row"><span role="columnheader">Name</span><span role="columnheader">Model</span><span role="columnheader" class="n">Passed</span><span role="columnheader" class="n">Not scored</span><span role="columnheader" class="n">Mean</span><span role="columnheader" class="n">Cost</span><span role="columnheader">Started</span></div>
+      <div class="sheet-row head" role="row"><span role="columnheader">Name and prompt</span><span role="columnheader">Model</span><span role="columnheader" class="n">Passed</span><span role="columnheader" class="n">Not scored</span><span role="columnheader" class="n">Mean</span><span role="columnheader" class="n">Cost</span><span role="columnheader">Started</span></div>
       ${found.map((one) => html`<div class="sheet-row" role="row">
-        <span role="cell" class="ellipsis"><a href=${link("evals", [], { b: one.id })}>${visible(one.name)}</a></span>
+        <span role="cell" class="case"><span class="ellipsis"><a href=${link("evals", [], { b: one.id })}>${visible(one.name)}</a></span><small class="ellipsis" title=${visible(one.overridden.join(", "))}>${visible(one.variant)}</small></span>
         <span role="cell" class="ellipsis">${visible(one.model)}</span>
         <span role="cell" class="n">${count(one.passed)} of ${count(one.cases * one.repeats)}<span class="unit"> passed</span></span>
         <${Number} value=${one.diverged + one.unscored || null} shown=${count} unit=" not scored" />
@@ -84,7 +84,6 @@ function Two({ a, b, only }) {
     return html`<section class="card" aria-label="Comparison"><h2>${visible(both.after.name)} compared with ${visible(both.before.name)}</h2>
         <div class="tiles"><${Changes} both=${both} /></div>
         ${both.text.map((line) => html`<p>${visible(line).replace(/-(?=\d)/g, "−")}</p>`)}
-        ${both.same_prompt && html`<p class="quiet">Both have the same prompt.</p>`}
       </section>
       ${!both.same_prompt && pair && html`<${PromptChange} key=${pair.case_id} before=${pair.before} after=${pair.after} />`}
       <section class="card"><div class="card-head"><h2>Cases</h2><span class="quiet">${plural(rows.length, "case")}</span></div>
@@ -129,6 +128,7 @@ function Tiles({ about }) {
   const judges = about.cost && about.judge_cost ? `, ${money(about.judge_cost)} for judges` : "";
   return html`<div class="tiles">
     <div class="tile"><span>Passed</span><strong>${count(about.passed)}</strong><small>of ${count(about.cases * about.repeats)}${about.finished ? "" : ", not finished"}</small></div>
+    <div class="tile"><span>Prompt</span><strong class="ellipsis" title=${visible(about.overridden.join(", "))}>${visible(about.variant)}</strong><small>${visible(about.prompt)}</small></div>
     <div class="tile"><span>Mean</span><strong>${about.mean == null ? "–" : about.mean.toFixed(2)}</strong><small>${[["diverged", about.diverged], ["unscored", about.unscored]].filter(([, many]) => many).map(([what, many]) => `${count(many)} ${what}`).join(", ") || "all cases scored"}</small></div>
     <div class="tile"><span>Spent</span><strong>${spent}</strong><small>${visible(about.model)}, ${visible(about.tools)} tools${judges}</small></div>
   </div>`;
