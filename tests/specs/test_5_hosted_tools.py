@@ -6,14 +6,15 @@ plain classes, since an empty protocol matches everything.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
 import pytest
 
-from tests.adapters.vendors import OPENAI, VENDORS, Vendor
+from tests.adapters.vendors import HOSTING, OPENAI, VENDORS, Vendor
 from tests.helpers.hosted_tools import OracleCodec, oracle_reply, oracle_tool, stored
 from tests.servers.turn import Raw, Turn
 from weakincentives import MarkdownSection, Prompt, PromptTemplate
@@ -270,3 +271,156 @@ def test_a_new_kind_takes_a_config_an_output_a_factory_and_a_codec() -> None:
         response = adapter.evaluate(prompt, session=Session())
         assert server.requests[0].json["tools"] == [{"type": "tide", "harbour": "Whitby"}]
     assert response.hosted_outputs == {"tide": TideResult((3.2,))}
+
+
+class SampleWebSearchCodec(HostedToolCodec[WebSearchConfig, WebSearchResult]):
+    """OpenAI Responses API codec for web_search."""
+
+    @property
+    def kind(self) -> str:
+        return "web_search"
+
+    def serialize(
+        self,
+        tool: HostedTool[WebSearchConfig],
+    ) -> dict[str, Any]:
+        spec: dict[str, Any] = {"type": "web_search"}
+        config = tool.config
+
+        if config.domain_filter:
+            filters: dict[str, Any] = {}
+            if config.domain_filter.allowed:
+                filters["allowed_domains"] = list(config.domain_filter.allowed)
+            if config.domain_filter.blocked:
+                filters["blocked_domains"] = list(config.domain_filter.blocked)
+            if filters:
+                spec["filters"] = filters
+
+        if config.geo_hint:
+            location: dict[str, Any] = {"type": "approximate"}
+            if config.geo_hint.country_code:
+                location["country"] = config.geo_hint.country_code
+            if config.geo_hint.city:
+                location["city"] = config.geo_hint.city
+            if config.geo_hint.region:
+                location["region"] = config.geo_hint.region
+            if config.geo_hint.timezone:
+                location["timezone"] = config.geo_hint.timezone
+            spec["user_location"] = location
+
+        if not config.allow_live_access:
+            spec["external_web_access"] = False
+
+        return spec
+
+    def parse_output(
+        self,
+        response_items: Sequence[Any],
+        tool: HostedTool[WebSearchConfig],
+    ) -> WebSearchResult | None:
+        # Find web_search_call items and message with annotations
+        web_search_call = None
+        message_content = None
+
+        for item in response_items:
+            item_type = getattr(item, "type", None)
+            if item_type == "web_search_call":
+                web_search_call = item
+            elif item_type == "message":
+                message_content = item
+
+        if web_search_call is None:
+            return None
+
+        # Extract text and citations from message
+        text = ""
+        citations: list[Citation] = []
+
+        if message_content:
+            content = getattr(message_content, "content", [])
+            for part in content:
+                if getattr(part, "type", None) == "output_text":
+                    text = getattr(part, "text", "")
+                    for ann in getattr(part, "annotations", []):
+                        if getattr(ann, "type", None) == "url_citation":
+                            citations.append(
+                                Citation(
+                                    url=getattr(ann, "url", ""),
+                                    title=getattr(ann, "title", ""),
+                                    span=(
+                                        getattr(ann, "start_index", 0),
+                                        getattr(ann, "end_index", 0),
+                                    ),
+                                )
+                            )
+
+        return WebSearchResult(
+            text=text,
+            citations=tuple(citations),
+            source_urls=(),  # Requires include=["web_search_call.action.sources"]
+        )
+
+
+RUNS: list[Callable[[Any, Prompt[Any]], Any]] = [
+    lambda adapter, prompt: adapter.evaluate(prompt, session=Session()),
+    lambda adapter, prompt: [*adapter.stream(prompt, session=Session())][-1].response,
+    lambda adapter, prompt: asyncio.run(adapter.evaluate_async(prompt, session=Session())),
+    lambda adapter, prompt: asyncio.run(last_of(adapter.stream_async(prompt, session=Session()))).response,
+]
+
+
+async def last_of(events: AsyncIterator[Any]) -> Any:
+    last = None
+    async for event in events:
+        last = event
+    return last
+
+
+@pytest.mark.parametrize("run", RUNS, ids=["run", "stream", "async run", "async stream"])
+def test_the_sample_codec_reads_items_by_attribute(run: Callable[[Any, Prompt[Any]], Any]) -> None:
+    prompt = Prompt(PromptTemplate(ns="t", key="t", sections=[WebSearchSection()]))
+    turn = Turn(items=tuple(json.loads(stored("openai", "web_search", "normal"))["output"]))
+    with OPENAI.server([turn, turn]) as server:
+        sample = OPENAI.adapter(server, hosted_tool_codecs={"web_search": SampleWebSearchCodec()})
+        found = run(sample, prompt).hosted_outputs["web_search"]
+        expected = run(OPENAI.adapter(server), prompt).hosted_outputs["web_search"]
+    assert (found.text, found.citations) == (expected.text, expected.citations)
+    assert found.citations
+
+
+class LookingCodec:
+    """Keeps what it is given."""
+
+    kind = "web_search"
+
+    def __init__(self, declaration: dict[str, Any]) -> None:
+        self._declaration = declaration
+        self.items: list[Any] = []
+
+    def serialize(self, tool: HostedTool[WebSearchConfig]) -> dict[str, Any]:
+        return self._declaration
+
+    def parse_output(self, response_items: Sequence[Any], tool: HostedTool[WebSearchConfig]) -> None:
+        self.items.extend(response_items)
+
+
+@pytest.mark.parametrize("vendor", HOSTING, ids=str)
+def test_every_item_is_a_mapping_and_can_be_read_by_attribute(vendor: Vendor) -> None:
+    with vendor.server([Raw(body=stored(vendor.name, "web_search", "normal"))]) as server:
+        codec = LookingCodec({"type": "web_search_20250305", "name": "web_search"})
+        prompt = Prompt(PromptTemplate(ns="t", key="t", sections=[WebSearchSection()]))
+        vendor.adapter(server, hosted_tool_codecs={"web_search": codec}).evaluate(prompt, session=Session())
+    assert codec.items
+    for item in codec.items:
+        assert_reads_both_ways(item)
+
+
+def assert_reads_both_ways(value: Any) -> None:
+    if isinstance(value, list):
+        for part in value:
+            assert_reads_both_ways(part)
+    if isinstance(value, Mapping):
+        assert {name: getattr(value, name) for name in value} == value == json.loads(json.dumps(value))
+        assert not hasattr(value, "no_such_field") and value.get("no_such_field") is None
+        for part in value.values():
+            assert_reads_both_ways(part)

@@ -29,8 +29,26 @@ class HostedToolCodec(Protocol[ConfigT, OutputT_co]):
         ...
 
     def parse_output(self, response_items: Sequence[Any], tool: HostedTool[ConfigT]) -> OutputT_co | None:
-        """The typed output from all items of a run, or None if the tool was not used."""
+        """The typed output from all items of a run, or None if the tool was not used.
+
+        Items are mappings that can be read by attribute too: `item["type"]`, `item.get("type")` and `item.type`.
+        """
         ...
+
+
+class Item(dict[str, Any]):
+    """An object of a provider's JSON: a mapping that can be read by attribute too, as the objects of SDKs are.
+
+    A field with the name of a method of mappings, such as `items`, is read by `item["items"]`.
+    """
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"the item has no field {name!r}") from None
 
 
 Codecs = Mapping[str, HostedToolCodec[Any, Any]]
@@ -57,15 +75,23 @@ def hosted_outputs(
     tools: Sequence[HostedTool[Any]], answers: Iterable[Message], codecs: Mapping[str, Codecs], prompt_name: str
 ) -> dict[str, Any]:
     """The typed output of each tool that was used, by name, from the items of these answers."""
-    items: dict[str, list[Any]] = {}
+    items: dict[str, list[str]] = {}
     for message in answers:
         if message.provider in codecs:
-            items.setdefault(message.provider, []).extend(map(json.loads, message.items))
+            items.setdefault(message.provider, []).extend(message.items)
+    decoded: dict[tuple[str, bool], list[Any]] = {}
     outputs: dict[str, Any] = {}
     for tool in tools:
-        for adapter, found in items.items():
+        for adapter, texts in items.items():
+            codec = codecs[adapter].get(tool.kind)
+            if codec is None:
+                continue
+            ours = type(codec).__module__.startswith("weakincentives.")
+            if (adapter, ours) not in decoded:
+                hook = None if ours else Item
+                decoded[adapter, ours] = [json.loads(text, object_hook=hook) for text in texts]
             try:
-                output = codecs[adapter][tool.kind].parse_output(found, tool) if tool.kind in codecs[adapter] else None
+                output = codec.parse_output(decoded[adapter, ours], tool)
             except PromptEvaluationError as error:
                 error.prompt_name = error.prompt_name or prompt_name
                 raise
