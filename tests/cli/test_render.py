@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.cli.conftest import Wink
 
 GUEST = ("--params", "Guest.name=Ada", "nights=3")
@@ -94,5 +96,6 @@ def test_a_missing_module_or_variable_is_wrong_usage(wink: Wink) -> None:
 
 
 def test_a_server_that_lacks_params_says_so_in_one_line(wink: Wink) -> None:
+    pytest.importorskip("mcp", reason="needs the extra [mcp]")
     done = wink("mcp", "serve", "desk:template")
     assert (done.returncode, done.stderr) == (2, "wink: the prompt needs a Guest; pass --params Guest.name=...\n")

@@ -108,12 +108,17 @@ def test_the_sentence_is_for_what_is_listed_and_goes_with_it() -> None:
 def test_a_text_that_begins_with_a_closed_section_begins_with_the_sentence() -> None:
     sections = [section("a", summary_suffix="Ask for it."), section("b", heading=False)]
     template = PromptTemplate(
-        ns="t", key="k", sections=sections, disclosure=ReadSections(suffix="key"), show_prices=True
+        ns="t",
+        key="k",
+        sections=sections,
+        disclosure=ReadSections(suffix="key"),
+        show_prices=True,
+        tokenizer=EstimatedTokens(),
     )
     rendered = template.render()
     lead = LEAD.format("`read_section` with its key.")
     assert rendered.text == (
-        "## 1. A\n\nAbout a.\n\n---\nAsk for it.\n[Opening it costs about 7 tokens.]\n\n"
+        "## 1. A\n\nAbout a.\n\n---\nAsk for it.\n[Opening it costs about 8 tokens.]\n\n"
         f"{lead}About b.\n[b]\n[Opening it costs about 4 tokens.]"
     )
     alone = PromptTemplate(ns="t", key="k", sections=[section("b")], disclosure=ReadSections(suffix="key")).render()

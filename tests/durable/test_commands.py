@@ -54,6 +54,7 @@ def test_list_shows_the_newest_first(database: str, capsys: pytest.CaptureFixtur
 def test_reading_commands_leave_the_database_of_another_program_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], schema: str
 ) -> None:
+    pytest.importorskip("dbos", reason="needs the extra [durable]")
     path = tmp_path / "other.db"
     path.touch()
     with closing(sqlite3.connect(path)) as other:

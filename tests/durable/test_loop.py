@@ -1,6 +1,8 @@
 """A loop in one process: keys, results, failures, cancelling, retrying, restarts and the limits of a run."""
 
 import sqlite3
+import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator
@@ -329,9 +331,7 @@ def test_a_tool_gets_a_key_that_is_the_same_for_every_attempt(tmp_path: Path) ->
 
 
 def test_another_process_cannot_run_the_work_of_a_file_that_is_in_use(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
+    pytest.importorskip("dbos", reason="needs the extra [durable]")
     script = (
         "from weakincentives.durable.ownership import FileLock; "
         f"lock = FileLock({str(tmp_path / 'durable.db')!r}); lock.acquire(); print('locked', flush=True); input()"

@@ -12,7 +12,12 @@ from pathlib import Path
 from urllib.error import URLError
 from urllib.request import HTTPCookieProcessor, Request, build_opener
 
+import pytest
+
 from tests.durable.fleet import PATIENCE, until
+
+pytest.importorskip("dbos", reason="needs the extra [durable]")
+pytest.importorskip("uvicorn", reason="needs the extra [viewer]")
 
 PROGRAM = Path(__file__).parents[2] / "examples" / "web_fleet.py"
 

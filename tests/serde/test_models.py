@@ -243,5 +243,5 @@ def test_a_key_that_cannot_be_one_is_a_problem_of_the_data() -> None:
     class Counts(BaseModel):
         counts: dict[str, int]
 
-    with pytest.raises(SerdeError, match=r"\$: Counts rejected it: unhashable type: 'list'"):
+    with pytest.raises(SerdeError, match=r"\$: Counts rejected it: .*unhashable type: 'list'"):
         decode(Counts, '{"counts": [{"key": [1], "value": 2}]}')

@@ -140,15 +140,15 @@ def test_an_unknown_type_is_named() -> None:
         load_tagged({"list": [1, {"$": "nowhere.at_all:Thing", "v": {}}]})
 
 
-def test_nothing_is_imported_to_find_a_type() -> None:
+def test_nothing_is_imported_to_find_a_type(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "this" not in sys.modules
-    lazy = sys.modules["lazy_module_of_a_test"] = ModuleType("lazy_module_of_a_test")
+    lazy = ModuleType("lazy_module_of_a_test")
     lazy.__getattr__ = lambda name: Event  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "lazy_module_of_a_test", lazy)
     for name in ("this:Zen", "lazy_module_of_a_test:Event"):
         with pytest.raises(SerdeError, match="unknown type"):
             load_tagged({"$": name, "v": {}})
     assert "this" not in sys.modules
-    del sys.modules["lazy_module_of_a_test"]
 
 
 @pytest.mark.parametrize(
@@ -200,6 +200,22 @@ def test_a_class_that_no_module_holds_is_found_without_being_seen() -> None:
 
     name = f"{Unseen.__module__}:{Unseen.__qualname__}"
     assert load_tagged({"$": name, "v": {"x": 1}}) == Unseen(1)
+
+
+def test_classes_that_refuse_to_be_compared_do_not_disturb_the_search() -> None:
+    class Strict(type):
+        def __eq__(cls, other: object) -> bool:
+            raise DeprecationWarning("compared")
+
+        def __hash__(cls) -> int:
+            raise DeprecationWarning("hashed")
+
+    class Foreign(metaclass=Strict):
+        pass
+
+    with pytest.raises(SerdeError, match="unknown type"):
+        load_tagged({"$": f"{__name__}:Missing", "v": {}})
+    assert Foreign.__name__ == "Foreign"
 
 
 def test_a_value_that_contains_itself_is_refused() -> None:

@@ -425,17 +425,21 @@ def find_class(name: str) -> type:
 
 def _defined(module_name: str, qualname: str) -> type | None:
     """The newest class of this name that is not a module attribute: defined in a function, or by `make_dataclass`."""
+    if module_name not in sys.modules:
+        return None  # Code that the program does not run defines nothing.
     newest: type | None = None
+    # By identity: metaclasses define equality and hashes, and that of `typing.Union` warns from Python 3.14 on.
+    visited: dict[int, type] = {id(object): object}
     pending: list[type] = [object]
-    visited: set[type] = set()
     while pending:
-        below: list[type] = type.__subclasses__(pending.pop())
-        for cls in below:
-            if cls not in visited:
-                visited.add(cls)
-                pending.append(cls)
-                if cls.__qualname__ == qualname and cls.__module__ == module_name:
-                    newest = cls
+        subclasses: list[type] = type.__subclasses__(pending.pop())
+        for cls in subclasses:
+            if id(cls) in visited:
+                continue
+            visited[id(cls)] = cls
+            pending.append(cls)
+            if cls.__qualname__ == qualname and cls.__module__ == module_name:
+                newest = cls
     return newest
 
 
