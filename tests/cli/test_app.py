@@ -191,6 +191,8 @@ def test_a_port_out_of_range_is_a_usage_error(wink: Wink) -> None:
     ],
 )
 def test_a_closed_stream_is_named(wink: Wink, words: str, closed: str, message: str) -> None:
+    if words.startswith("mcp"):
+        pytest.importorskip("mcp", reason="needs the extra [mcp]")
     (wink.folder / "s.json").write_text("[]", encoding="utf-8")
     done = wink.process("sh", "-c", f'"$0" -m weakincentives.cli {words} {closed}', sys.executable)
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2 if message else 0, True, False)
