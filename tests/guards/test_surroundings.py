@@ -20,6 +20,7 @@ INNER = "test_only_the_packaged_model_and_no_setting_of_the_user_is_seen"
 def test_only_the_packaged_model_and_no_setting_of_the_user_is_seen() -> None:
     assert not [name for name in os.environ if name.startswith(("WINK_", "OPENAI_", "HTTPS_", "NO_", "XDG_CACHE"))]
     assert signal.getsignal(signal.SIGINT) is not signal.SIG_IGN
+    assert "/usr/sbin" in os.environ["PATH"].split(os.pathsep)
     try:
         assert model_file(None).name == "SmolLM2-135M-Instruct.Q4_1.gguf"
     except FileNotFoundError as error:
@@ -44,6 +45,7 @@ def test_tests_pass_whatever_the_user_has_set_and_fetched(tmp_path: Path) -> Non
         "OPENAI_BASE_URL": "http://127.0.0.1:1",
         "HTTPS_PROXY": "http://127.0.0.1:1",
         "NO_COLOR": "1",
+        "PATH": "/usr/bin:/bin",
     }
     script = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     tests = [f"{Path(__file__)}::{INNER}", INTERRUPTED]
