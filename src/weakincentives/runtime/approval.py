@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias
 
 from weakincentives._display import shortened
 from weakincentives.errors import PromptEvaluationError, SerdeError
+from weakincentives.limits import Deadline
 from weakincentives.prompt import Tool, ToolResult
 from weakincentives.redaction import KnownSecrets
+from weakincentives.runtime.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
 from weakincentives.runtime.effects import Effects
 from weakincentives.serde import declare_type
 from weakincentives.session import Session
 
 Needs = Literal["call", "effects", "answer"]
 MAX_ARGUMENTS = 20_000
+RULE_SECONDS = 10.0
+"""How long an approval rule may take to decide, from when it is called."""
 
 
 class DecisionError(PromptEvaluationError):
@@ -112,19 +116,49 @@ Settled: TypeAlias = Decision | Undecided
 declare_type(PendingCall)
 
 
-def rule_of(tool: Tool[Any, Any], params: Any, session: Session, rule: Any = None) -> Needs | None:
-    """The approval that a call needs; raises if the tool's rule, or the one given, does not say so clearly."""
+def rule_steps(
+    tool: Tool[Any, Any], params: Any, session: Session, rule: Any = None, deadline: Deadline | None = None
+) -> Generator[Step, Any, Needs | None]:
+    """The approval that a call needs, by the tool's rule or the one given.
+
+    A rule is code that protects people, as guards are, so it is called like one: off the event loop, with a limit of
+    time. This raises if it is late, fails, or does not say clearly what it needs.
+    """
     rule = tool.approval if rule is None else rule
     if rule == "answer":
         return "answer"
     if callable(rule):
-        rule = rule(params, session=session) if _takes_session(rule) else rule(params)
+        rule = yield from _call_rule(rule, params, session, deadline)
     if rule not in (None, "call", "effects"):
         raise ValueError(f"it must return 'call', 'effects' or None, got {shortened(repr(rule), 100)}")
     if rule == "effects" and tool.read_only:
         raise ValueError("it returned 'effects', but the tool is read_only; return 'call'")
-    found: Needs | None = rule
-    return found
+    needs: Needs | None = rule
+    return needs
+
+
+def _call_rule(
+    rule: Callable[..., Any], params: Any, session: Session, deadline: Deadline | None
+) -> Generator[Step, Any, Any]:
+    decided: list[Any] = []
+    failures: list[BaseException] = []
+
+    def settle(needs: Any, error: BaseException | None) -> None:
+        if error is None:
+            decided.append(needs)
+        elif isinstance(error, HandlerTimeout):
+            failures.append(TimeoutError(f"it did not decide within {RULE_SECONDS:g} s"))
+        else:
+            failures.append(error)
+
+    options = {"session": session} if _takes_session(rule) else {}
+    limit = None if deadline is None else max(0.0, deadline.remaining().total_seconds())
+    is_async = inspect.iscoroutinefunction(rule)
+    call = TimedCall(partial(rule, params, **options), RULE_SECONDS, settle, is_async=is_async)
+    yield TimedCalls([call], limit)
+    for error in failures:
+        raise ValueError(f"it raised {error!r}") if not isinstance(error, Exception) else error
+    return decided[0]
 
 
 @lru_cache(maxsize=1024)

@@ -18,7 +18,8 @@ import types
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass, field
-from queue import SimpleQueue
+from math import inf
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from weakincentives._fence import Fence
@@ -33,12 +34,20 @@ S = TypeVar("S")
 T = TypeVar("T")
 MAX_PARALLEL = 8
 MAX_THREADS = 32
+# Of guards, those that were left behind included.
+MAX_GUARD_THREADS = 128
 # How long a cancelled handler may take to clean up before it is fenced off.
 CLEANUP_SECONDS = 5.0
+# How long a run waits for the cleanup of an async guard that it leaves behind.
+BRIEF_CLEANUP_SECONDS = 0.2
 
 
 class HandlerTimeout(Exception):
     """A call's deadline passed while its handler was running, which is cancelled, or fenced if it blocks."""
+
+
+class ThreadsExhausted(Exception):
+    """No thread can make a call: each is taken by one that was left behind and has not ended."""
 
 
 class UserCodeExit(Exception):
@@ -158,84 +167,43 @@ class HandlerCall:
 
 @dataclass(slots=True, eq=False)
 class TimedCall:
-    """A call that has some seconds to end; `settle` receives its result or error, or `HandlerTimeout`."""
+    """A call that has some seconds to end, from when it begins.
+
+    `settle` receives its result or error, or `HandlerTimeout`.
+    """
 
     function: Callable[[], Any]
     seconds: float
     settle: Callable[[Any, BaseException | None], None]
     is_async: bool
-    since: float = 0.0
-    awaitable: Any = None
+    since: float | None = None
+    awaitable: Awaitable[Any] | None = None
 
-    async def end(self) -> None:
-        """Await the result, in the running task."""
-        result: Any = None
-        error: BaseException | None = None
-        try:
-            result = await _limited(self.function() if self.awaitable is None else self.awaitable, self.seconds)
-        except asyncio.CancelledError as raised:
-            if (task := asyncio.current_task()) is not None and task.cancelling():
-                raise
-            error = raised
-        except (KeyboardInterrupt, AbandonedCallError):
-            raise
-        except BaseException as raised:
-            error = raised
-        self.settle(result, error)
-
-
-@types.coroutine
-def _limited(awaitable: Awaitable[Any], seconds: float) -> Generator[Any, Any, Any]:
-    """Await with a limit of time, which costs nothing unless there is something to wait for."""
-    steps: Any = awaitable.__await__()
-    try:
-        first = next(steps)
-    except StopIteration as end:
-        return end.value
-    return (yield from _timed(steps, first, seconds).__await__())
-
-
-async def _timed(steps: Any, first: Any, seconds: float) -> Any:
-    try:
-        async with asyncio.timeout(seconds) as limit:
-            return await _rest(steps, first)
-    except TimeoutError:
-        if limit.expired():
-            raise HandlerTimeout from None
-        raise
-
-
-@types.coroutine
-def _rest(steps: Any, waits_for: Any) -> Generator[Any, Any, Any]:
-    """The rest of an awaitable that has taken its first step."""
-    while True:
-        try:
-            try:
-                sent = yield waits_for
-            except BaseException as error:
-                waits_for = steps.throw(error)
-            else:
-                waits_for = steps.send(sent)
-        except StopIteration as end:
-            return end.value
+    def remaining(self) -> float:
+        """The seconds that are left; all of them while it waits for its turn."""
+        if self.since is None:
+            return self.seconds
+        return max(0.0, self.since + self.seconds - time.monotonic())
 
 
 class TimedCalls:
     """Calls that are made one after another, each with its own time; one that is late is left behind.
 
-    Blocking functions come first, all in one thread, so that there is one hand-over for all of them.
+    Blocking functions come first, all in one thread, so that there is one hand-over for all of them; then the async
+    ones, all in one task. What waits for a thread has not begun; after `limit` seconds, every call is late.
     """
 
-    __slots__ = ("_awaited", "_blocking")
+    __slots__ = ("_awaited", "_blocking", "_until")
 
-    def __init__(self, calls: Sequence[TimedCall]) -> None:
+    def __init__(self, calls: Sequence[TimedCall], limit: float | None = None) -> None:
         self._awaited = [call for call in calls if call.is_async]
         self._blocking = [call for call in calls if not call.is_async]
+        self._until = inf if limit is None else time.monotonic() + limit
 
     def perform(self, thread: Callable[[], LoopThread]) -> None:
         """Make the calls from this thread; `thread` gives the event loop for async code."""
         while self._blocking:
-            batch, ended = _Batch(self._blocking, self._awaited), Latch()
+            batch, ended = _Batch(self._blocking, self._until, self._awaited), Latch()
             job = guard_threads.submit(batch.work, ended.set)
             try:
                 while not ended.wait(batch.seconds()) and not batch.leave_behind():
@@ -244,85 +212,169 @@ class TimedCalls:
                 if not ended.wait(0):
                     batch.fence.close()
                     guard_threads.give_back(job)
-            if job.error is not None:
-                raise job.error
+            batch.check(job.error)
         if self._awaited:
             wait(self._await(), thread())
 
     async def perform_async(self) -> None:
         """Make the calls from the running task."""
         while self._blocking:
-            batch = _Batch(self._blocking, self._awaited)
-            work = guard_threads.call(batch.work)
-            try:
-                while not work.done() and not batch.leave_behind():
-                    await asyncio.wait((work,), timeout=batch.seconds())
-            finally:
-                if not work.done():
-                    batch.fence.close()
-                    work.cancel()
-            if not work.cancelled():
-                work.result()
+            batch = _Batch(self._blocking, self._until, self._awaited)
+            await batch.supervise(guard_threads.call(batch.work))
         await self._await()
 
     async def _await(self) -> None:
-        for call in self._awaited:
-            await call.end()
+        while self._awaited:
+            batch = _Batch(self._awaited, self._until)
+            task = asyncio.create_task(batch.work_async())
+            try:
+                await batch.supervise(task)
+            finally:
+                if not task.done():
+                    # A second cancellation ends what goes on after the first.
+                    asyncio.get_running_loop().call_later(CLEANUP_SECONDS, task.cancel)
+                    if (cancelled := await finish(task, BRIEF_CLEANUP_SECONDS)) is not None:
+                        raise cancelled
 
 
 class _Batch:
-    """Blocking calls that one thread makes, behind a fence, until one of them is late; it removes them from the list.
+    """Calls that one thread or task makes, behind a fence, until one of them is late; it removes them from the list.
 
-    Those that turn out to be async are added to `awaited`.
+    Blocking calls that turn out to be async are added to `awaited`.
     """
 
-    __slots__ = ("_awaited", "_calls", "_current", "_lock", "fence")
+    __slots__ = ("_awaited", "_calls", "_current", "_lock", "_until", "_withdrawn", "fence")
 
-    def __init__(self, calls: list[TimedCall], awaited: list[TimedCall]) -> None:
+    def __init__(
+        self, calls: list[TimedCall], until: float, awaited: list[TimedCall] | None = None
+    ) -> None:
         self.fence = Fence()
         self._calls = calls
+        self._until = until
         self._awaited = awaited
         self._lock = threading.Lock()
+        self._withdrawn = False
         self._next()
 
     def work(self) -> None:
+        """Make the calls in this thread."""
         with self.fence:
-            while (call := self._current) is not None:
+            while (call := self._begin()) is not None:
                 result: Any = None
                 error: BaseException | None = None
                 try:
                     result = call.function()
                 except BaseException as raised:
                     error = raised
-                with self._lock:
+                self._end(call, result, error)
+
+    async def work_async(self) -> None:
+        """Make the calls in this task, which ends even if a call that was left behind does not."""
+        with self.fence:
+            while (call := self._begin()) is not None:
+                result: Any = None
+                error: BaseException | None = None
+                try:
+                    result = await self._drive(_awaiting(call))
+                except (KeyboardInterrupt, AbandonedCallError):
+                    if not self.fence.closed:
+                        raise
+                    return
+                except BaseException as raised:
                     if self.fence.closed:
                         return
-                    if inspect.isawaitable(result):
-                        call.awaitable = result
-                        self._awaited.append(call)
-                    else:
-                        call.settle(result, error)
-                    self._next()
+                    error = raised
+                self._end(call, result, error)
+
+    @types.coroutine
+    def _drive(self, coroutine: Coroutine[Any, Any, Any]) -> Generator[Any, Any, Any]:
+        """The coroutine's result; once it is left behind, it may clean up after one cancellation, but not go on."""
+        sent: Any = None
+        error: BaseException | None = None
+        while True:
+            try:
+                waits_for = coroutine.send(sent) if error is None else coroutine.throw(error)
+            except StopIteration as end:
+                return end.value
+            sent = error = None
+            try:
+                sent = yield waits_for
+            except BaseException as raised:
+                if self._withdrawn:
+                    with contextlib.suppress(BaseException):
+                        coroutine.close()
+                    raise
+                self._withdrawn = self.fence.closed
+                error = raised
+
+    def _begin(self) -> TimedCall | None:
+        """The next call, whose time begins; None if there is none, or the batch was left behind."""
+        with self._lock:
+            call = self._current
+            if call is None or self.fence.closed:
+                return None
+            call.since = time.monotonic()
+            return call
+
+    def _end(self, call: TimedCall, result: Any, error: BaseException | None) -> None:
+        with self._lock:
+            if self.fence.closed:
+                return
+            if self._awaited is not None and inspect.isawaitable(result):
+                call.awaitable, call.since = result, None
+                self._awaited.append(call)
+            elif call.remaining() <= 0:
+                # It has kept everybody from noticing.
+                call.settle(None, HandlerTimeout())
+            else:
+                call.settle(result, error)
+            self._next()
 
     def _next(self) -> None:
         self._current = self._calls.pop(0) if self._calls else None
-        if self._current is not None:
-            self._current.since = time.monotonic()
 
     def seconds(self) -> float:
-        """The seconds that the current call has left."""
+        """The seconds until the current call is late, or may have begun."""
         call = self._current
-        return 1.0 if call is None else max(0.0, call.since + call.seconds - time.monotonic())
+        return 1.0 if call is None else max(0.0, min(call.remaining(), self._until - time.monotonic()))
 
     def leave_behind(self) -> bool:
-        """Give up on the current call if its time is over; another thread makes those that follow."""
+        """Give up on the current call if its time is over; another thread or task makes those that follow."""
         with self._lock:
             call = self._current
-            if call is None or call.since + call.seconds > time.monotonic():
+            if call is None or (call.remaining() > 0 and time.monotonic() < self._until):
                 return False
             self.fence.close()
             call.settle(None, HandlerTimeout())
             return True
+
+    async def supervise(self, work: asyncio.Future[Any]) -> None:
+        """Wait until the calls are made or one is late, and leave it behind."""
+        try:
+            while not work.done() and not self.leave_behind():
+                await asyncio.wait((work,), timeout=self.seconds())
+        finally:
+            if not work.done():
+                self.fence.close()
+                work.cancel()
+                work.add_done_callback(_ignore)
+        if work.done() and not work.cancelled():
+            self.check(work.exception())
+
+    def check(self, error: BaseException | None) -> None:
+        """Settle the call that no thread could take; raise what else has ended the work."""
+        if error is None:
+            return
+        if not isinstance(error, ThreadsExhausted):
+            raise error
+        call = self._current
+        if call is not None and not self.fence.closed:
+            self.fence.close()
+            call.settle(None, error)
+
+
+async def _awaiting(call: TimedCall) -> Any:
+    return await (call.function() if call.awaitable is None else call.awaitable)
 
 
 Step = HandlerCall | TimedCalls | Callable[[], Any] | ScopedResourceContext
@@ -567,10 +619,15 @@ class Workers:
     at once, and leaves asyncio's own few threads to name resolution. A function whose future was cancelled no longer
     counts: another thread takes the place of the one it still occupies. The threads do not delay the program's exit: a
     function still running by then has been abandoned.
+
+    If they are `bounded`, an abandoned function still counts, and once there is nothing else, others fail with
+    `ThreadsExhausted`.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, limit: int = MAX_THREADS, *, bounded: bool = False) -> None:
         self._name = name
+        self._limit = limit
+        self._bounded = bounded
         self._reset()
         if hasattr(os, "register_at_fork"):
             # A forked child has none of its parent's threads.
@@ -579,7 +636,7 @@ class Workers:
     def _reset(self) -> None:
         self._jobs: SimpleQueue[Job] = SimpleQueue()
         self._lock = threading.Lock()
-        self._started = self._idle = self._queued = 0
+        self._started = self._idle = self._queued = self._abandoned = 0
 
     def call(self, function: Callable[[], T]) -> asyncio.Future[T]:
         """The function's result; if the future is cancelled, the function continues and its result is dropped."""
@@ -594,23 +651,37 @@ class Workers:
         job = Job(function, deliver)
         with self._lock:
             self._queued += 1
-            self._add_thread()
-        self._jobs.put(job)
+            self._jobs.put(job)
+            refused = self._add_thread()
+        _refuse(refused)
         return job
 
-    def _add_thread(self) -> None:
-        if self._queued > self._idle and self._started < MAX_THREADS:
+    def _add_thread(self) -> list[Job]:
+        """Start a thread if one is needed and may be started; return the jobs that no thread will ever take."""
+        taken = self._started + (self._abandoned if self._bounded else 0)
+        if self._queued > self._idle and taken < self._limit:
             self._started += 1
             self._idle += 1
             threading.Thread(target=self._work, name=f"{self._name}-{self._started}", daemon=True).start()
+        refused: list[Job] = []
+        while not self._started and self._queued:
+            try:
+                refused.append(self._jobs.get_nowait())
+            except Empty:
+                break
+            self._queued -= 1
+        return refused
 
     def give_back(self, job: Job) -> None:
-        """No longer count the thread of a job that was abandoned."""
+        """No longer count the thread of a job that was abandoned as one that takes others."""
+        refused: list[Job] = []
         with self._lock:
             job.abandoned = True
             if job.running:
                 self._started -= 1
-                self._add_thread()
+                self._abandoned += 1
+                refused = self._add_thread()
+        _refuse(refused)
 
     def _work(self) -> None:
         while True:
@@ -623,6 +694,8 @@ class Workers:
                 job.run()
             with self._lock:
                 if job.running and job.abandoned:
+                    self._abandoned -= 1
+                    self._add_thread()
                     return
                 job.running = False
                 # Before the result is set: whoever waits for it may submit the next function, which then needs no new
@@ -630,6 +703,15 @@ class Workers:
                 self._idle += 1
             job.deliver(job)
             del job
+
+
+def _refuse(jobs: Sequence[Job]) -> None:
+    for job in jobs:
+        job.error = ThreadsExhausted(
+            "every thread is taken by a call that was given up and has not ended; let such calls end, for example by "
+            "a timeout of what they wait for"
+        )
+        job.deliver(job)
 
 
 @dataclass(slots=True, eq=False)
@@ -667,4 +749,4 @@ def _settle(future: asyncio.Future[Any], job: Job) -> None:
 
 threads = Workers("wink-tools")
 # Their own, so that slow tools do not make guards late.
-guard_threads = Workers("wink-guards")
+guard_threads = Workers("wink-guards", MAX_GUARD_THREADS, bounded=True)

@@ -20,7 +20,7 @@ from weakincentives.runtime.approval import (
     Settled,
     Undecided,
     edited_arguments,
-    rule_of,
+    rule_steps,
     waiting_calls,
 )
 from weakincentives.runtime.bridge import Step, call_async, call_sync, exited, in_parallel, in_parallel_async
@@ -215,7 +215,9 @@ class ToolExecutor:
         if inside or (tool.approval is None and not attempt.note):
             return (yield from self.calls.begin(tool, attempt, captures=branch is not None, branch=branch))
         try:
-            needs = None if tool.approval is None else rule_of(tool, attempt.params, session)
+            needs = None
+            if tool.approval is not None:
+                needs = yield from rule_steps(tool, attempt.params, session, deadline=scope.meter.deadline)
         except (Exception, SystemExit) as error:
             logger.warning("The approval rule of tool '%s' failed.", tool.name, exc_info=error)
             problem = f"Tool '{tool.name}' was not run, because its approval rule failed: {error}"

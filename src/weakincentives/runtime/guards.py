@@ -164,7 +164,7 @@ class Inquiry:
         """Ask the guards; raises if the run's deadline has passed meanwhile."""
         deadline = self.context.scope.meter.deadline
         left = None if deadline is None else max(0.0, deadline.remaining().total_seconds())
-        yield TimedCalls([self._call(guard, run_id, left) for guard, run_id in guards])
+        yield TimedCalls([self._call(guard, run_id) for guard, run_id in guards], left)
         if self._late and deadline is not None and deadline.expired:
             name = self.context.prompt.name
             problem = f"The deadline of prompt '{name}' passed while its guards were asked."
@@ -189,13 +189,11 @@ class Inquiry:
                 call_id=self.call_id,
             )
 
-    def _call(self, guard: Guard, run_id: str, left: float | None) -> TimedCall:
-        seconds = guard.timeout if left is None else min(guard.timeout, left)
+    def _call(self, guard: Guard, run_id: str) -> TimedCall:
         hook = getattr(guard, self.hook)
         is_async = _is_async(getattr(hook, "__func__", hook))
-        return TimedCall(
-            partial(self._ask, hook, run_id), seconds, partial(self._settle, guard, run_id), is_async=is_async
-        )
+        settle = partial(self._settle, guard, run_id)
+        return TimedCall(partial(self._ask, hook, run_id), guard.timeout, settle, is_async=is_async)
 
     def _ask(self, hook: Callable[..., Any], run_id: str) -> Any:
         given, output = self.arguments(self.value)

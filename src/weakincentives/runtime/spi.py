@@ -21,7 +21,7 @@ from weakincentives.runtime.approval import (
     Settled as Settled,
     Undecided as Undecided,
     edited_arguments as edited_arguments,
-    rule_of as rule_of,
+    rule_steps as rule_steps,
     waiting_calls as waiting_calls,
 )
 from weakincentives.runtime.bridge import (

@@ -41,7 +41,7 @@ from weakincentives.prompt import (
     VisibilityExpansionRequired,
 )
 from weakincentives.runtime import Compaction, InnerLoop, MediaSupport, Message, ProviderAdapter, Settings, ToolCall
-from weakincentives.runtime.spi import GuardedCall, Workers, finish, rule_of, waiting_calls
+from weakincentives.runtime.spi import GuardedCall, Workers, call_async, finish, rule_steps, waiting_calls
 from weakincentives.session import Session
 
 if TYPE_CHECKING:
@@ -327,7 +327,8 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             return judged
         seen = given if judged.given is None else dict(judged.given)
         if name in self._approval:
-            needs = rule_of(self.own_tools[name], seen, loop.session, rule=self._approval[name])
+            rule, deadline = self._approval[name], loop.scope.meter.deadline
+            needs = await call_async(rule_steps(self.own_tools[name], seen, loop.session, rule, deadline))
             if needs == "effects":
                 raise ValueError("it returned 'effects', which tools of the CLI do not have; return 'call'")
             if needs is not None:
