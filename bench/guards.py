@@ -43,7 +43,7 @@ def guard_rows() -> Iterator[Row]:
         none = calling(free)
         awaited = calling(ruled, Awaited(), Awaited(), Awaited())
         blocking = calling(ruled, Blocking(), Blocking(), Blocking())
-        goal = 20.0 if where == "run_async" else None
+        goal = 100.0 if where == "run_async" else None
         yield Row(f"three async {what}, {where}", (awaited - none) * 1e6, "µs", goal=goal)
         yield Row(
             f"three sync {what}, {where}",

@@ -36,6 +36,7 @@ from weakincentives import (
 from weakincentives.cli import main
 from weakincentives.durable import DurableClient, DurableError, DurableMainLoop, Question, ask_approval
 from weakincentives.errors import DeadlineExceededError
+from weakincentives.guards import Guard, Outcome, Refuse
 from weakincentives.prompt import OpenAndHalt
 from weakincentives.runtime import CallDecided, ModelRequest, ToolInvoked
 from weakincentives.telemetry import RunStore, instrument, read_run, record
@@ -472,3 +473,45 @@ def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_pa
     ]
     assert [[link.context for link in span.links] for span in agents] == [[], [agents[0].context]]
     assert sum((span.attributes or {})["gen_ai.usage.input_tokens"] for span in agents) == spent
+
+
+def test_a_durable_run_asks_again_after_a_refused_decision(tmp_path: Path) -> None:
+    paid: list[str] = []
+
+    class NoCards(Guard):
+        def before_run(self, words: str, *, context: Any) -> Outcome | None:
+            return Refuse("No cards.") if "4111" in words else None
+
+    @tool(approval="call")
+    def pay(note: str) -> str:
+        """Pay."""
+        paid.append(note)
+        return "paid"
+
+    section = MarkdownSection(title="Bills", key="bills", template="Pay.", tools=[pay])
+    template: PromptTemplate[Any] = PromptTemplate(ns="t", key="bills", sections=[section], guards=[NoCards()])
+
+    def prepare(words: str) -> Prompt[Any]:
+        return Prompt(template)
+
+    model = ScriptedAdapter(
+        lambda request: "Done." if request.messages[-1].role == "tool" else call("pay", note="rent", call_id="c1")
+    )
+    with DurableMainLoop("pay", prepare, model, str(tmp_path / "d.db")) as loop:
+        loop.start()
+        loop.submit("Pay.", key="r")
+        (question,) = question_of(loop)
+        loop.approve("r", question.call_id, Deny("Use 4111."))
+        (question,) = question_of(loop, after=question.call_id)
+        assert "NoCards refused the user's words of 'bills': No cards." in question.text
+        loop.approve("r", question.call_id, Approve())
+        assert loop.result("r").text == "Done."
+    assert paid == ["rent"]
+
+
+def question_of(loop: DurableMainLoop[Any, Any], after: str = "") -> Any:
+    def is_asked() -> bool:
+        return any(question.call_id != after for question in loop.questions("r"))
+
+    until(is_asked, "the question")
+    return loop.questions("r")

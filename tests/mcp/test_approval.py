@@ -13,6 +13,7 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from weakincentives import PromptTemplate, ScriptedAdapter, call, delegate
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.guards import Guard, Outcome, Refuse
 from weakincentives.mcp import serve
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, tool
 from weakincentives.runtime import CallDecided, PendingCall, ToolInvoked
@@ -199,6 +200,20 @@ async def test_questions_do_not_hold_up_each_other(mode: str) -> None:
         assert text(await client.call_tool("send", {"text": "b"})) == ("A person denied this call", True)
         assert text(await one) == ("sent", False)
     assert OUTSIDE == ["sent a"]
+
+
+@MODES
+async def test_an_answer_that_a_guard_refuses_is_asked_for_again(mode: str) -> None:
+    class NoCards(Guard):
+        def before_run(self, words: str, *, context: Any) -> Outcome | None:
+            return Refuse("No cards.") if "4111" in words else None
+
+    section = MarkdownSection(key="bills", title="Bills", template="Pay.", tools=[ask])
+    guarded: Prompt[None] = Prompt(ns="tests", key="bills", sections=[section], guards=[NoCards()])
+    person = Person(("accept", {"answer": "4111"}), ("accept", {"answer": "Cash."}))
+    async with Client(serve(guarded).server, mode=mode, elicitation_callback=person) as client:
+        assert text(await client.call_tool("ask", {})) == ("Cash.", False)
+    assert "NoCards refused the user's words of 'bills': No cards." in person.asked[1].message
 
 
 @MODES

@@ -23,7 +23,12 @@ from typing import Any, TypeAlias, TypeVar
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, record_change
 from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, Released, give_answers
-from weakincentives.errors import DeadlineExceededError, PromptEvaluationError, callers_traceback
+from weakincentives.errors import (
+    DeadlineExceededError,
+    GuardRefusedError,
+    PromptEvaluationError,
+    callers_traceback,
+)
 from weakincentives.limits import Budget, Deadline, Meter, Spent
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import (
@@ -58,6 +63,7 @@ from weakincentives.runtime.spi import (
     closing_resources,
     edited_arguments,
     load_sections,
+    refuses_decision,
     summarize,
 )
 from weakincentives.serde import register_type
@@ -247,10 +253,19 @@ class Execution:
 
         def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
             inner = adapter.loop(prompt, session, **options)
-            while (response := self._drive(adapter, inner)).pending:
-                decided: RunOptions = {**options, "decisions": self._ask(response.pending, inner)}
+            response = self._drive(adapter, inner)
+            while response.pending:
+                decisions = self._ask(response.pending, inner)
                 scope.decisions = None
+                decided: RunOptions = {**options, "decisions": decisions}
                 inner = adapter.loop(prompt, session, **decided)
+                try:
+                    response = self._drive(adapter, inner)
+                except GuardRefusedError as error:
+                    if not refuses_decision(error):
+                        raise
+                    # Nobody has acted on them, so people are asked again.
+                    self._reject(decisions, str(error))
             return response
 
         with scope.meter.on_errors(), closing_resources(prompt, session, scope):
@@ -472,7 +487,9 @@ class Execution:
             except ApprovalRequired as needed:
                 session.restore(before, preserve_logs=False)
                 return ApprovalNeeded(needed.question, self._clock.now())
-            except DecisionError as error:
+            except (DecisionError, GuardRefusedError) as error:
+                if not (isinstance(error, DecisionError) or refuses_decision(error)):
+                    raise
                 session.restore(before, preserve_logs=False)
                 return DecisionRejected(str(error), self._clock.now())
             return ToolsRan(tuple(map(_recorded, outcomes)), change, self._clock.now(), meter.spent, self._joined())

@@ -27,6 +27,7 @@ from mcp.shared.exceptions import MCPError
 
 from weakincentives._display import shortened
 from weakincentives.content import Media, Part
+from weakincentives.errors import GuardRefusedError
 from weakincentives.limits import Budget, Meter
 from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.mcp.skills import OfferedSkills
@@ -64,6 +65,7 @@ from weakincentives.runtime.spi import (
     call_async,
     closing_resources_async,
     load_sections,
+    pass_decisions,
 )
 from weakincentives.session import Session
 from weakincentives.telemetry import Redactor
@@ -293,6 +295,7 @@ class Question:
     pending: PendingCall
     held: tuple[PendingCall, ...]
     turn: int
+    problem: str = ""  # Why the last answer was refused.
 
     def form(self) -> types.ElicitRequestFormParams:
         """The question as a form; for a tool without a handler it has a field for the answer."""
@@ -300,7 +303,8 @@ class Question:
         schema = {"type": "object", "properties": answer, "required": list(answer)}
         words = "This needs your answer." if answer else "Allow this call?"
         text = shortened(Redactor().text(self.pending.text), MAX_QUESTION)
-        return types.ElicitRequestFormParams(message=f"{words}\n\n{text}", requested_schema=schema)
+        problem = f"{Redactor().text(self.problem)}\n\n" if self.problem else ""
+        return types.ElicitRequestFormParams(message=f"{problem}{words}\n\n{text}", requested_schema=schema)
 
     def input_required(self) -> types.InputRequiredResult:
         """The question as the result of the call; the client repeats the call with the answer."""
@@ -407,7 +411,34 @@ class _Host:
     async def decide(self, question: Question, answer: object) -> ToolExecutionOutcome | Question:
         """Act on the answer to a question; if there is none, the question stays open."""
         decision = question.decision(answer)
-        return question if decision is None else await self._await(self._work(question.call, question, decision))
+        if decision is None:
+            return question
+        try:
+            decision = await self._passed(question, decision)
+        except GuardRefusedError as error:
+            return self._ask_again(question, str(error))
+        return await self._await(self._work(question.call, question, decision))
+
+    async def _passed(self, question: Question, decision: Settled) -> Settled:
+        """The decision with the person's words as the guards let them pass."""
+        call_id, context = question.pending.call_id, self._loop.context
+        async with self._lock:
+            steps = pass_decisions(context, {call_id: decision}, {call_id: question.pending})
+            cursor = Cursor(steps)
+            while isinstance(effect := cursor.step, AskGuards):
+                try:
+                    verdict = await call_async(effect.steps())
+                except Exception as error:
+                    cursor.fail(error)
+                else:
+                    cursor.answer(verdict)
+            return cursor.result()[call_id]
+
+    def _ask_again(self, question: Question, problem: str) -> Question:
+        """The question that stays open, with why the answer to it was refused."""
+        if question.token in self._questions:
+            self._questions[question.token] = question = replace(question, problem=problem)
+        return question
 
     def withdraw(self, question: Question) -> None:
         """Leave a question undecided whose request was cancelled."""

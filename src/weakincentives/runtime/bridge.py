@@ -245,9 +245,7 @@ class _Batch:
 
     __slots__ = ("_awaited", "_calls", "_current", "_lock", "_until", "_withdrawn", "fence")
 
-    def __init__(
-        self, calls: list[TimedCall], until: float, awaited: list[TimedCall] | None = None
-    ) -> None:
+    def __init__(self, calls: list[TimedCall], until: float, awaited: list[TimedCall] | None = None) -> None:
         self.fence = Fence()
         self._calls = calls
         self._until = until

@@ -19,7 +19,7 @@ from weakincentives.runtime.bridge import HandlerTimeout, Step, TimedCall, Timed
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import GuardDecided
 from weakincentives.runtime.history import RunHistory, run_history
-from weakincentives.runtime.messages import AskGuards, Effect, Message
+from weakincentives.runtime.messages import AskGuards, Effect
 from weakincentives.runtime.runs import Toolbox
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -249,29 +249,6 @@ class Inquiry:
 
 
 _is_async = lru_cache(maxsize=256)(inspect.iscoroutinefunction)
-
-
-def pass_words(
-    context: RunContext, messages: Sequence[Message | None], *, always: bool
-) -> Generator[Effect, Any, list[Message | None]]:
-    """The user's messages as the guards let them pass, each asked about once; `always` asks even without words."""
-    guards, passed = held_guards(context, "before_run"), context.scope.passed
-    words = [message.text for message in messages if message is not None] or ([""] if always else [])
-    for text in words if guards else ():
-        if text in passed:
-            continue
-
-        def accept(given: Any, text: str = text) -> str:
-            if not isinstance(given, str) or not given or not text:
-                raise TypeError(f"Replace takes the user's words as text, got {shortened(repr(given), 100)}")
-            return given
-
-        verdict = yield from Inquiry(context, "before_run", text, accept=accept).ask(guards)
-        if verdict.refuses:
-            context.message = None
-            raise verdict.error("before_run", context.name)
-        passed.update({text: verdict.value, verdict.value: verdict.value})
-    return [each and each.with_text(passed.get(each.text, each.text)) for each in messages]
 
 
 def warn_of_unmatched(context: RunContext, toolbox: Toolbox) -> None:

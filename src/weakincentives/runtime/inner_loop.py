@@ -56,6 +56,7 @@ from weakincentives.runtime.results import ToolExecutionOutcome
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.runtime.start import Beginning, RunStart
 from weakincentives.runtime.tools import OfferedTools
+from weakincentives.runtime.words import refuses_decision
 from weakincentives.session import Session
 
 _STOPPED = {
@@ -144,6 +145,9 @@ class InnerLoop:
             self._end_waiting()
             raise
         except Exception as error:
+            if refuses_decision(error):
+                self._end_waiting()
+                raise
             self._save_rest(stopped=isinstance(error, GuardRefusedError) and error.hook != "before_run")
             recovered = self.scope.recovers is not None and self.scope.recovers(error)
             kind, phase = type(error).__name__, phase_of(error)

@@ -87,6 +87,10 @@ from weakincentives.runtime.quotation import quote as quote
 from weakincentives.runtime.runs import Run as Run, RunScope as RunScope
 from weakincentives.runtime.transactions import CallSuspended as CallSuspended
 from weakincentives.runtime.transcript import sent_messages as sent_messages
+from weakincentives.runtime.words import (
+    pass_decisions as pass_decisions,
+    refuses_decision as refuses_decision,
+)
 
 if not TYPE_CHECKING:
     __all__ = public_names(globals())

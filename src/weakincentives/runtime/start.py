@@ -12,7 +12,6 @@ from weakincentives.runtime import events
 from weakincentives.runtime.approval import Edit, Undecided, edited_arguments, is_waiting, waiting_calls
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.executor import ToolExecutor
-from weakincentives.runtime.guards import pass_words
 from weakincentives.runtime.messages import (
     INSTRUCTIONS,
     PROMPT_TEXT,
@@ -34,6 +33,7 @@ from weakincentives.runtime.messages import (
 from weakincentives.runtime.notices import Notices
 from weakincentives.runtime.runs import Run
 from weakincentives.runtime.tools import OfferedTools
+from weakincentives.runtime.words import pass_decisions, pass_words
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -115,6 +115,8 @@ class RunStart:
             tool = self.tools.toolbox.tool(waiting[call_id].tool) if call_id in own else None
             if isinstance(decision, Edit) and tool is not None:
                 edited_arguments(tool, waiting[call_id], decision, context.name)
+        if decisions and context.has_guards:
+            decisions.update((yield from pass_decisions(context, decisions, waiting)))
         # The user spoke over these, so they have results.
         over = [call for call in waiting.values() if not any(is_waiting(each.id, [call.call_id]) for each in calls)]
         lost = tuple(ToolCall(call.call_id, call.tool, call.arguments) for call in over)
