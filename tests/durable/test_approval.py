@@ -166,7 +166,9 @@ def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path
         wait_for_question(loop)
         loop.approve("r", "c1", by="Ann")
         until(lambda: [question.step for question in loop.questions("r")] == [6], "the second question")
-        loop.approve("r", "c1", approved=False, note="Not twice.")
+        (question,) = loop.questions("r")
+        assert question.call_id != "c1"
+        loop.approve("r", question.call_id, approved=False, note="Not twice.")
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1). Not twice."
 
 

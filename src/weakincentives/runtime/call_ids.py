@@ -15,44 +15,54 @@ from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.messages import Message, ModelReply
 
 
-def with_unique_ids(
-    reply: ModelReply, messages: Iterable[Message], waiting: Collection[PendingCall], adapter: LoopAdapter
-) -> ModelReply:
-    """The reply with a new id for each call whose id is taken, by a call before it or of an earlier reply.
+class CallIds:
+    """The ids of the calls in the next reply of a conversation.
 
-    An id that stands for a call inside another of the reply is replaced too. A call that waits for a person keeps its
-    id: it is made again with the decision about it.
+    A call that waits for a person keeps its id: it is made again with the decision about it.
     """
-    if not reply.tool_calls:
-        return reply
-    taken: set[str] = set()
-    for message in messages:
-        taken.update(call.id for call in message.tool_calls)
-    waiting_ids = [call.call_id for call in waiting]
-    own_ids = {call.id for call in reply.tool_calls}
-    ids: list[str] = []
-    for call in reply.tool_calls:
-        call_id = call.id
-        repeated = not is_waiting(call_id, waiting_ids) and call_id in taken
-        nested = "/" in call_id and any(is_inside(call_id, outer_id) for outer_id in own_ids)
-        if call_id in ids or repeated or nested:
-            call_id = _new_id(call_id, {*taken, *own_ids})
-        taken.add(call_id)
-        ids.append(call_id)
-    if ids == [call.id for call in reply.tool_calls]:
-        return reply
-    calls = tuple(replace(call, id=call_id) for call, call_id in zip(reply.tool_calls, ids, strict=True))
-    return replace(reply, tool_calls=calls, items=adapter.with_call_ids(reply.items, ids))
 
+    def __init__(self, messages: Iterable[Message], waiting: Iterable[PendingCall]) -> None:
+        self._waiting = [call.call_id for call in waiting]
+        self._taken: set[str] = set()
+        self._replies = 0
+        for message in messages:
+            self._replies += message.role == "assistant"
+            self._taken.update(call.id for call in message.tool_calls)
 
-def _new_id(call_id: str, taken: Collection[str]) -> str:
-    """An id that is not taken: nine letters and digits, which every server accepts back.
+    def shown(self, call_id: str) -> str:
+        """The id that a call will have whose arguments a stream shows."""
+        return self._new_id(call_id, self._taken) if self._is_repeated(call_id) else call_id
 
-    It is always the same for the same conversation, so that a durable run that is repeated finds its records.
-    """
-    number = len(taken)
-    while True:
-        new_id = hashlib.blake2b(f"{number}:{call_id}".encode()).hexdigest()[:9]
-        if new_id not in taken:
-            return new_id
-        number += 1
+    def unique(self, reply: ModelReply, adapter: LoopAdapter) -> ModelReply:
+        """The reply with a new id for each call whose id is taken, by a call before it or of an earlier reply.
+
+        An id that stands for a call inside another of the reply is replaced too.
+        """
+        given_ids = [call.id for call in reply.tool_calls]
+        taken = set(self._taken)
+        ids: list[str] = []
+        for call_id in given_ids:
+            nested = "/" in call_id and any(is_inside(call_id, outer_id) for outer_id in given_ids)
+            if call_id in ids or nested or self._is_repeated(call_id):
+                call_id = self._new_id(call_id, taken)
+            taken.add(call_id)
+            ids.append(call_id)
+        if ids == given_ids:
+            return reply
+        calls = [replace(call, id=call_id) for call, call_id in zip(reply.tool_calls, ids, strict=True)]
+        return replace(reply, tool_calls=tuple(calls), items=adapter.with_call_ids(reply.items, ids))
+
+    def _is_repeated(self, call_id: str) -> bool:
+        return call_id in self._taken and not is_waiting(call_id, self._waiting)
+
+    def _new_id(self, call_id: str, taken: Collection[str]) -> str:
+        """An id that is not taken: nine letters and digits, which every server accepts back.
+
+        It is always the same for the same conversation, so that a durable run that is repeated finds its records.
+        """
+        number = self._replies
+        while True:
+            new_id = hashlib.blake2b(f"{number}:{call_id}".encode()).hexdigest()[:9]
+            if new_id not in taken:
+                return new_id
+            number += 1

@@ -501,7 +501,8 @@ def delta_events(delta: ModelDelta | str, loop: InnerLoop, parser: PartialParser
     if loop.stream.held and not isinstance(delta, ArgumentsDelta):
         return
     if isinstance(delta, ArgumentsDelta):
-        delta = replace(delta, name=loop.toolbox.name_of(delta.name))
+        call_id = loop.call_ids.shown(delta.call_id)
+        delta = replace(delta, call_id=call_id, name=loop.toolbox.name_of(delta.name))
     if isinstance(delta, TextDelta):
         loop.stream.text.append(delta.text)
     yield delta

@@ -33,7 +33,7 @@ from weakincentives.runtime.approval import (
     waiting_calls,
 )
 from weakincentives.runtime.bridge import contained
-from weakincentives.runtime.call_ids import with_unique_ids
+from weakincentives.runtime.call_ids import CallIds
 from weakincentives.runtime.compaction import Compactor
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutor
@@ -101,6 +101,7 @@ class InnerLoop:
         self.interrupt: Callable[[], None] = lambda: None
         self.stream = StreamState()
         self.in_conversation = beginning == "exchange"
+        self._call_ids: CallIds | None = None
         # False if a replay must not depend on when a section says that it is out of date.
         self.follows_sections = True
         scope.codecs[adapter.name] = adapter.hosted_tool_codecs
@@ -292,6 +293,7 @@ class InnerLoop:
                 self.context.points.turn(self.scope.run_id, self.scope.meter.own_turns + 1)
             self._answers.hold()
             asked = self.session.clock.monotonic()
+            self._call_ids = None
             try:
                 reply = self._received((yield CallModel(request)))
                 self._record_reply(request, reply, self.session.clock.monotonic() - asked)
@@ -375,11 +377,19 @@ class InnerLoop:
             **self.toolbox.offered,
         )
 
+    @property
+    def call_ids(self) -> CallIds:
+        """The ids that the calls of the reply under way have."""
+        if self._call_ids is None:
+            waiting = waiting_calls(self.session).values()
+            self._call_ids = CallIds(self.session[Message].view(), waiting)
+        return self._call_ids
+
     def _received(self, reply: ModelReply) -> ModelReply:
         """The reply as the rest of the loop knows it: with our own names of tools, and each call with its own id."""
-        session = self.session
-        waiting = waiting_calls(session).values()
-        return with_unique_ids(self.toolbox.with_names(reply), session[Message].view(), waiting, self.context.adapter)
+        if reply.tool_calls:
+            reply = self.call_ids.unique(self.toolbox.with_names(reply), self.context.adapter)
+        return reply
 
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
         context, meter = self.context, self.scope.meter
