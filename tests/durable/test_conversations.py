@@ -428,8 +428,9 @@ def test_a_call_waits_for_a_decision_that_any_client_makes(database_url: str) ->
             ["write", "model"],
             {"c1": Approve("Ann")},
         )
-        assert client.send("ann", "again", timeout=PATIENCE).pending
-        denied = client.send("ann", "No.", decisions={"c1": Deny("Not now.")}, timeout=PATIENCE)
+        (later,) = client.send("ann", "again", timeout=PATIENCE).pending
+        assert later.call_id != "c1"
+        denied = client.send("ann", "No.", decisions={later.call_id: Deny("Not now.")}, timeout=PATIENCE)
         assert denied.pending
         with pytest.raises(PromptEvaluationError, match="nothing"):
             client.decide("ann", {"nothing": Approve()}, timeout=PATIENCE)
