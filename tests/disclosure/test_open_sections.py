@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import fields
 from typing import Any
 
 import pytest
 
 from tests.disclosure.desk import FULL, SUMMARY, answers, desk, desk_with_files, play, section, tool_names
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.filesystem import Filesystem
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import (
     MarkdownSection,
     OpenAndHalt,
     OpenOrRead,
+    OpenSectionsParams,
     OpenSectionsResult,
     OpenToFiles,
     Prompt,
@@ -130,6 +133,25 @@ def test_a_content_only_child_of_a_closed_section_with_tools_goes_to_its_own_fil
     files, session = files_of(template, open_("ppp.cb"))
     assert files == {"context/ppp.cb.md": "## Cb\n\nAll of cb."}
     assert session[VisibilityOverrides].latest() == VisibilityOverrides()
+
+
+class FullFiles(InMemoryFilesystem):
+    def write(self, *given: Any, **options: Any) -> Any:
+        raise RuntimeError("no room")
+
+
+def test_whatever_fails_when_a_file_is_written_the_model_reads_which_section_it_was() -> None:
+    session, prompt = Session(), Prompt(desk(disclosure=OpenToFiles()))
+    prompt.bind(resources={Filesystem: FullFiles()})
+    ScriptedAdapter([open_("docs"), "Done."]).evaluate(prompt, session=session)
+    assert answers(session) == [(False, "Failed to write context for 'docs': no room")]
+
+
+def test_the_parameters_of_open_sections_are_described_where_the_spec_has_it() -> None:
+    described = {each.name: each.metadata["description"] for each in fields(OpenSectionsParams)}
+    (opening,) = OpenAndHalt().tools(with_tools=True, content_only=True)
+    properties = json.loads(opening.definition)["parameters"]["properties"]
+    assert described == {name: schema["description"] for name, schema in properties.items()}
 
 
 def test_files_may_be_opened_again() -> None:

@@ -270,3 +270,19 @@ def test_arbitrary_json_is_an_error_or_a_valid_value(value: Any) -> None:
 @given(plans, st.sampled_from(["{}", "Answer: {} ok", "```json\n{}\n```", "\n```json\n{}"]))
 def test_what_was_written_is_read_back(plan: Plan, around: str) -> None:
     assert parse_structured_output(around.replace("{}", encode(plan).decode()), PLAN) == plan
+
+
+@dataclass
+class Changeable:
+    name: str
+
+
+@pytest.mark.parametrize("kind", [set[Changeable], frozenset[list[int]], list[set[dict[str, int]]]])
+def test_a_set_of_what_cannot_be_hashed_is_refused_where_it_is_declared(kind: Any) -> None:
+    with pytest.raises(PromptValidationError, match="which has no hash; use a list, or, for a dataclass"):
+        structured_output(kind)
+
+
+@pytest.mark.parametrize("kind", [set[Step], frozenset[tuple[int, ...]], dict[str, Changeable], tuple[Changeable, ...]])
+def test_collections_of_what_they_can_hold_are_outputs(kind: Any) -> None:
+    assert structured_output(kind).output_type is not None

@@ -207,7 +207,7 @@ def test_a_restart_is_told_with_the_request_that_needed_it() -> None:
     assert (orders.rendered, orders.decided_by, orders.reason) == (
         FULL,
         "session",
-        "The adapter cannot add tools to a conversation.",
+        "Adapter does not support dynamic tools.",
     )
 
 

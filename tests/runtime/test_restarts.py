@@ -503,7 +503,8 @@ def test_a_signal_that_ends_the_evaluation_of_another_prompt_fails_the_call() ->
     (result,) = [message for message in session[Message] if message.role == "tool"]
     assert (result.success, result.text) == (
         False,
-        "Tool 'ask' failed: VisibilityExpansionRequired: Opening refunds needs a new evaluation; MainLoop starts one.",
+        "Tool 'ask' failed: VisibilityExpansionRequired: Section expansion requires restart: "
+        "opening refunds needs a new evaluation; MainLoop starts one.",
     )
 
 

@@ -105,6 +105,17 @@ def test_a_tool_whose_name_is_taken_is_skipped_with_a_warning(dynamic: bool, cap
         set() if dynamic else {"read_section"}
     )
     assert "Skipping duplicate tool 'search' of section 'context': section 'library' has it already." in caplog.messages
+    (skipped,) = [record for record in caplog.records if record.msg.startswith("Skipping")]
+    assert (skipped.section_key, skipped.tool_name) == ("context", "search")  # type: ignore[attr-defined]
+
+
+def test_the_record_of_injected_tools_has_their_section_number_and_names(caplog: pytest.LogCaptureFixture) -> None:
+    adapter = ScriptedAdapter([call("read_section", section_key="context"), Answer("one")])
+    with caplog.at_level("INFO"):
+        adapter.evaluate(Prompt(template), session=Session())
+    (record,) = [record for record in caplog.records if record.msg.startswith("Injected tools")]
+    fields = record.section_key, record.tool_count, record.tool_names  # type: ignore[attr-defined]
+    assert fields == ("context", 2, ("search", "cite"))
 
 
 class Canned(ProviderAdapter[Answer]):

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Annotated, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from weakincentives.content import Part
 from weakincentives.errors import PromptRenderError, PromptValidationError, WinkError
@@ -36,20 +36,24 @@ RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section",
 
 @dataclass(frozen=True, slots=True)
 class ReadSectionParams:
-    section_key: Annotated[str, "Key of the section to read, as shown under its summary ('parent.child' if nested)."]
+    section_key: str = field(
+        metadata={"description": "Key of the section to read, as shown under its summary ('parent.child' if nested)."}
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class OpenSectionsParams:
-    section_keys: Annotated[
-        tuple[str, ...], "Keys of the sections to open, as shown under their summaries ('parent.child' if nested)."
-    ]
-    reason: Annotated[str, "Why these sections are needed, in at most 256 characters."]
+    section_keys: tuple[str, ...] = field(
+        metadata={
+            "description": "Keys of the sections to open, as shown under their summaries ('parent.child' if nested)."
+        }
+    )
+    reason: str = field(metadata={"description": "Why these sections are needed, in at most 256 characters."})
 
 
 @dataclass(frozen=True, slots=True)
 class CollapseSectionParams:
-    section_key: Annotated[str, "Key of the open section to close."]
+    section_key: str = field(metadata={"description": "Key of the open section to close."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +86,8 @@ class OpenSectionsResult:
 
 @dataclass(frozen=True, slots=True)
 class SearchSectionsParams:
-    query: Annotated[str, "What is needed, in your own words or the user's."]
-    limit: Annotated[int, f"How many sections to list, at most {MAX_FOUND}."] = 10
+    query: str = field(metadata={"description": "What is needed, in your own words or the user's."})
+    limit: int = field(default=10, metadata={"description": f"How many sections to list, at most {MAX_FOUND}."})
 
 
 @dataclass(frozen=True, slots=True)
@@ -383,7 +387,10 @@ def _write(
             pieces = view.pieces_of(path, everything=True)
             files.mkdir(CONTEXT_FOLDER, parents=True, exist_ok=True)
             files.write(context_file(key), "".join(pieces), mode="overwrite")
-        except (WinkError, OSError) as error:
+        except Exception as error:
+            if isinstance(error, WinkError) and error.ends_run:
+                raise
+            logger.warning("Section '%s' cannot be written to a file.", key, exc_info=error)
             return _failed(f"Failed to write context for '{key}': {error}", request())
         written.append(context_file(key))
         media += media_in(pieces)

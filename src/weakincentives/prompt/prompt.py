@@ -402,7 +402,8 @@ class Prompt(Displayed, Resourceful, _HasOutput, Generic[OutputT]):
         rendered = self.template.rendered(view, deadline)
         for node, tool, owner in view.skipped():
             message = "Skipping duplicate tool '%s' of section '%s': section '%s' has it already."
-            logger.warning(message, tool.name, node.key, owner.key)
+            fields = {"section_key": node.key, "tool_name": tool.name}
+            logger.warning(message, tool.name, node.key, owner.key, extra=fields)
         return rendered
 
     def present(self, session: Session | None = None, content: LoadedSections | None = None) -> Presentation:

@@ -360,7 +360,8 @@ class InnerLoop:
             return self._response("", halt=OpenSectionsResult(overrides, reason=reason))
         keys = tuple(key for request in asked for key in request.keys)
         raise VisibilityExpansionRequired(
-            f"Opening {', '.join(keys)} needs a new evaluation; MainLoop starts one.",
+            f"Section expansion requires restart: opening {', '.join(keys)} needs a new evaluation; "
+            "MainLoop starts one.",
             requested_overrides=overrides,
             reason=reason,
             section_keys=keys,

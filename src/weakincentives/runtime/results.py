@@ -212,7 +212,7 @@ class Results:
             expanded = self._added_tools(asked)
             if expanded and not (restarts or asked.halt or self.context.config.supports_dynamic_tools):
                 # The next attempt opens it, if there is one; else the caller decides.
-                restarts, asked = True, replace(asked, reason="The adapter cannot add tools to a conversation.")
+                restarts, asked = True, replace(asked, reason="Adapter does not support dynamic tools.")
             for path, visibility in asked.overrides.items() if not (restarts or asked.halt) else ():
                 self.context.session.dispatch(SetVisibilityOverride(path, visibility))
         message, operator_text = attempt.message or result.message, ""

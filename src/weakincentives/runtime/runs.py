@@ -374,6 +374,6 @@ class Toolbox:
         if (name, section_key) not in self._warned:
             self._warned.add((name, section_key))
             has_it = f"section '{owner}'" if owner else "the provider"
-            logger.warning(
-                "Skipping duplicate tool '%s' of section '%s': %s has it already.", name, section_key, has_it
-            )
+            message = "Skipping duplicate tool '%s' of section '%s': %s has it already."
+            fields = {"section_key": section_key, "tool_name": name}
+            logger.warning(message, name, section_key, has_it, extra=fields)

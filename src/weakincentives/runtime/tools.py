@@ -103,7 +103,7 @@ class OfferedTools:
             key = new[0].ref.section_key
             raise VisibilityExpansionRequired(
                 requested_overrides={},
-                reason="A tool opened the section, and the adapter cannot add tools to a conversation.",
+                reason="Adapter does not support dynamic tools: a tool opened the section, and none can be added.",
                 section_keys=(key,) if key else (),
             )
         self._check((ref.section_key, tool) for ref, tool in new if isinstance(tool, HostedTool))
@@ -212,14 +212,16 @@ class OfferedTools:
         for key, names in gone.items():
             emit(events.ToolsWithdrawn, tool_names=names, section_key=key, route=route)
             self.context.transcript.say(Message(role="tools_removed", tools=names, section_key=key))
-            logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names))
+            fields = {"section_key": key, "tool_count": len(names), "tool_names": names}
+            logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names), extra=fields)
         for key, names in appeared.items():
             offers = [offer for name in names if (offer := self.toolbox.get(name))]
             definitions = tuple(self.context.adapter.define_tool(offer.tool) for offer in offers)
             text = self.long_descriptions(offer.tool for offer in offers)
             emit(events.ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
             self.context.transcript.say(Message(role="tools_added", text=text, tools=names, section_key=key))
-            logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names))
+            fields = {"section_key": key, "tool_count": len(names), "tool_names": names}
+            logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names), extra=fields)
 
     def _offers(self, view: View, *, initial: bool) -> list[Offer]:
         """The tools that sections now offer, then those skipped, then the run's own, in the toolbox's form."""

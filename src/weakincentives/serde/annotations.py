@@ -223,6 +223,8 @@ class _Builder:
         if origin is tuple and args[-1:] != (Ellipsis,):
             return FixedTuple(tuple(self.build(arg, where) for arg in args))
         if cls in _ARRAYS:
+            if _ARRAYS[cls] in (set, frozenset) and args:
+                _check_hashable(args[0], where)
             return Array(_ARRAYS[cls], self.build(args[0] if args else Any, where))
         if cls in _MAPS:
             key, value = args if args else (Any, Any)
@@ -343,6 +345,19 @@ def _title(annotation: Any) -> str:
     if args and isinstance(origin, type) and origin is not types.UnionType:
         return f"{origin.__name__}[{', '.join(map(_title, args))}]"
     return annotation.__name__ if isinstance(annotation, type) else str(annotation).removeprefix("typing.")
+
+
+def _check_hashable(item: Any, where: str) -> None:
+    """Reject the items of a set that no set can hold."""
+    while typing.get_origin(item) is Annotated:
+        item = typing.get_args(item)[0]
+    cls = typing.get_origin(item) or item
+    if isinstance(cls, type) and getattr(cls, "__hash__", None) is None:
+        message = (
+            f"a set cannot hold {_title(item)}, which has no hash; use a list, or, for a dataclass, "
+            "@dataclass(frozen=True)"
+        )
+        raise SerdeError((FieldProblem(where, message),))
 
 
 def _unsupported(annotation: Any, where: str) -> SerdeError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
@@ -51,7 +51,7 @@ class ClientOptions(NetworkOptions, total=False):
     client: Any  #: the vendor's client, sync or async; by default a new one
 
 
-class NetworkAdapter(ProviderAdapter):
+class NetworkAdapter(ProviderAdapter, ABC):
     """An adapter that sends requests, with retries and one wire per session, which keeps what it has encoded.
 
     A subclass sets the `package` it needs, with the `extra` that installs it if that has another name, its `wire_type`

@@ -219,12 +219,14 @@ class Wire(ABC):
         tools, hosted = self._listed_tools(request)
         known = (tools, hosted, self._deferred(request), request.output, request.settings, *self._system)
         if self._start_of != known:
-            start = encode(self._fields(request))[:-1]
+            fields, start = self._fields(request), b""
             if listed := self._encode_tools(tools, hosted, request):
                 start += b',"tools":[' + b",".join(listed) + b"]"
             if self._system:
                 start += b',"system":[' + b",".join(self._system) + b"]"
-            self._start, self._start_of = start + self.conversation, known
+            start += self.conversation
+            self._start = encode(fields)[:-1] + (start if fields else start.removeprefix(b","))
+            self._start_of = known
         return self._start
 
     def _end(self, request: ModelRequest) -> tuple[bytes, ...]:
