@@ -1,7 +1,8 @@
 """Tunes summaries on evidence: candidates are chosen on one half of the cases, and tested once on the other.
 
-A summary is good if the section is found when a case needs it, among the first few and before its neighbours. With the
-prompt's ranker this is measured for every question in milliseconds; with an adapter, by running the cases.
+A summary is good if the section is found when a case needs it, among the first few and before its neighbours. A model
+is shown the summaries inside a closed section once it has opened that, so the way to a section is found step by step.
+With the prompt's ranker this is measured for every question in milliseconds; with an adapter, by running the cases.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import hashlib
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 from statistics import fmean, median
@@ -152,7 +153,8 @@ def tune(
 
     The sections that a case needs are `metadata["sections"]`, or those that its recorded run opened. `by="ranking"`
     ranks as the prompt's `SearchSections` does, by all of a section's text; `by="summaries"`, the default of other
-    prompts, by titles and summaries alone, which is what a model sees. `propose` adds candidates to the built-in ones,
+    prompts, by titles and summaries alone, which is what a model sees: first those of the first request, then those
+    inside each section that was found. `propose` adds candidates to the built-in ones,
     and `score` replaces the ranking. If an override applies to the prompt, its summaries are where tuning starts, and
     the new override has all of it.
     """
@@ -186,7 +188,15 @@ class _Tuner:
         self.prompt, self.tag, self.within = prompt, tag, within
         searches = isinstance(prompt.template.disclosure, SearchSections)
         ranker = getattr(prompt.template.disclosure, "ranker", None) if searches else None
-        nodes = [node for node in prompt.outline().nodes if node.summary is not None]
+        whole = (by or ("ranking" if searches else "summaries")) == "ranking"
+        outline = prompt.outline()
+        nodes = [node for node in outline.nodes if node.summary is not None]
+        self.summarized = {node.key for node in nodes}
+        self.above: dict[str, tuple[str, ...]] = {}
+        if not whole:
+            # What is open from the start needs no summary, and is found with the closed section around it.
+            nodes = list(filter(outline.may_be_closed, nodes))
+            self.above = closed_above(outline, {node.key for node in nodes})
         self.paths = {node.key: node.path for node in nodes}
         self.sections = {node.key: section_text(node) for node in nodes}
         self.given = self.sections
@@ -197,14 +207,13 @@ class _Tuner:
             for node in prompt.template.outline.nodes
             if node.key in self.sections
         }
-        whole = (by or ("ranking" if searches else "summaries")) == "ranking"
-        self.ranking = Ranking(self.sections, ranker or LexicalRanker(), within, whole=whole)
+        self.ranking = Ranking(self.sections, ranker or LexicalRanker(), within, whole=whole, above=self.above)
         self.scored, self.propose = score, propose
         self.proposed: dict[str, Mapping[str, str]] = {}
         self.first_of: dict[str, str] = {}
         self.questions = [question for case in cases if (question := self._question(case)) is not None]
         needed = {key for case in cases for group in needed_sections(case) for key in group}
-        self.unknown = tuple(sorted(needed - {*self.sections}))
+        self.unknown = tuple(sorted(needed - self.summarized))
         if not self.questions:
             named = f" (they name {', '.join(self.unknown[:5])})" if self.unknown else ""
             raise CaseError(
@@ -246,19 +255,28 @@ class _Tuner:
 
     def _use(self, sections: dict[str, SectionText]) -> None:
         self.sections = sections
-        self.ranking = Ranking(sections, self.ranking.ranker, self.within, whole=self.ranking.whole)
+        whole, ranker = self.ranking.whole, self.ranking.ranker
+        self.ranking = Ranking(sections, ranker, self.within, whole=whole, above=self.above)
 
     def _question(self, case: Case) -> Question | None:
-        needed = tuple(
-            frozenset(key for key in group if key in self.sections)
-            for group in needed_sections(case)
-            if any(key in self.sections for key in group)
-        )
+        needed = tuple(filter(None, map(self._closed, needed_sections(case))))
         if not needed or not case.question.strip():
             return None
         # Equal questions are one source, and never in both halves.
         group = case.group or self.first_of.setdefault(case.question, case.id)
         return Question(case.id, case.question, needed, group, half_of(group))
+
+    def _closed(self, group: Iterable[str]) -> frozenset[str]:
+        """The sections to open for one that a case needs; empty if one of the alternatives is open from the start."""
+        keys = set[str]()
+        for key in group:
+            if key in self.sections:
+                keys.add(key)
+            elif key in self.summarized and self.above.get(key):
+                keys.add(self.above[key][-1])
+            elif key in self.summarized:
+                return frozenset()
+        return frozenset(keys)
 
     def _score(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> list[float]:
         return (self.scored or self.ranking)(summaries, questions)
@@ -314,9 +332,10 @@ class _Tuner:
             thin = sizes[key] < usual / 2
             if not (missed[key] or thin or vain[key] > len(questions) / 4):
                 continue
-            asked = tuple(q.text for q in questions if any(key in group for group in q.needed))
+            asked = tuple(q.text for q in questions if key in self.ranking.way(q))
             others = tuple(q.text for q in questions if q.text not in asked)
             limit = self.limits[key]
+            section = self.ranking.with_contents(section)
             evidence = Evidence(section, outline, self.ranking.missing(key, questions), asked, others, vain[key], limit)
             if self.propose is not None and key not in self.proposed:
                 self.proposed[key] = self.propose(evidence)
@@ -418,60 +437,98 @@ class _Tuner:
         return None if found is None else found.tagged(self.tag)
 
 
+def closed_above(outline: Any, closed: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """For each section, those of the closed ones that it is inside of, the outermost first."""
+    above: dict[str, tuple[str, ...]] = {}
+    for node in outline.nodes:
+        around = [ancestor.key for ancestor in outline.ancestors(node) if ancestor.key in closed]
+        above[node.key] = tuple(reversed(around))
+    return above
+
+
 @dataclass(slots=True)
 class Ranking:
-    """Scores questions by the rank of the sections that they need."""
+    """Scores questions by the rank of the sections that they need.
+
+    `above` has the closed sections around each section. Those that have the same ones around them are shown together,
+    in the first request or when the last of these is opened, and ranked among each other. Without `above`, all are.
+    """
 
     sections: Mapping[str, SectionText]
     ranker: Any
     within: int
     whole: bool = False
+    above: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     _orders: dict[str, list[str]] = field(default_factory=dict)
 
     def __call__(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> list[float]:
         rank = self._ranks(summaries)
         return [_found(question, rank(question.text)) for question in questions]
 
+    def way(self, question: Question) -> set[str]:
+        """The sections that a question needs, with the closed ones around them."""
+        keys = {key for group in question.needed for key in group}
+        return keys.union(*(self.above.get(key, ()) for key in keys))
+
+    def with_contents(self, section: SectionText) -> SectionText:
+        """A section with the summaries of what is inside it as part of its text, from which it can be summarized."""
+        inside = [text.headline for key, text in self.sections.items() if section.key in self.above.get(key, ())]
+        return replace(section, body="\n".join([section.body, *inside]))
+
     def missed(self, summaries: Mapping[str, str], questions: Sequence[Question]) -> Counter[str]:
-        """How often each section was needed and not found."""
-        rank, found = self._ranks(summaries), Counter[str]()
+        """How often each section was needed and not found; what is inside a section that was not found cannot be."""
+        rank, missed = self._ranks(summaries), Counter[str]()
         for question in questions:
             first = set(rank(question.text))
             for group in question.needed:
                 if not group & first:
-                    found.update(group)
-        return found
+                    missed.update({self._first_missed(key, first) for key in group})
+        return missed
 
     def missing(self, key: str, questions: Sequence[Question]) -> tuple[str, ...]:
-        """The questions that need a section and do not find it."""
+        """The questions that need a section, or one inside it, and do not find it."""
         rank = self._ranks({})
         return tuple(
-            question.text
-            for question in questions
-            if any(key in group for group in question.needed) and key not in rank(question.text)
+            question.text for question in questions if key in self.way(question) and key not in rank(question.text)
         )
 
     def vain(self, questions: Sequence[Question]) -> Counter[str]:
         """How often each section was found and not needed."""
         rank, found = self._ranks({}), Counter[str]()
         for question in questions:
-            needed = {key for group in question.needed for key in group}
+            needed = self.way(question)
             found.update(key for key in rank(question.text) if key not in needed)
         return found
 
+    def _first_missed(self, key: str, found: Collection[str]) -> str:
+        for around in self.above.get(key, ()):
+            if around not in found:
+                return around
+        return key
+
     def _ranks(self, summaries: Mapping[str, str]) -> Callable[[str], list[str]]:
-        keys = list(self.sections)
         known = self._orders if not summaries else {}
+        together: dict[str, list[str]] = {}
+        for key in self.sections:
+            around = self.above.get(key, ())
+            together.setdefault(around[-1] if around else "", []).append(key)
 
         @cache
-        def index() -> Any:
-            texts = [self._text(section, summaries.get(key)) for key, section in self.sections.items()]
+        def index(around: str) -> Any:
+            texts = [self._text(self.sections[key], summaries.get(key)) for key in together[around]]
             by_field = getattr(self.ranker, "index_sections", None)
             return by_field(texts) if by_field else self.ranker.index([text.text for text in texts])
 
         def rank(text: str) -> list[str]:
             if text not in known:
-                known[text] = [keys[place] for place, _ in index().rank(text, self.within)]
+                found: list[str] = []
+                opened = [""]
+                for around in opened:
+                    if around in together:
+                        first = [together[around][place] for place, _ in index(around).rank(text, self.within)]
+                        found += first
+                        opened += first
+                known[text] = found
             return known[text]
 
         return rank

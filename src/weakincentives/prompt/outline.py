@@ -199,6 +199,10 @@ class Outline:
             yield self.nodes[index]
             index = self.nodes[index].end
 
+    def may_be_closed(self, node: Node) -> bool:
+        """True if the section is declared closed, or if code may close it."""
+        return node.summary is not None and (self.base[node.index] == SUMMARY or node.selects)
+
     def cached(self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """The value made for this key; a combination of visibilities seldom changes between renders."""
         result: T | None = self._cache.get(key)
