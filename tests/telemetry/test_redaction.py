@@ -1,16 +1,21 @@
 from __future__ import annotations
 
 import json
+from base64 import b64encode
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
+import weakincentives
 from tests.telemetry.agents import prompt, run
-from weakincentives.adapters.scripted import call
-from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolResult
+from weakincentives.adapters.scripted import ScriptedAdapter, call
+from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult, tool
 from weakincentives.runtime import Message, ModelReply, PromptRendered, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import Redactor, RunStore, Unreadable, read_run, record
@@ -243,3 +248,71 @@ def test_a_secret_that_is_a_key_of_data_is_replaced(tmp_path: Path) -> None:
     with record(path):
         session.dispatch(Headers((), {SECRETS[2]: "alice"}))
     assert SECRETS[2].encode() not in path.read_bytes()
+
+
+WIDE = ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"]
+KNOWN = "kN0wn-v4lue-Zq93kdLwPx-77"
+FOREIGN = "päßwörd-€-langer-schlüssel"
+
+
+def wide_texts() -> Iterator[tuple[str, str]]:
+    """Texts of random surroundings with a secret in it, and the secret."""
+    random = Random(11)
+    around = ["", "Hello, world. ", "\r\n", "key: ", "密钥", "ключ ", "x\u0100", "é", "\U0001f511", " \u3000"]
+    secrets = [*SECRETS, KNOWN, FOREIGN, 'password = "hunter2-secret-pw"', "postgres://bob:hunter2-secret-pw@db/x"]
+    for secret in secrets:
+        for _ in range(4):
+            text = "".join(random.choices(around, k=3)) + " " + secret + " " + "".join(random.choices(around, k=3))
+            yield text, "hunter2-secret-pw" if "hunter2" in secret else secret
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+def test_a_secret_in_a_wide_encoding_is_replaced_in_that_encoding(encoding: str) -> None:
+    redactor = Redactor(variables={"SHOP_API_KEY": KNOWN, "OTHER_TOKEN": FOREIGN})
+    for text, secret in wide_texts():
+        clean = redactor.content(text.encode(encoding)).decode(encoding)
+        assert "[redacted]" in clean and secret not in clean
+        # What stands before and after it stays.
+        assert clean.split("[redacted]")[0] in text and clean.rsplit("[redacted]")[-1] in text
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+def test_a_secret_in_a_wide_encoding_is_replaced_however_its_bytes_are_written(encoding: str) -> None:
+    redactor = Redactor(variables={"SHOP_API_KEY": KNOWN, "OTHER_TOKEN": FOREIGN})
+    for text, _ in wide_texts():
+        data = text.encode(encoding)
+        for written in (b64encode(data).decode(), repr(data), json.dumps(data.decode("latin-1"))):
+            assert redactor.text(f"see {written} there") != f"see {written} there", (text, written)
+
+
+@pytest.mark.parametrize("encoding", WIDE)
+def test_no_file_in_a_wide_encoding_brings_a_secret_into_a_recording(
+    encoding: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHOP_API_KEY", KNOWN)
+
+    @tool
+    def write(context: ToolContext) -> str:
+        "Write."
+        assert context.filesystem is not None
+        context.filesystem.write("keys.txt", f"ключ {KEY} and {KNOWN}".encode(encoding))
+        return "Written."
+
+    section = MarkdownSection(key="task", title="Task", template="Write.", tools=[write])
+    made = Prompt(ns="tests", key="wide", sections=[section]).bind(resources={Filesystem: InMemoryFilesystem()})
+    with record(tmp_path / "runs.db"):
+        response = weakincentives.run(made, ScriptedAdapter([call("write"), "Done."]))
+    assert response.session is not None
+    with RunStore(tmp_path / "runs.db") as store:
+        (run,) = store.list_runs()
+        (recorded,) = store.of_kinds(run.run_id, ["FilesChanged"])
+    event: Any = recorded.event
+    assert event.changes[0].after.decode(encoding) == "ключ [redacted] and [redacted]"
+
+
+@pytest.mark.parametrize(
+    "data", [b"\0" * 99, b"a\0" * 50, Random(1).randbytes(5000), "Schöne Grüße\n".encode("utf-16")]
+)
+def test_other_bytes_stay_as_they_are(data: bytes) -> None:
+    assert Redactor().content(data) == data
+    assert Redactor().text(data.decode("latin-1")) == data.decode("latin-1")

@@ -62,7 +62,7 @@ class Packer:
                 data["v"]["changes"] = self._keep_rows(event.changes)
             else:
                 data = self._walk(event.data if isinstance(event, FrozenEvent) else dump(event, media))
-            self.blobs = {digest: self._clean_bytes(blob.data) for digest, blob in media.items()}
+            self.blobs = {digest: self.redactor.content(blob.data) for digest, blob in media.items()}
             return msgspec.json.encode(data).decode()
         except Exception:
             whole = event.event if isinstance(event, FrozenEvent) else event
@@ -207,13 +207,6 @@ class Packer:
             self.texts[key] = kept
             kept = {"$": "text", "v": key}
         return {"$": data["$"], "v": kept}
-
-    def _clean_bytes(self, data: bytes) -> bytes:
-        """The bytes of media, redacted if they are text, which may contain secrets."""
-        try:
-            return self.redactor.text(data.decode()).encode()
-        except UnicodeDecodeError:
-            return data
 
 
 def pack_rows(items: Sequence[Any] | Mapping[SectionPath, Any], dump: Callable[[str, Any], Any]) -> Any:

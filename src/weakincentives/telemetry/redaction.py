@@ -91,6 +91,21 @@ class Redactor(KnownSecrets):
                 return {self.text(key): self._field(key, item) for key, item in value.items()}
         return value
 
+    def content(self, data: bytes) -> bytes:
+        """The content of a file with each secret replaced.
+
+        In what is not UTF-8, only text in UTF-16 and UTF-32 is looked for: anything else would match by chance.
+        """
+        try:
+            return self.text(data.decode()).encode()
+        except UnicodeDecodeError:
+            return self._only_wide(data, 0).encode("latin-1", "replace")
+
+    def _only_wide(self, data: bytes, depth: int) -> str:
+        """Bytes as text, without secrets in UTF-16 or UTF-32."""
+        text = data.decode("latin-1")
+        return self._clean_wide(text, depth) if "\0" in text else text
+
     def _field(self, key: str, value: Any) -> Any:
         return REDACTED if isinstance(value, str | int) and is_secret_name(key) else self.data(value)
 
@@ -129,7 +144,7 @@ class Redactor(KnownSecrets):
         if _PRIVATE_KEY.match(data) or (len(run) == 44 and _ATLASSIAN.match(data)):
             return True
         if not data.isascii():
-            return False
+            return self._only_wide(data, depth + 1) != data.decode("latin-1")
         if before.rstrip().lower().endswith("basic") and b":" in data:
             return True
         plain = data.decode()
@@ -146,6 +161,9 @@ class NoRedaction(Redactor):
 
     def text(self, text: str) -> str:
         return text
+
+    def content(self, data: bytes) -> bytes:
+        return data
 
 
 def compile_patterns(patterns: Iterable[str | re.Pattern[str]]) -> tuple[re.Pattern[str], ...]:
