@@ -54,10 +54,10 @@ def wink(tmp_path: Path) -> Wink:
     return Wink(tmp_path)
 
 
-def on_terminal(wink: Wink, *words: str) -> str:
+def on_terminal(wink: Wink, *words: str, **variables: str) -> str:
     """What a terminal gets of stdout and stderr."""
     ours, theirs = pty.openpty()
-    environment = {"PATH": os.environ["PATH"], "HOME": str(wink.folder), "TERM": "xterm", "NO_COLOR": "1"}
+    environment = {"PATH": os.environ["PATH"], "HOME": str(wink.folder), "TERM": "xterm", "NO_COLOR": "1", **variables}
     (wink.folder / "typed").write_text("Hello.\n", encoding="utf-8")
     with (wink.folder / "typed").open() as typed:
         process = subprocess.Popen(
@@ -122,6 +122,85 @@ COMMANDS: dict[str, list[tuple[str, ...]]] = {
 
 def test_every_command_is_tried() -> None:
     assert set(COMMANDS) == set(PURPOSES)
+
+
+FAILING = """
+import asyncio, logging, threading, warnings
+from random import Random
+from weakincentives import MarkdownSection, PromptTemplate, ScriptedAdapter, call, tool
+
+random = Random(3)
+CONTROL = [*map(chr, [*range(32), *range(0x7f, 0xa0)]), *"\u202e\u2066\u2028\u061c\ufeff"]
+
+def evil():
+    return "evil" + "".join(random.choices(CONTROL, k=12)) + "end"
+
+class Dying:
+    def __del__(self):
+        raise ValueError(evil())
+
+async def failing_callback():
+    asyncio.get_running_loop().call_soon(fail_now)
+    await asyncio.sleep(0)
+
+def fail_now():
+    raise ValueError(evil())
+
+@tool
+def act(way: str) -> str:
+    "Act."
+    match way:
+        case "log":
+            logging.getLogger("shop").error("lost %s", evil())
+        case "warn":
+            warnings.warn(evil())
+        case "thread":
+            thread = threading.Thread(target=fail_now, name=evil())
+            thread.start()
+            thread.join()
+        case "delete":
+            Dying()
+        case "loop":
+            asyncio.run(failing_callback())
+        case "raise":
+            raise ValueError(evil())
+        case "cause":
+            try:
+                fail_now()
+            except ValueError as error:
+                raise RuntimeError(evil()) from error
+    return "Acted."
+
+def abort():
+    raise ArithmeticError(evil())
+
+section = MarkdownSection(key="a", title="A", template="Act.", tools=[act])
+template = PromptTemplate(ns="n", key="k", sections=[section])
+WAYS = ["log", "warn", "thread", "delete", "loop", "raise", "cause"]
+def adapter():
+    return ScriptedAdapter([*(call("act", way=way) for way in WAYS), "Done."])
+"""
+HANDLERS = {
+    "none": "",
+    "the program's": "logging.basicConfig(level=logging.INFO)",
+    "asked for warnings": "logging.captureWarnings(True)",
+}
+
+
+@pytest.mark.parametrize("handlers", HANDLERS)
+@pytest.mark.parametrize("command", ["run", "chat"])
+def test_nothing_that_is_logged_or_raised_commands_the_terminal(wink: Wink, command: str, handlers: str) -> None:
+    (wink.folder / "failing.py").write_text(FAILING + HANDLERS[handlers], encoding="utf-8")
+    shown = on_terminal(wink, command, "failing:template", "-a", "failing:adapter")
+    # Whatever was raised is there, to be read.
+    assert shown.count("evil") >= 7 and UNSAFE.findall(shown) == []
+
+
+@pytest.mark.parametrize("debug", ["", "1"])
+def test_an_error_of_the_program_does_not_command_the_terminal(wink: Wink, debug: str) -> None:
+    (wink.folder / "failing.py").write_text(FAILING, encoding="utf-8")
+    shown = on_terminal(wink, "render", "failing:abort", WINK_DEBUG=debug)
+    assert "ArithmeticError" in shown and UNSAFE.findall(shown) == []
 
 
 @pytest.mark.parametrize(

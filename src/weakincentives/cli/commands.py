@@ -139,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if sys.stdout is None:
         return fail("stdout is closed; redirect it to a file or to /dev/null", 2)
     try:
-        code = dispatch(words)
+        code = dispatch(words, until_exit=argv is None)
         sys.stdout.flush()
         return code
     except BrokenPipeError:
@@ -151,7 +151,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return fail("interrupted", 130)
 
 
-def dispatch(words: Sequence[str]) -> int:
+def dispatch(words: Sequence[str], *, until_exit: bool = False) -> int:
+    """Run a command; what it logs and warns of is printable, `until_exit` or while it runs."""
     if not words or words[0] in {"-h", "--help"}:
         print_line(overview())
         return 0 if words else 2
@@ -161,7 +162,10 @@ def dispatch(words: Sequence[str]) -> int:
     if words[0] not in PURPOSES:
         hint = did_you_mean(words[0], PURPOSES)
         return fail(f"no command {words[0]!r}; there are {', '.join(PURPOSES)}{hint}", 2)
-    return run(words[0], words[1:])
+    from weakincentives.cli.diagnostics import printable_diagnostics  # Not for `wink --help`, which must be fast.
+
+    with printable_diagnostics(until_exit=until_exit):
+        return run(words[0], words[1:])
 
 
 def run(name: str, words: Sequence[str]) -> int:

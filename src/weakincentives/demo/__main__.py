@@ -12,6 +12,7 @@ from pathlib import Path
 
 from weakincentives.cli.browser import serve
 from weakincentives.cli.commands import Parser
+from weakincentives.cli.diagnostics import printable_diagnostics
 from weakincentives.cli.output import print_error, print_line
 from weakincentives.cli.progress import EMBEDDED, STYLES, print_labelled, print_spent, print_story, showing
 from weakincentives.cli.recordings import RUNS, recorder
@@ -27,7 +28,8 @@ ABOUT = "A support desk with a handbook of 27 sections, on this machine; the fir
 def main(argv: list[str] | None = None) -> int:
     arguments = parse(sys.argv[1:] if argv is None else argv)
     try:
-        return show_questions() if arguments.list else answer(arguments)
+        with printable_diagnostics(until_exit=argv is None):
+            return show_questions() if arguments.list else answer(arguments)
     except BrokenPipeError:
         # The reader closed the pipe (`./run | head`); keep the interpreter from failing as it closes stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
