@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import FULL, SUMMARY, Server, a_tool, answers, section, tool_names
+from weakincentives import delegate
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import DeadlineExceededError
+from weakincentives.mcp import MCPSection, StdioServer
 from weakincentives.prompt import (
     JsonPromptOverridesStore,
     LateContent,
@@ -18,6 +20,9 @@ from weakincentives.prompt import (
     OpenOrRead,
     Prompt,
     PromptTemplate,
+    ReadSections,
+    SearchSections,
+    Section,
     SetVisibilityOverride,
     ToolContext,
     default_tokenizer,
@@ -160,7 +165,79 @@ def test_a_section_that_cannot_be_loaded_is_told_to_the_model() -> None:
     server, session = Server(error="no such command", visibility=SUMMARY), Session()
     with ScriptedAdapter([READ, "Sorry."]) as adapter:
         adapter.evaluate(Prompt(template(server)), session=session)
-    assert answers(session) == [(False, "Section 'server' cannot be opened: no such command")]
+    assert answers(session) == [(False, "Section 'server' cannot be opened now; go on without it.")]
+
+
+CAUSE = "no such command: /srv/app/start-server --key sk-secret-4711; run pip install 'shop[server]'"
+
+
+def late_sections(tmp_path: Path) -> dict[str, Section[Any]]:
+    """A section of each kind that loads late, none of which can be loaded."""
+    command = StdioServer(str(tmp_path / "no-such-server"), ["--key", "sk-secret-4711"])
+    return {
+        "server": MCPSection(server=command, key="server", title="Server", summary="Does much."),
+        "own": Server(error=CAUSE, visibility=SUMMARY),
+        "broken": Exploding(title="Server", key="server", summary="Does much.", visibility=SUMMARY),
+    }
+
+
+class Exploding(MarkdownSection[None]):
+    """One whose text cannot be made."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(template="", **options)
+
+    def render_body(self, params: None) -> str:
+        raise RuntimeError(CAUSE)
+
+
+DOORS = {
+    "run": lambda prompt, adapter: adapter.evaluate(prompt, session=Session()),
+    "async": lambda prompt, adapter: asyncio.run(adapter.evaluate_async(prompt, session=Session())),
+    "conversation": lambda prompt, adapter: Conversation(prompt, adapter=adapter).send("Hi."),
+}
+
+
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("kind", ["server", "own", "broken"])
+@pytest.mark.parametrize("strategy", [ReadSections(), ReadSections(voice="system"), SearchSections()])
+def test_the_model_reads_what_it_can_act_on_and_the_developer_the_cause(
+    kind: str, strategy: Any, door: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = MarkdownSection(title="Task", key="task", template="Help.")
+    sections = [task, late_sections(tmp_path)[kind]]
+    prompt = Prompt(PromptTemplate(ns="t", key="late", sections=sections, disclosure=strategy))
+    adapter = ScriptedAdapter([READ, "Sorry."])
+    DOORS[door](prompt, adapter)
+    (result,) = (message for message in adapter.requests[-1].messages if message.role == "tool")
+    assert (result.success, result.text) == (False, "Section 'server' cannot be opened now; go on without it.")
+    (record,) = (record for record in caplog.records if "cannot be opened" in record.message)
+    assert ("no-such-server" if kind == "server" else CAUSE) in str(record.exc_info)
+
+
+def test_a_child_whose_prompt_cannot_be_prepared_is_told_without_the_cause(caplog: pytest.LogCaptureFixture) -> None:
+    child = template(Server(error=CAUSE))
+    helper = delegate(child, name="helper", description="Help.", adapter=ScriptedAdapter([]))
+    section = MarkdownSection(title="Task", key="task", template="Help.", tools=[helper])
+    adapter = ScriptedAdapter([call("helper"), "Sorry."])
+    adapter.evaluate(Prompt(PromptTemplate(ns="t", key="parent", sections=[section])), session=Session())
+    assert adapter.requests[-1].messages[-1].text == "'helper' is not available now; go on without it."
+    assert CAUSE in caplog.text
+
+
+def test_a_resumed_run_goes_on_without_a_section_that_cannot_be_loaded_and_logs_why(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server, session = Server("search", visibility=SUMMARY), Session()
+    with ScriptedAdapter([READ, "Found."]) as adapter:
+        Conversation(Prompt(template(server)), adapter=adapter, session=session).send("Hi.")
+    again = Session()
+    again.restore(Snapshot.from_json(session.snapshot().to_json()))
+    with ScriptedAdapter(["Hello."]) as adapter:
+        gone = Prompt(template(Server("search", error=CAUSE, visibility=SUMMARY)))
+        Conversation(gone, adapter=adapter, session=again).send("Still there?")
+    assert all(CAUSE not in message.text for message in adapter.requests[-1].messages)
+    assert CAUSE in caplog.text
 
 
 def test_one_that_must_be_open_is_the_callers_error() -> None:

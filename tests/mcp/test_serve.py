@@ -208,13 +208,16 @@ async def test_an_mcp_server_may_stand_behind_a_served_section() -> None:
         assert text(await client.call_tool("get_stock", {"item": "chair"})) == "chair: 3"
 
 
-async def test_a_section_that_must_be_open_and_cannot_be_is_an_error_for_the_host() -> None:
+async def test_a_section_that_must_be_open_and_cannot_be_is_an_error_for_the_host(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     shop = MCPSection(key="shop", title="Shop", server=StdioServer("no-such-command"), visibility=FULL)
     broken: PromptTemplate[None] = PromptTemplate(ns="tests", key="broken", sections=[shop])
     async with Client(serve(broken).server) as client:
         for _ in range(2):
-            with pytest.raises(MCPError, match="No such file or directory: 'no-such-command'"):
+            with pytest.raises(MCPError, match=r"^'broken' is not available now; the server's log says why\.$"):
                 await client.list_tools()
+    assert "No such file or directory: 'no-such-command'" in caplog.text
 
 
 async def test_pictures_go_to_the_host_as_such() -> None:

@@ -173,7 +173,10 @@ class TemplateServer:
         except Exception as error:
             self._hosts.pop(key, None)
             await host.close()
-            raise MCPError(types.INTERNAL_ERROR, str(error)) from error
+            # The host is a program of others, which is told neither paths nor settings of this one.
+            logger.warning("'%s' cannot be served.", self._prompt.name, exc_info=error)
+            message = f"'{self._prompt.name}' is not available now; the server's log says why."
+            raise MCPError(types.INTERNAL_ERROR, message) from error
         return host
 
     def _idle_host(self) -> _Host:

@@ -265,7 +265,8 @@ class SearchSections(Disclosure):
             with collecting([] if context.presentation is None else context.presentation.rankings):
                 found = self.finder.closed(view, params.query, params.limit)
         except Exception as error:
-            return ToolResult(f"The search failed: {type(error).__name__}: {error}", success=False)
+            logger.warning("The search for sections failed.", exc_info=error)
+            return ToolResult("The search is not available now; go on without it.", success=False)
         if not found:
             return ToolResult("No closed section matches; try different words.", SearchSectionsResult())
         count = context.prompt.template.counter.count
@@ -327,8 +328,7 @@ def read_section(params: ReadSectionParams, *, context: Any, with_tools: bool = 
     except Exception as error:
         if isinstance(error, WinkError) and error.ends_run:
             raise
-        logger.warning("Section '%s' cannot be read.", key, exc_info=error)
-        return _failed(f"Section '{key}' cannot be opened: {error}", view.request([key]))
+        return _unavailable(key, error, view.request([key]))
 
 
 def collapse_section(params: CollapseSectionParams, *, context: Any) -> ToolResult[None]:
@@ -377,8 +377,8 @@ def _write(
     paths: Iterable[SectionPath], view: View, files: Filesystem | None, request: Callable[..., DisclosureRequest]
 ) -> ToolResult[OpenSectionsResult]:
     if files is None:
-        message = "Cannot write context files: no filesystem available. Add a WorkspaceSection to the prompt."
-        return _failed(message, request())
+        missing = PromptValidationError("There is no filesystem to write to; add a WorkspaceSection to the prompt.")
+        return _unavailable(", ".join(map(".".join, paths)), missing, request())
     written: list[str] = []
     media: list[Part] = []
     for path in paths:
@@ -390,8 +390,7 @@ def _write(
         except Exception as error:
             if isinstance(error, WinkError) and error.ends_run:
                 raise
-            logger.warning("Section '%s' cannot be written to a file.", key, exc_info=error)
-            return _failed(f"Failed to write context for '{key}': {error}", request())
+            return _unavailable(key, error, request())
         written.append(context_file(key))
         media += media_in(pieces)
     message = f"Section content written to: {', '.join(written)}"
@@ -435,6 +434,12 @@ def _described(found: Found, view: View, query: str, count: Any) -> FoundSection
         tokens=tokens,
         tools=tuple(tool.name for tool in reading.tools),
     )
+
+
+def _unavailable(key: str, error: Exception, request: DisclosureRequest) -> ToolResult[Any]:
+    """The failure to open a section: the developer reads why in the log; the model could do nothing about it."""
+    logger.warning("Section '%s' cannot be opened.", key, exc_info=error)
+    return _failed(f"Section '{key}' cannot be opened now; go on without it.", request)
 
 
 def _failed(message: str, request: DisclosureRequest) -> ToolResult[Any]:

@@ -7,6 +7,7 @@ its ids are below those of the call. A child that waits for a person leaves its 
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -66,6 +67,7 @@ _OWN: tuple[type, ...] = (
     *VISIBILITY_CHANGES,
 )
 """The slices that a child has for itself."""
+logger = logging.getLogger("weakincentives.runtime")
 _FAILURES = (PromptEvaluationError, OutputParseError)
 
 
@@ -253,6 +255,10 @@ class _Child:
         """The result if the child alone may not go on, or its model failed."""
         # What was decided has happened, so nobody is asked about it again.
         self._forget()
+        if isinstance(error, PromptEvaluationError) and error.phase == "render":
+            # Its prompt could not be prepared, which is for a developer to mend.
+            logger.warning("'%s' could not begin.", self._tool.name, exc_info=error)
+            return ToolResult(f"'{self._tool.name}' is not available now; go on without it.", success=False)
         if not isinstance(error, BudgetExceededError | DeadlineExceededError):
             return ToolResult(f"'{self._tool.name}' failed: {error}", success=False)
         said = [each.text for each in self.session[Message].all() if each.role == "assistant" and each.text]

@@ -311,7 +311,9 @@ class RunStart:
         self._resume_presentation(run)
         context.run = run
         while paths := self._unloaded():
-            self._unloadable.update((yield LoadSections(paths)))
+            for path, error in (yield LoadSections(paths)).items():
+                logger.warning("Section '%s' cannot be opened: %s", ".".join(path), error)
+                self._unloadable[path] = error
         removed = self.tools.take_over(new_exchange=self.beginning == "exchange")
         # Messages from here on belong to this run, for observers too.
         overrides = {**run.overrides, **context.overrides_by_key}
