@@ -5,10 +5,12 @@ import os
 import re
 import shutil
 import stat
+import sys
 import tempfile
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
@@ -585,3 +587,42 @@ def test_no_part_of_a_secret_is_left_where_a_long_diff_is_cut(distance: int) -> 
     token = "ghp_" + "A1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q7r8"
     text = "x " * ((100_000 + distance) // 2) + token + " x" * 10_000
     assert "ghp_A1b2" not in Redactor().text(FileChange("f", None, text.encode()).diff)
+
+
+def steps_of_diff(before: str, after: str) -> int:
+    """How many lines of Python a diff takes."""
+    steps = 0
+
+    def count(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal steps
+        steps += event == "line"
+        return count
+
+    change = FileChange("notes.txt", before.encode(), after.encode())
+    sys.settrace(count)
+    try:
+        assert change.diff
+    finally:
+        sys.settrace(None)
+    return steps
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("a\n", "b\n"), ("a\nb\n", "b\na\n"), ("same\n", "same\n"), ("ab", "cd"), ("\n", "x\n")],
+    ids=["other", "turned", "one line apart", "one line", "empty lines"],
+)
+def test_a_diff_of_a_huge_file_takes_no_more_steps_than_that_of_a_large_one(before: str, after: str) -> None:
+    large, huge = [
+        steps_of_diff(before * size + "end\n", after * (size // 2) + "new\n" + after * (size // 2) + "end\n")
+        for size in (80_000, 800_000)
+    ]
+    assert huge < large + 1_000
+
+
+def test_lines_in_common_at_both_ends_of_a_huge_file_are_not_shown() -> None:
+    same = "line\n" * 600_000
+    change = FileChange("a.txt", f"{same}old\n{same}".encode(), f"{same}new\n{same}".encode())
+    context = " line\n" * 3
+    hunk = f"@@ -599998,7 +599998,7 @@\n{context}-old\n+new\n{context}"
+    assert change.diff == f"--- a/a.txt\n+++ b/a.txt\n{hunk}"

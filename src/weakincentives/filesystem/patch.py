@@ -99,17 +99,21 @@ class FileChange:
     def diff(self) -> str:
         """A unified diff of text; anything else in one line, with sizes and digests. Long diffs are cut and say so."""
         old, new = sides(self)
-        lines = _unified(self.path, old, new)
+        text, hidden = _unified(self.path, old, new)
         if old is None or new is None:
-            plain = bool(lines) and not (new and new.mode and new.mode & 0o111)
+            plain = bool(text) and not (new and new.mode and new.mode & 0o111)
         else:
-            plain = bool(lines) and old.kind == new.kind and old.mode == new.mode
-        text = "".join(lines if plain else [f"{self._summary}\n", *lines])
+            plain = bool(text) and old.kind == new.kind and old.mode == new.mode
+        if not plain:
+            text = f"{self._summary}\n{text}"
+        length = len(text) + hidden
         if len(text) > MAX_DIFF:
             # Between words, so that no part of a secret is left that nobody recognises as one.
-            shown = text[: max(text.rfind(each, 0, MAX_DIFF) for each in '\n ",;') + 1]
-            missing = f"{len(text) - len(shown):,} more characters of this diff are not shown"
-            text = f"{shown.rstrip()}\n[{missing}; {self._summary}]\n"
+            ends = [text.rfind(separator, 0, MAX_DIFF) for separator in '\n ",;']
+            text = text[: max(ends) + 1]
+        if len(text) < length:
+            missing = f"{length - len(text):,} more characters of this diff are not shown"
+            text = f"{text.rstrip()}\n[{missing}; {self._summary}]\n"
         return text
 
     @property
@@ -195,45 +199,138 @@ def _printable(path: str) -> str:
     return path if path.isprintable() else repr(path)
 
 
-def _unified(path: str, old: Node | None, new: Node | None) -> list[str]:
-    """A unified diff between the text files; empty if there are none, if one is not text, or if both are equal."""
-    texts = [node.text if node and node.kind == "file" else "" for node in (old, new)]
-    is_file = [node is not None and node.kind == "file" for node in (old, new)]
-    if None in texts or not any(is_file) or (all(is_file) and texts[0] == texts[1]):
-        return []
-    names = [f"{side}/{path}" if there else "/dev/null" for side, there in zip("ab", is_file, strict=True)]
-    head = [f"--- {_printable(names[0])}\n", f"+++ {_printable(names[1])}\n"]
-    return [*head, *_hunks(_lines(texts[0] or ""), _lines(texts[1] or ""))]
+def _unified(path: str, old: Node | None, new: Node | None) -> tuple[str, int]:
+    """A unified diff between the text files, and how many characters of it are left out for their number.
+
+    It is empty if there are none, if one is not text, or if both are equal.
+    """
+    texts: list[str] = []
+    heading = ""
+    files = 0
+    for mark, side, node in (("---", "a", old), ("+++", "b", new)):
+        if node is None or node.kind != "file":
+            texts.append("")
+            heading += f"{mark} /dev/null\n"
+            continue
+        if node.text is None:
+            return "", 0
+        files += 1
+        texts.append(node.text)
+        heading += f"{mark} {_printable(f'{side}/{path}')}\n"
+    if files == 0 or (files > 1 and texts[0] == texts[1]):
+        return "", 0
+    hunks, hidden = _hunks(texts[0], texts[1])
+    return heading + hunks, hidden
 
 
-def _hunks(old: list[str], new: list[str]) -> Iterator[str]:
+def _hunks(old: str, new: str) -> tuple[str, int]:
+    """The hunks of a diff, without those of its characters that would be cut anyway, and the number of these.
+
+    Texts may be long, so lines in common at both ends are found, counted and left out without going through
+    them.
+    """
+    start = _common_start(old, new)
+    old_end, new_end = _common_end(old, new, start)
+    above, below = _lines_before(old, start), _lines_after(old, old_end)
+    first = old.count("\n", 0, above)
+    old_part, new_part = old[above:below], new[above : new_end + below - old_end]
+    if _count_lines(old_part) * _count_lines(new_part) <= MAX_COMPARED:
+        return "".join(_compared(first, _lines(old_part), _lines(new_part))), 0
+    # Comparing takes quadratic time, so the whole middle is shown as replaced.
+    old_count, new_count = _count_lines(old_part), _count_lines(new_part)
+    heading = f"@@ -{_range(first, 0, old_count)} +{_range(first, 0, new_count)} @@\n"
+    removed, hidden = _shown("-", old[start:old_end])
+    added, hidden_added = _shown("+", new[start:new_end], is_hidden=hidden > 0)
+    text = heading + _marked(" ", _lines(old[above:start])) + removed + added
+    context = _marked(" ", _lines(old[old_end:below]))
+    if hidden + hidden_added:
+        return text, hidden + hidden_added + len(context)
+    return text + context, 0
+
+
+def _compared(first: int, old: list[str], new: list[str]) -> Iterator[str]:
+    """The hunks between lines, of which the first is line number `first`, from 0."""
     from difflib import SequenceMatcher
 
-    shortest = min(len(old), len(new))
-    head = next((i for i in range(shortest) if old[i] != new[i]), shortest)
-    tail = next((i for i in range(shortest - head) if old[-1 - i] != new[-1 - i]), shortest - head)
-    first, last = max(0, head - CONTEXT), max(0, tail - CONTEXT)
-    old, new = old[first : len(old) - last], new[first : len(new) - last]
-    if len(old) * len(new) <= MAX_COMPARED:
-        groups = list(SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT))
-    else:
-        # Comparing takes quadratic time, so the whole middle is shown as replaced.
-        above, i, j = head - first, len(old) - tail + last, len(new) - tail + last
-        groups = [
-            [
-                ("equal", 0, above, 0, above),
-                ("replace", above, i, above, j),
-                ("equal", i, len(old), j, len(new)),
-            ]
-        ]
-    for group in groups:
+    for group in SequenceMatcher(None, old, new).get_grouped_opcodes(CONTEXT):
         yield f"@@ -{_range(first, group[0][1], group[-1][2])} +{_range(first, group[0][3], group[-1][4])} @@\n"
         for tag, i1, i2, j1, j2 in group:
             if tag == "equal":
-                yield from (f" {_ended(line)}" for line in old[i1:i2])
+                yield _marked(" ", old[i1:i2])
             else:
-                yield from (f"-{_ended(line)}" for line in old[i1:i2])
-                yield from (f"+{_ended(line)}" for line in new[j1:j2])
+                yield _marked("-", old[i1:i2])
+                yield _marked("+", new[j1:j2])
+
+
+def _marked(mark: str, lines: Iterable[str]) -> str:
+    return "".join(f"{mark}{_ended(line)}" for line in lines)
+
+
+def _shown(mark: str, text: str, *, is_hidden: bool = False) -> tuple[str, int]:
+    """The lines of a text, marked, as far as a diff may show them, and how many characters are not."""
+    visible = text
+    if is_hidden:
+        visible = ""
+    elif len(text) > MAX_DIFF:
+        visible = text[: text.rfind("\n", 0, MAX_DIFF) + 1] or text
+    rest = text[len(visible) :]
+    return _marked(mark, _lines(visible)), len(rest) + _count_lines(rest)
+
+
+def _common_start(old: str, new: str) -> int:
+    """Where the first line begins that differs."""
+    length = _common(old, new, lambda text, size: text[:size])
+    return old.rfind("\n", 0, length) + 1
+
+
+def _common_end(old: str, new: str, start: int) -> tuple[int, int]:
+    """Where the lines begin in both that are the same up to the end, after the lines in common at the beginning."""
+    length = _common(old[start:], new[start:], lambda text, size: text[len(text) - size :])
+    old_end, new_end = len(old) - length, len(new) - length
+    begins_lines = True
+    for text, end in ((old, old_end), (new, new_end)):
+        if end > start and text[end - 1] != "\n":
+            begins_lines = False
+    if not begins_lines:
+        # The first line of what they have in common is only the end of a line in one of them.
+        next_line = old.find("\n", old_end) + 1 or len(old)
+        length -= next_line - old_end
+    return len(old) - length, len(new) - length
+
+
+def _common(old: str, new: str, part: Callable[[str, int], str]) -> int:
+    """The size of the longest part of both that is the same.
+
+    It is found by halving, since slices compare much faster than characters.
+    """
+    same, too_long = 0, min(len(old), len(new)) + 1
+    while too_long - same > 1:
+        middle = (same + too_long) // 2
+        if part(old, middle) == part(new, middle):
+            same = middle
+        else:
+            too_long = middle
+    return same
+
+
+def _lines_before(text: str, position: int) -> int:
+    """Where the context above a position begins."""
+    for _ in range(CONTEXT):
+        if position:
+            position = text.rfind("\n", 0, position - 1) + 1
+    return position
+
+
+def _lines_after(text: str, position: int) -> int:
+    """Where the context below a position ends."""
+    for _ in range(CONTEXT):
+        end = text.find("\n", position) + 1
+        position = end or len(text)
+    return position
+
+
+def _count_lines(text: str) -> int:
+    return text.count("\n") + (text != "" and not text.endswith("\n"))
 
 
 def _range(first: int, start: int, end: int) -> str:
