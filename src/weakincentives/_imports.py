@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from importlib import import_module
@@ -46,6 +47,50 @@ def import_extra(module: str, extra: str, user: str) -> ModuleType:
         if (error.name or "").partition(".")[0] != module.partition(".")[0]:
             raise
         raise missing_extra(module, extra, user) from error
+    except (ImportError, OSError) as error:
+        package = module.partition(".")[0]
+        cure = library_cure(error)
+        if not cure:
+            cure = f"the package '{package}', which is installed, but cannot be loaded: {error}"
+        raise UnloadableExtraError(f"{user} needs {cure}", name=package) from error
+
+
+class UnloadableExtraError(ImportError):
+    """An installed package cannot be loaded, mostly because a system library is missing."""
+
+
+# The packages of shared libraries that wheels expect on the system: of Debian and Ubuntu, of Fedora, of Alpine.
+_SYSTEM_PACKAGES = {
+    "libgomp": ("libgomp1", "libgomp", "libgomp"),
+    "libstdc++": ("libstdc++6", "libstdc++", "libstdc++"),
+    "libgcc_s": ("libgcc-s1", "libgcc", "libgcc"),
+    "libopenblas": ("libopenblas0", "openblas", "openblas"),
+    "libpq": ("libpq5", "libpq", "libpq"),
+    "libssl": ("libssl3", "openssl-libs", "libssl3"),
+    "libz": ("zlib1g", "zlib", "zlib"),
+}
+_LIBRARY = re.compile(
+    r"(?P<linux>lib[\w+-]+)\.so[\w.]*: cannot open shared object file|(?P<named>lib[\w+-]+) library not found"
+    r"|Library not loaded: (?:\S*/)?(?P<mac>[\w+.-]+)|(?P<windows>DLL load failed)"
+)
+
+
+def library_cure(error: BaseException) -> str:
+    """The system library that is missing and how to install it; empty if the error is another one."""
+    match = _LIBRARY.search(str(error))
+    if match is None:
+        return ""
+    if match["windows"]:
+        return f"a DLL that is not installed, often of the Microsoft Visual C++ Redistributable ({error})"
+    library = match["linux"] or match["named"] or match["mac"]
+    packages = _SYSTEM_PACKAGES.get(library.partition(".")[0])
+    missing = f"the system library '{library}', which is not installed"
+    if match["mac"]:
+        return f"{missing}; run brew install {library.partition('.')[0]}"
+    if packages is None:
+        return f"{missing}; install the package of your system that has it"
+    debian, fedora, alpine = packages
+    return f"{missing}; run apt-get install {debian}, dnf install {fedora} or apk add {alpine}"
 
 
 def missing_extra(module: str, extra: str, user: str) -> ModuleNotFoundError:

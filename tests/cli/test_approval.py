@@ -14,6 +14,7 @@ import pytest
 
 from tests.cli.conftest import Wink, plain_environment
 from tests.cli.terminal import Terminal
+from weakincentives.cli.approval import HELP
 
 SECRET = "sk-ant-api03-" + "a1B2" * 24
 BILLS = f"""
@@ -295,3 +296,15 @@ def test_a_run_that_cannot_be_kept_is_asked_about_all_the_same(bills: Wink) -> N
         terminal.type("y\n")
         terminal.read("Done.")
     assert log(bills) == "begin\npaid 5\n"
+
+
+@pytest.mark.parametrize("columns", [40, 60, 80, 120])
+def test_the_help_of_a_question_and_the_question_end_their_lines_between_words(bills: Wink, columns: int) -> None:
+    with Terminal(bills.folder, "chat", *script(bills, PAY), columns=columns, NO_COLOR="1") as terminal:
+        terminal.read("> ")
+        terminal.type("Pay.\n")
+        terminal.read("help (?): ")
+        terminal.type("?\n")
+        shown = terminal.read("help (?): ").replace("\r\n", "\n").split("?\n", 1)[1]
+    assert max(map(len, shown.split("\n"))) <= columns
+    assert " ".join(shown.split()) == " ".join(f"{HELP} {QUESTION}".split())

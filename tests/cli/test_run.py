@@ -206,3 +206,67 @@ def test_the_message_may_stand_anywhere_after_the_prompt(wink: Wink, words: tupl
 def test_an_adapter_that_needs_an_address_says_so(wink: Wink) -> None:
     done = wink("run", "desk:template", *GUEST, "-a", "openai-chat:some")
     assert done.returncode == 2 and done.stderr.startswith("wink: --adapter openai-chat:some: ")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("run", "Where?", "desk:template"),
+        ("fork", "desk:template", "3f2a"),
+        ("tune", "cases.jsonl", "desk:template"),
+        ("eval", "run", "desk:template", "cases.jsonl"),
+        ("eval", "run", "desk:template", "cases.jsonl", "-a", "local"),
+        ("overrides", "edit", "house", "desk:template"),
+    ],
+    ids=" ".join,
+)
+def test_arguments_that_are_exchanged_are_an_error_that_names_their_order(wink: Wink, words: tuple[str, ...]) -> None:
+    (wink.folder / "cases.jsonl").write_text('{"input": "Hi.", "expected": "Hi"}\n', encoding="utf-8")
+    done = wink(*words)
+    assert done.returncode == 2 and "Traceback" not in done.stderr
+    assert "'desk:template' stands where " in done.stderr
+    assert f": wink {' '.join(words[: 2 if words[0] in ('eval', 'overrides') else 1])} " in done.stderr
+
+
+@pytest.mark.parametrize("cases", ["desk:template", "desk:prompt", "desk:answer", "desk:book"])
+def test_what_is_no_list_of_cases_is_an_error_that_says_so(wink: Wink, cases: str) -> None:
+    done = wink("eval", "run", cases, "desk:template")
+    assert done.returncode == 2 and f"{cases!r} " in done.stderr and "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("command", ["run", "chat", "render", "explain"])
+def test_every_command_names_the_option_for_params_that_a_prompt_lacks(wink: Wink, command: str) -> None:
+    done = wink(command, "desk:template", stdin="Hi.\n")
+    assert (done.returncode, done.stderr) == (2, "wink: the prompt needs a Guest; pass --params Guest.name=...\n")
+
+
+@pytest.mark.parametrize(
+    ("problem", "cure"),
+    [
+        (
+            "libgomp.so.1: cannot open shared object file: No such file or directory",
+            "the system library 'libgomp', which is not installed; run apt-get install libgomp1, "
+            "dnf install libgomp or apk add libgomp",
+        ),
+        (
+            "libfancy.so.3: cannot open shared object file: No such file or directory",
+            "the system library 'libfancy', which is not installed; install the package of your system that has it",
+        ),
+        (
+            "/lib/libm.so.6: version `GLIBC_2.38' not found",
+            "the package 'xllamacpp', which is installed, but cannot be loaded: "
+            "/lib/libm.so.6: version `GLIBC_2.38' not found",
+        ),
+    ],
+)
+@pytest.mark.parametrize("kind", ["ImportError", "OSError"])
+def test_a_missing_system_library_is_named_with_the_package_that_has_it(
+    wink: Wink, kind: str, problem: str, cure: str
+) -> None:
+    (wink.folder / "broken").mkdir()
+    (wink.folder / "broken" / "xllamacpp.py").write_text(f"raise {kind}({problem!r})", encoding="utf-8")
+    program = "from weakincentives.adapters.local.engine import _runtime\nadapter = _runtime"
+    (wink.folder / "embedded.py").write_text(program, encoding="utf-8")
+    words = ("run", "desk:template", "-p", "Guest.name=Ada", "-a", "embedded:adapter")
+    done = wink.process("python", "-m", "weakincentives.cli", *words, PYTHONPATH=str(wink.folder / "broken"))
+    assert (done.returncode, done.stderr) == (1, f"wink: LocalAdapter needs {cure}\n")

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import json
+import keyword
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -24,6 +27,7 @@ from weakincentives.prompt import (
     SectionVisibility,
     tool,
 )
+from weakincentives.runtime import ToolCall
 from weakincentives.telemetry import RunNotFoundError, RunStore, record
 from weakincentives.viewer.documents import Documents
 
@@ -255,3 +259,41 @@ def test_the_report_advises_for_each_prompt(documents: Documents) -> None:
     report = documents.report()
     assert [prompt["prompt"] for prompt in report["prompts"]] == ["operations/on-call"]
     assert report["prompts"][0]["runs"] == 3
+
+
+def test_a_copied_test_plays_the_same_calls_whatever_their_arguments_are_called(tmp_path: Path) -> None:
+    random = Random(8)
+    names = [
+        *keyword.kwlist,
+        *keyword.softkwlist,
+        "call_id",
+        "name",
+        "self",
+        "__debug__",
+        "ﬁ",
+        "é",
+        "1a",
+        "a b",
+        "",
+        "ok",
+    ]
+    values = [1, 2.5, None, True, "x\u2028y", ["\\", {"class": '"""'}], {"inf": -1}]
+    recorded = []
+    for number in range(40):
+        arguments = {}
+        for name in random.sample(names, random.randint(0, 3)):
+            arguments[name] = random.choice(values)
+        recorded.append(ToolCall(f"c{number}", "look", json.dumps(arguments)))
+    for name, text in (("look", '{"a": 1e999}'), ("look", "[1"), ("²", "{}")):
+        recorded.append(ToolCall(f"c{len(recorded)}", name, text))
+    section = MarkdownSection(title="Task", key="task", template="Help.")
+    prompt: Prompt[None] = Prompt(ns="t", key="k", name="ｄesk²", sections=[section])
+    with record(tmp_path / "runs.db"):
+        ScriptedAdapter([*recorded, "Done."]).evaluate(prompt, session=Session())
+    with RunStore(tmp_path / "runs.db") as store:
+        text = Documents(store).script(store.list_runs(1)[0].run_id)["text"]
+    namespace: dict[str, Any] = {}
+    exec(compile(text, "copied.py", "exec"), namespace)
+    *calls, answer = namespace["SCRIPT"]
+    assert answer == "Done."
+    assert [(each.name, each.arguments) for each in calls] == [(each.name, each.arguments) for each in recorded]

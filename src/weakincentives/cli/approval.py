@@ -33,6 +33,7 @@ n [REASON]     deny: the model reads the reason
 e [ARGUMENTS]  edit: the arguments as JSON, here or in your $EDITOR; what they change is shown again
 a TEXT         answer: the model reads your text as the result, and the call does not happen
 Ctrl-C         decide later"""
+HELP_INDENT = " " * 15
 
 
 class Asker:
@@ -47,12 +48,18 @@ class Asker:
         """True if there is a terminal to ask on."""
         return stdin().isatty() and self._stream.isatty()
 
+    @property
+    def _width(self) -> int | None:
+        return shutil.get_terminal_size().columns if self._stream.isatty() else None
+
     def ask(self, call: PendingCall, left: int) -> Decision | None:
         """The decision about a call; None if it is to be decided later. `left` is the number of calls after it."""
         more = f", {left} more after it" if left else ""
-        self._show(f"\n{'A question' if call.needs == 'answer' else 'A call'} waits for you{more}:", "1")
+        subject, choices = "A call", "approve (y), deny (n), edit (e), answer (a)"
+        if call.needs == "answer":
+            subject, choices = "A question", "answer (a), deny (n)"
+        self._show(wrapped(f"\n{subject} waits for you{more}:", self._width), "1")
         self.show(call)
-        choices = "answer (a), deny (n)" if call.needs == "answer" else "approve (y), deny (n), edit (e), answer (a)"
         try:
             while True:
                 line = self._line(f"{choices}, help (?): ")
@@ -66,11 +73,10 @@ class Asker:
 
     def show(self, call: PendingCall) -> None:
         """Print the question: the call, and what it would change."""
-        width = shutil.get_terminal_size().columns if self._stream.isatty() else None
         for line in self._redactor.text(call.text).split("\n"):
             # The lines of a diff are shown as they are.
             style = diff_style(line)
-            self._show(line if style or line.startswith(" ") else wrapped(line, width, " " * 4), style)
+            self._show(line if style or line.startswith(" ") else wrapped(line, self._width, " " * 4), style)
 
     def _decision(self, call: PendingCall, key: str, words: str) -> Decision | None:
         try:
@@ -86,9 +92,9 @@ class Asker:
                     text = words.strip() or self._line("answer: ") or ""
                     return Answer(text.strip()) if text.strip() else None
         except (UsageError, ValueError) as error:
-            self._show(f"wink: {error}", "31")
+            self._show(wrapped(f"wink: {error}", self._width), "31")
             return None
-        self._show(HELP, "2")
+        self._show(wrapped(HELP, self._width, HELP_INDENT), "2")
         return None
 
     def _arguments(self, call: PendingCall, written: str) -> dict[str, Any]:
@@ -105,6 +111,10 @@ class Asker:
 
     def _line(self, prompt: str) -> str | None:
         """A line that the person types; None at the end of the input."""
+        *lines, last = wrapped(prompt, self._width).split("\n")
+        for line in lines:
+            self._show(line)
+        prompt = f"{last.rstrip()} "
         if self._stream is sys.stdout:
             try:
                 return input(prompt)  # With line editing, if readline was imported.

@@ -20,6 +20,7 @@ from typing import Any
 from weakincentives._display import Table, shortened
 from weakincentives.cli import selection
 from weakincentives.cli.approval import Asker, Continuation, resume
+from weakincentives.cli.commands import lacking_params
 from weakincentives.cli.markdown import Setter
 from weakincentives.cli.output import (
     UsageError,
@@ -49,7 +50,7 @@ from weakincentives.cli.progress import (
 )
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import ADAPTER, add_adapter_option, make_adapter
-from weakincentives.errors import ContextOverflowError, WinkError
+from weakincentives.errors import ContextOverflowError, UnboundParamsError, WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
     Completed,
@@ -101,6 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 def converse(arguments: argparse.Namespace, prompt: Prompt[Any], session: Session, *, replies: bool = False) -> int:
     """Talk on a session; if it `replies`, the model begins."""
     opened = selection.opened(arguments, prompt)
+    selection.check_params(prompt)
     recording = recorder(arguments.record)
     adapter = make_adapter(arguments)
 
@@ -152,6 +154,10 @@ class Chat:
                 elif line.strip():
                     self._ask(line)
                     self._ask_person()
+            except UnboundParamsError as error:
+                self._screen.end()
+                self._failed = True
+                print_error(f"wink: {lacking_params(error)}")
             except (WinkError, ImportError) as error:
                 self._screen.end()
                 self._failed = True

@@ -21,6 +21,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from weakincentives import __version__
+from weakincentives._imports import UnloadableExtraError, library_cure
 from weakincentives.cli.output import UsageError, did_you_mean, overwrite_echo, print_error, print_line, printable
 from weakincentives.errors import UnboundParamsError, WinkError, callers_traceback
 
@@ -63,6 +64,8 @@ MODULES = {
     **dict.fromkeys(("play", "view"), "browser"),
     **dict.fromkeys(("worker", "work"), "work"),
 }
+# The metavar of a prompt, in every command that takes one.
+TARGET = "module:variable"
 EPILOG = "Run wink COMMAND --help for its options.\nAgents and prompts are given as module:variable."
 # Those with agent:template work as they stand in a project that `wink init` has made.
 EXAMPLES = {
@@ -170,16 +173,17 @@ def dispatch(words: Sequence[str], *, until_exit: bool = False) -> int:
 
 def run(name: str, words: Sequence[str]) -> int:
     try:
-        arguments = parsed(parser(name), words)
+        command = parser(name)
+        arguments = parsed(command, words)
         arguments.words = [name, *words]
+        check_order(command, arguments)
         return load(name).run(arguments)
     except SystemExit as stopped:
         return stopped.code if isinstance(stopped.code, int) else 2
     except UsageError as error:
         return fail(str(error), 2)
     except UnboundParamsError as error:
-        fields = " ".join(f"{error.params_type}.{field}=..." for field in error.missing)
-        return fail(f"the prompt needs a {error.params_type}; pass --params {fields}".rstrip(), 2)
+        return fail(lacking_params(error), 2)
     except BrokenPipeError:
         raise
     except Exception as error:
@@ -188,7 +192,11 @@ def run(name: str, words: Sequence[str]) -> int:
         if isinstance(error, OSError) and error.filename and error.strerror:
             return fail(f"{error.filename}: {error.strerror}", 1)
         # What fails in the user's own program needs a traceback; for a missing extra, the message is enough.
-        if isinstance(error, (WinkError, OSError)) or (isinstance(error, ImportError) and "pip install" in str(error)):
+        cure = library_cure(error) if isinstance(error, ImportError | OSError) else ""
+        if cure and not isinstance(error, UnloadableExtraError):
+            return fail(f"this command needs {cure}", 1)
+        is_extra = isinstance(error, ImportError) and ("pip install" in str(error) or cure)
+        if is_extra or isinstance(error, (WinkError, OSError, UnloadableExtraError)):
             return fail(str(error), 2 if isinstance(error, LookupError) else 1)
         import traceback  # Not for `wink --help`, which must be fast.
 
@@ -197,14 +205,28 @@ def run(name: str, words: Sequence[str]) -> int:
         return 1
 
 
+def lacking_params(error: UnboundParamsError) -> str:
+    """The option that gives a prompt the params it lacks."""
+    fields = " ".join(f"{error.params_type}.{field}=..." for field in error.missing)
+    return f"the prompt needs a {error.params_type}; pass --params {fields}".rstrip()
+
+
 def overview() -> str:
+    from shutil import get_terminal_size
+
     width = max(map(len, PURPOSES))
-    groups = (
-        "\n".join([title, *(f"  {name.ljust(width)}  {purpose}" for name, purpose in group.items())])
-        for title, group in GROUPS.items()
-    )
-    commands = "\n\n".join(groups)
-    return f"usage: wink COMMAND ...\n\nTyped prompts that open section by section.\n\n{commands}\n\n{EPILOG}"
+    lines = ["usage: wink COMMAND ...", "", "Typed prompts that open section by section."]
+    for title, group in GROUPS.items():
+        lines += ["", title]
+        for name, purpose in group.items():
+            lines.append(f"  {name.ljust(width)}  {purpose}")
+    lines += ["", *EPILOG.split("\n")]
+    columns = get_terminal_size().columns
+    if max(map(len, lines)) <= columns:
+        return "\n".join(lines)
+    from weakincentives._display import wrapped  # Not on a usual terminal, where this must be fast.
+
+    return wrapped("\n".join(lines), columns, " " * (width + 4))
 
 
 def fail(message: str, code: int) -> int:
@@ -222,6 +244,26 @@ def parsed(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.Na
         bare = not words or (words[0].startswith("-") and words[0] not in {"-h", "--help"})
         return parser.parse_args([verb, *words] if verb and bare else words)
     return parser.parse_intermixed_args(words)
+
+
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+def check_order(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> None:
+    """Refuse a prompt in the place of another argument, and that in the place of the prompt."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and arguments.verb in action.choices:
+            check_order(action.choices[arguments.verb], arguments)
+    positionals = [action for action in parser._actions if not action.option_strings]
+    names = [str(action.metavar or action.dest) for action in positionals]
+    values = {name: getattr(arguments, action.dest, None) for name, action in zip(names, positionals, strict=True)}
+    target = values.pop(TARGET, None)
+    if not isinstance(target, str) or _TARGET.fullmatch(target):
+        return
+    for name, value in values.items():
+        if isinstance(value, str) and _TARGET.fullmatch(value):
+            order = " ".join([parser.prog, *names])
+            raise UsageError(f"{value!r} stands where {name} is expected, and {target!r} where {TARGET}: {order}")
 
 
 def number(least: float, most: float = math.inf, *, kind: Callable[[str], float] = int) -> Callable[[str], float]:

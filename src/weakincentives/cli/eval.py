@@ -16,7 +16,7 @@ import csv
 import json
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +36,16 @@ from weakincentives.cli.output import (
     reason,
 )
 from weakincentives.cli.recordings import FILE_HELP, RUNS, check_target, recorder, runs_file
-from weakincentives.cli.selection import add_adapter_option, add_store_option, make_adapter, resolve, selected_prompt
+from weakincentives.cli.selection import (
+    add_adapter_option,
+    add_store_option,
+    made_by,
+    make_adapter,
+    resolve,
+    selected_prompt,
+)
 from weakincentives.errors import WinkError
+from weakincentives.prompt import Prompt, PromptTemplate, Tool
 
 if TYPE_CHECKING:
     from weakincentives.evals import Case, CaseResult, Comparison, Evaluation, Judge
@@ -406,11 +414,14 @@ def read_cases(target: str) -> tuple[Case, ...]:
             return load_cases(target)
         if ":" not in target:
             raise UsageError(f"there is no file {target!r}; CASES is a JSONL file, or module:variable")
-        found: Any = resolve(target, tuple, list)
-        found = found() if callable(found) else found
-        cases = tuple(found)
+        value: Any = resolve(target, tuple, list)
+        if callable(value) and not isinstance(value, type | Tool):
+            value = made_by(value, target)
+        cases = tuple(value) if isinstance(value, Iterable) else ()
     except CaseError as error:
         raise UsageError(str(error)) from None
+    if isinstance(value, Prompt | PromptTemplate):
+        raise UsageError(f"{target!r} is a prompt, where CASES are expected: a JSONL file, or module:variable")
     if not cases or not all(isinstance(case, Case) for case in cases):
         raise UsageError(f"{target!r} must be a list of Case, or a function that returns one")
     return cases

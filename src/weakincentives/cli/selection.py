@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import redirect_stdout
 from importlib import import_module
 from importlib.util import find_spec
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, get_args, get_type_hints
 
 from weakincentives.cli.commands import default
 from weakincentives.cli.output import UsageError, did_you_mean, meter, reason
-from weakincentives.errors import PromptEvaluationError, SerdeError
+from weakincentives.errors import PromptEvaluationError, SerdeError, UnboundParamsError
 from weakincentives.prompt import (
     JsonPromptOverridesStore,
     Prompt,
@@ -95,14 +95,20 @@ def selected_prompt(arguments: argparse.Namespace) -> Prompt[Any]:
     return found.bind(*read_params(words, found.template.outline.params_types))
 
 
+def check_params(prompt: Prompt[Any]) -> None:
+    """Raise if the prompt lacks params, for commands that would find out only after a person has typed something."""
+    try:
+        prompt.render()
+    except UnboundParamsError:
+        raise
+    except Exception:
+        return  # It may need the session of a run, and will say so there.
+
+
 def named_prompt(target: str) -> Prompt[Any]:
     found = resolve(target, Prompt, PromptTemplate)
     if callable(found) and not isinstance(found, type | Tool):
-        try:
-            signature(found).bind()
-        except TypeError as error:
-            raise UsageError(f"{target!r} must be a function that takes no arguments: {error}") from None
-        found = found()
+        found = made_by(found, target)
     if isinstance(found, PromptTemplate):
         return Prompt(found)
     if isinstance(found, Prompt):
@@ -110,6 +116,15 @@ def named_prompt(target: str) -> Prompt[Any]:
     raise UsageError(
         f"{target!r} must be a PromptTemplate, a Prompt or a function that returns one, got {type(found).__name__}"
     )
+
+
+def made_by(function: Callable[[], object], target: str) -> Any:
+    """What a function of the user's makes, which must take no arguments."""
+    try:
+        signature(function).bind()
+    except TypeError as error:
+        raise UsageError(f"{target!r} must be a function that takes no arguments: {error}") from None
+    return function()
 
 
 def opened(arguments: argparse.Namespace, prompt: Prompt[Any]) -> dict[SectionPath, SectionVisibility]:
@@ -306,7 +321,7 @@ def _named(target: str) -> ProviderAdapter:
         )
     found = resolve(target, ProviderAdapter)
     if callable(found):
-        found = found()
+        found = made_by(found, target)
     if not isinstance(found, ProviderAdapter):
         raise UsageError(f"--adapter {target!r} must be an adapter, got {type(found).__name__}")
     return found

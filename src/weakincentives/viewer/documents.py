@@ -7,6 +7,7 @@ rendered it, and to its conversation by ranges over all messages of the run, up 
 from __future__ import annotations
 
 import json
+import keyword
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -684,7 +685,7 @@ def _script_of(store: RunStore, run: RunSummary) -> str:
     """A test that replays the run's replies; its reader must fill in what the prompt was bound to."""
     messages = (recorded.event for recorded in store.of_kinds(run.run_id, ["Message"]))
     said = [one for one in messages if isinstance(one, Message) and one.role == "assistant" and not one.rebased]
-    name = re.sub(r"\W+", "_", run.prompt_name or run.run_id).strip("_").lower()
+    name = re.sub(r"\W+", "_", run.prompt_name or run.run_id, flags=re.ASCII).strip("_").lower()
     lines = "\n".join(f"    {_reply(reply)}," for reply in said)
     return _TEST.format(lines=lines, name=name, prompt=run.prompt, answer=said[-1].text if said else "")
 
@@ -699,10 +700,21 @@ def _reply(reply: Message) -> str:
 
 
 def _call(call: ToolCall) -> str:
+    """A call as Python, with its arguments as keywords if Python accepts them as such and nothing is lost."""
     try:
-        given = json.loads(call.arguments or "{}").items()
-    except (ValueError, AttributeError):
+        arguments = json.loads(call.arguments or "{}")
+        json.dumps(arguments, allow_nan=False)  # Infinity and NaN have no name in Python.
+    except (ValueError, RecursionError):
         return repr(call)
-    if not all(key.isidentifier() for key, _ in given):
+    if not isinstance(arguments, dict) or not all(map(_is_keyword_argument, arguments)):
         return repr(call)
-    return f"call({', '.join([json.dumps(call.name), *(f'{key}={value!r}' for key, value in given)])})"
+    words = [json.dumps(call.name)]
+    for key, value in arguments.items():
+        words.append(f"{key}={value!r}")
+    return f"call({', '.join(words)})"
+
+
+def _is_keyword_argument(name: str) -> bool:
+    # Python changes names that are not ASCII (NFKC), and `call_id` is a parameter of `call` itself.
+    is_name = name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+    return is_name and name not in ("call_id", "__debug__")
