@@ -3,9 +3,10 @@
 A package is a folder of `src/weakincentives` with all its subfolders; the modules beside them count as one, and
 `(all)` is the code of all of them together.
 
-`python -m tests.guards.density` prints the figures. With `--lower`, it lowers the record to figures that have fallen;
-a new package begins with the aims. With `--moved PACKAGE ...`, it records the figures of packages that have taken up
-code of others, or other names, as they are now; the figures of `(all)` may not have risen by that.
+`python -m tests.guards.density` prints the figures, with `--modules PACKAGE` those of its modules, too. With `--lower`,
+it lowers the record to figures that have fallen; a new package begins with the aims. With `--moved PACKAGE ...`, it
+records the figures of packages that have taken up code of others, or other names, as they are now; the figures of
+`(all)` may not have risen by that.
 """
 
 from __future__ import annotations
@@ -117,6 +118,17 @@ SLACK = Density(
     many_parameters=0.5,
 )
 
+#: What to do about a figure that has risen.
+ADVICE = {
+    "comprehensions": "write the loop, or a function with a name",
+    "nested": "write two loops, or give the inner part a name",
+    "ternaries": "write an if statement, or return early",
+    "vague_names": "name what the variable holds; VAGUE_NAMES in tests/guards/density.py do not",
+    "long_lines": f"break lines at {LONG_LINE} columns, and name parts of long expressions",
+    "longest_function": "divide it where its parts have names",
+    "many_parameters": "group parameters that belong together in a class",
+}
+
 MEASURES = tuple(field.name for field in fields(Density))
 
 
@@ -215,6 +227,17 @@ def measured(source: Path = PACKAGE) -> dict[str, Density]:
     return {TOTAL: total.density(), **figures}
 
 
+def measured_modules(package: str, source: Path = PACKAGE) -> dict[str, Density]:
+    """The figures of each module of a package, or of all."""
+    figures = {}
+    for path in sorted(source.rglob("*.py")):
+        if package in (TOTAL, package_of(path, source)):
+            counts = Counts()
+            counts.add_module(path.read_text(encoding="utf-8"))
+            figures[str(path.relative_to(source))] = counts.density()
+    return figures
+
+
 def recorded() -> dict[str, Density]:
     """The figures that may not be passed, by package."""
     stored = json.loads(RECORD.read_text(encoding="utf-8"))
@@ -229,7 +252,8 @@ def risen(record: dict[str, Density], today: dict[str, Density]) -> list[str]:
         for name in MEASURES:
             figure, limit = getattr(density, name), max(getattr(limits, name), getattr(AIM, name))
             if figure > limit:
-                problems.append(f"{package}: {name} is {figure}, may be {limit}; name values, write loops, break lines")
+                advice = f"{ADVICE[name]} (python -m tests.guards.density --modules {package} lists its modules)"
+                problems.append(f"{package}: {name} is {figure}, may be {limit}; {advice}")
     return problems
 
 
@@ -283,6 +307,7 @@ def with_moved(record: dict[str, Density], today: dict[str, Density], packages: 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lower", action="store_true", help="lower the record to figures that have fallen")
+    parser.add_argument("--modules", metavar="PACKAGE", help="print the figures of a package's modules, too")
     parser.add_argument("--moved", nargs="+", metavar="PACKAGE", help="record these packages as they are now")
     arguments = parser.parse_args()
     today = measured()
@@ -293,9 +318,17 @@ def main() -> None:
             sys.exit(f"The record is not changed: {error}.")
     elif arguments.lower:
         write_record(lowered(recorded(), today))
-    print(f"{'':16}" + "".join(f"{name:>18}" for name in MEASURES))
-    for package, density in [("(aim)", AIM), *today.items()]:
-        print(f"{package:16}" + "".join(f"{getattr(density, name):18}" for name in MEASURES))
+    print_figures({"(aim)": AIM, **today})
+    if arguments.modules:
+        print_figures(measured_modules(arguments.modules))
+
+
+def print_figures(figures: dict[str, Density]) -> None:
+    width = max(map(len, figures)) + 1
+    print(" " * width + "".join(f"{name:>18}" for name in MEASURES))
+    for name, density in figures.items():
+        columns = [f"{getattr(density, measure):18}" for measure in MEASURES]
+        print(f"{name:{width}}" + "".join(columns))
 
 
 def write_record(figures: dict[str, Density]) -> None:

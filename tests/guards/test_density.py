@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.guards.density import (
+    ADVICE,
     AIM,
     MEASURES,
     TOTAL,
@@ -16,6 +18,7 @@ from tests.guards.density import (
     Density,
     lowered,
     measured,
+    measured_modules,
     recorded,
     risen,
     stale,
@@ -109,6 +112,24 @@ def test_each_figure_of_each_package_is_compared(measure: str) -> None:
         higher = replace(AIM, **{measure: getattr(AIM, measure) + 0.1})
         (problem,) = risen(before, {**before, package: higher})
         assert problem.startswith(f"{package}: {measure} is {getattr(higher, measure)}")
+        assert ADVICE[measure] in problem and f"--modules {package}" in problem
+
+
+def test_the_modules_of_a_package_are_measured_one_by_one(tmp_path: Path) -> None:
+    source = write_package(tmp_path, dense=("adapters/openai", "session"))
+    figures = measured_modules("adapters", source)
+    assert {*figures} == {
+        "adapters/plain.py",
+        "adapters/openai/plain.py",
+        "adapters/network/plain.py",
+        "adapters/openai/dense.py",
+    }
+    assert max(figures, key=ternaries_of(figures)) == "adapters/openai/dense.py"
+    assert {*measured_modules(TOTAL, source)} > {*figures}
+
+
+def ternaries_of(figures: dict[str, Density]) -> Callable[[str], float]:
+    return lambda name: figures[name].ternaries
 
 
 def test_a_package_that_has_moved_keeps_its_figures_and_a_new_one_has_to_reach_the_aims() -> None:
