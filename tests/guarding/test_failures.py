@@ -10,13 +10,12 @@ from typing import Any
 
 import pytest
 
-from tests.guarding.cases import OUTSIDE, Paid, pay, prompt_for
+from tests.guarding.cases import OUTSIDE, Paid, prompt_for
 from weakincentives import (
     Deadline,
     DeadlineExceededError,
     FallbackAdapter,
     MarkdownSection,
-    Prompt,
     PromptTemplate,
     PromptValidationError,
     ScriptedAdapter,
@@ -326,24 +325,3 @@ def test_a_guard_that_names_a_hosted_tool_is_rejected() -> None:
     problem = r"guard 'MaxCalls' names the hosted tool 'web_search', which runs at the provider and passes no guard"
     with pytest.raises(PromptValidationError, match=problem):
         PromptTemplate(ns="tests", key="k", sections=[section], guards=[MaxCalls("web_search", 1)])
-
-
-def test_a_name_that_no_tool_has_is_a_warning_at_the_end_of_the_run(caplog: pytest.LogCaptureFixture) -> None:
-    prompt = Prompt(
-        ns="tests",
-        key="k",
-        sections=[MarkdownSection(key="bills", title="Bills", template="Pay.", tools=[pay])],
-        guards=[MaxCalls("pay", 1), MaxCalls("payy", 1)],
-    )
-    with caplog.at_level(logging.WARNING, "weakincentives"):
-        run(prompt, ScriptedAdapter(["Done."]))
-    text = "Guard 'MaxCalls' of 'k' names the tool 'payy', which no section has offered in this run."
-    assert [record.getMessage() for record in caplog.records] == [text]
-
-
-def test_a_name_that_no_tool_has_is_a_warning_if_the_guard_refuses_for_it(caplog: pytest.LogCaptureFixture) -> None:
-    section = MarkdownSection(key="bills", title="Bills", template="Pay.", tools=[pay])
-    prompt = Prompt(ns="tests", key="k", sections=[section], guards=[RequiresTool("payy")])
-    with pytest.raises(GuardRefusedError, match="Call the tool 'payy'"):
-        run(prompt, ScriptedAdapter(["Done."] * 5))
-    assert "Guard 'RequiresTool' of 'k' names the tool 'payy'" in caplog.text

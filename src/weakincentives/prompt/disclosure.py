@@ -31,6 +31,7 @@ MAX_REASON = 256
 MAX_FOUND = 20
 CONTEXT_FOLDER = "context"
 SEARCH_TOOL = "search_sections"
+BUILT_IN_TOOLS = frozenset({"read_section", "open_sections", "collapse_section", SEARCH_TOOL, "recall"})
 RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section", SEARCH_TOOL})
 
 

@@ -101,6 +101,8 @@ class Guard:
     timeout: float = 10.0
     hold: bool = False
     tools: Collection[str] = ()
+    needs_each_tool: ClassVar[bool] = True
+    """False if the guard also works where only some of its tools are there."""
 
     @property
     def name(self) -> str:
@@ -178,3 +180,39 @@ def check_hosted_names(whose: str, guards: Iterable[Guard], hosted: Iterable[Hos
                     f"{whose}: guard '{guard.name}' names the hosted tool '{name}', which runs at the provider and "
                     "passes no guard; leave that tool out, or close its section."
                 )
+
+
+def check_tool_names(whose: str, guards: Iterable[Guard], names: Collection[str]) -> None:
+    """Reject a guard that names a tool which no section can have: it would never be asked.
+
+    The tools of a page and of a provider are not known before a run.
+    """
+    for guard in guards:
+        if missing := missing_tools(guard, names):
+            raise PromptValidationError(missing_tool_problem(whose, guard, missing[0], names))
+
+
+def missing_tools(guard: Guard, names: Collection[str]) -> list[str]:
+    """The tools of a guard that are not among these names, and belong neither to a page nor to a provider."""
+    missing = [name for name in guard.tools if name not in names and not is_page_tool(name)]
+    if not guard.needs_each_tool and len(missing) < len(guard.tools):
+        return []
+    return [name for name in missing if not is_provider_tool(name)]
+
+
+def missing_tool_problem(whose: str, guard: Guard, name: str, names: Collection[str]) -> str:
+    return (
+        f"{whose}: guard '{guard.name}' names the tool '{name}', which no section has, so it would never be asked; the "
+        f"tools are {', '.join(sorted(names)) or 'none'}. For a tool that a run is given by tools=, leave out `tools` "
+        "and look at call.name."
+    )
+
+
+def is_page_tool(name: str) -> bool:
+    """True for the name of a tool that a web page brings with a message."""
+    return name.startswith("page.")
+
+
+def is_provider_tool(name: str) -> bool:
+    """True for a name as providers give their own tools, such as Bash or mcp__files__read of Claude Code."""
+    return name[:1].isupper() or name.startswith("mcp__")

@@ -140,6 +140,30 @@ class Outline:
         self._cache: dict[object, Any] = {}
         self._check_tool_names(reserved)
 
+    @cached_property
+    def tool_names(self) -> frozenset[str]:
+        """The names of the tools of all sections, and of those of templates that its tools run."""
+        names: set[str] = set()
+        for node in self.nodes:
+            for tool in node.tools:
+                names.add(tool.name)
+                below: Outline | None = getattr(getattr(tool, "template", None), "outline", None)
+                if below is not None:
+                    names |= below.tool_names
+        return frozenset(names)
+
+    @cached_property
+    def may_load(self) -> bool:
+        """True if more tools may come, by sections that are not loaded, here or in delegated templates."""
+        if self.unloaded:
+            return True
+        for node in self.nodes:
+            for tool in node.tools:
+                below: Outline | None = getattr(getattr(tool, "template", None), "outline", None)
+                if below is not None and below.may_load:
+                    return True
+        return False
+
     def with_late(self, path: SectionPath, content: LateContent) -> Outline:
         """The outline with what a section added when it was opened, or is expected to add.
 

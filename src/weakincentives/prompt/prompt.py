@@ -22,8 +22,8 @@ from weakincentives._generics import OutputT, Specializable
 from weakincentives.errors import PromptError, PromptRenderError, PromptValidationError, UnboundParamsError
 from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline
-from weakincentives.prompt.disclosure import COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
-from weakincentives.prompt.guards import Guard, by_hook, check_hosted_names, require_guards
+from weakincentives.prompt.disclosure import BUILT_IN_TOOLS, COLLAPSE_SECTION, RESERVED_NAMES, ReadSections
+from weakincentives.prompt.guards import Guard, by_hook, check_hosted_names, check_tool_names, require_guards
 from weakincentives.prompt.outline import Outline, same_tool
 from weakincentives.prompt.output import StructuredOutputConfig, structured_output
 from weakincentives.prompt.overrides import (
@@ -116,6 +116,8 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
         guards = (*self.guards, *(guard for node in outline.guarded for guard in node.section.guards))
         hosted = [tool for node in outline.nodes for tool in node.hosted_tools] if guards else []
         check_hosted_names(f"Prompt '{self.key}'", guards, hosted)
+        if guards and not outline.may_load:
+            check_tool_names(f"Prompt '{self.key}'", guards, outline.tool_names | BUILT_IN_TOOLS)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, outline)
         vars(self).pop("descriptor", None)
 

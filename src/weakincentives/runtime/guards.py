@@ -13,8 +13,17 @@ from weakincentives._display import shortened
 from weakincentives._frozen import quick_init
 from weakincentives.errors import DeadlineExceededError, GuardRefusedError, callers_traceback
 from weakincentives.prompt import Guard, SectionVisibility, ToolContext
-from weakincentives.prompt.guards import OUTCOMES, TOOL_HOOKS, GuardedCall, Hook, Replace
-from weakincentives.prompt.outline import Outline
+from weakincentives.prompt.disclosure import BUILT_IN_TOOLS
+from weakincentives.prompt.guards import (
+    OUTCOMES,
+    TOOL_HOOKS,
+    GuardedCall,
+    Hook,
+    Replace,
+    is_provider_tool,
+    missing_tool_problem,
+    missing_tools,
+)
 from weakincentives.runtime.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import GuardDecided
@@ -251,20 +260,42 @@ class Inquiry:
 _is_async = lru_cache(maxsize=256)(inspect.iscoroutinefunction)
 
 
-def warn_of_unmatched(context: RunContext, toolbox: Toolbox) -> None:
-    """Warn of guards that name a tool which neither the prompt nor one below it has, and which was never offered."""
+def check_guarded_tools(context: RunContext) -> None:
+    """Raise for a guard that names a tool which this run cannot have, once all of its sections are loaded."""
     outline = context.presentation.outline
-    guards = (*context.prompt.template.guards, *(guard for node in outline.guarded for guard in node.section.guards))
-    for guard in guards:
+    if outline.may_load:
+        return
+    own_names = [tool.name for tool in context.own_tools]
+    names = outline.tool_names | BUILT_IN_TOOLS | frozenset(own_names)
+    provider_tools = context.adapter.own_tools
+    for guard in _guards(context):
+        for name in missing_tools(guard, names):
+            raise context.error(missing_tool_problem(f"Prompt '{context.name}'", guard, name, names))
+        for name in filter(is_provider_tool, guard.tools):
+            if provider_tools and name not in provider_tools and name not in names:
+                listed = ", ".join(sorted(provider_tools))
+                raise context.error(
+                    f"Guard '{guard.name}' of '{context.name}' names the tool '{name}', which the "
+                    f"{context.adapter.name} adapter does not allow; it allows {listed}."
+                )
+
+
+def warn_of_unmatched(context: RunContext, toolbox: Toolbox) -> None:
+    """Warn of guards that name a tool which was not offered in this run, and might be in another.
+
+    That is so for the tools of a page or a provider, and where sections were not loaded.
+    """
+    names = context.presentation.outline.tool_names
+    for guard in _guards(context):
         for name in guard.tools:
-            if toolbox.get(name) is None and toolbox.tool(name) is None and name not in _tool_names(outline):
+            unknown = toolbox.get(name) is None and toolbox.tool(name) is None and name not in names
+            if unknown and name not in BUILT_IN_TOOLS:
                 message = "Guard '%s' of '%s' names the tool '%s', which no section has offered in this run."
                 logger.warning(message, guard.name, context.name, name)
 
 
-def _tool_names(outline: Outline) -> Iterator[str]:
-    """The tools of a template, and of those that its delegate tools run."""
-    for tool in (tool for node in outline.nodes for tool in node.tools):
-        yield tool.name
-        if (below := getattr(tool, "template", None)) is not None:
-            yield from _tool_names(below.outline)
+def _guards(context: RunContext) -> Iterator[Guard]:
+    """All guards of the prompt, whether their sections are open or not."""
+    yield from context.prompt.template.guards
+    for node in context.presentation.outline.guarded:
+        yield from node.section.guards

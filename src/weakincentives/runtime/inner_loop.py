@@ -37,7 +37,7 @@ from weakincentives.runtime.call_ids import CallIds
 from weakincentives.runtime.compaction import Compactor
 from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
 from weakincentives.runtime.executor import ToolExecutor
-from weakincentives.runtime.guards import warn_of_unmatched
+from weakincentives.runtime.guards import check_guarded_tools, warn_of_unmatched
 from weakincentives.runtime.messages import (
     CallModel,
     Effect,
@@ -342,6 +342,8 @@ class InnerLoop:
         yield from self._compactor.prepare(by_turns=not self.in_conversation)
         self.notices.announce_opened()
         self._tools.update()
+        if self.context.has_guards:
+            check_guarded_tools(self.context)
         self.context.transcript.put_in_order()
         self.context.pay_rankings()
         if self.scope.meter.needs_prices and self.context.adapter.model:
