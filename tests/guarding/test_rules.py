@@ -205,6 +205,62 @@ CHANGES = [
 ]
 
 
+LINES = "one\ntwo\nthree\nfour\n"
+OVERWRITE = call("write", path="a.txt", content="x", mode="overwrite")
+APPEND = call("write", path="a.txt", content="x", mode="append")
+FIRST = call("read", path="a.txt", limit=1)
+REST = call("read", path="a.txt", offset=1)
+LAST = call("read", path="a.txt", offset=3)
+
+
+def edit(old: str, new: str = "new") -> Any:
+    return call("edit", path="a.txt", old=old, new=new)
+
+
+@pytest.mark.parametrize(
+    ("turns", "content"),
+    [
+        ([FIRST, OVERWRITE], LINES),
+        ([FIRST, call("rm", path="a.txt")], LINES),
+        ([FIRST, REST, OVERWRITE], "x"),
+        ([REST, FIRST, OVERWRITE], "x"),
+        ([FIRST, edit("one")], LINES.replace("one", "new")),
+        ([FIRST, edit("two")], LINES),
+        ([FIRST, edit("one\ntwo")], LINES),
+        ([LAST, edit("four", "more\nmore"), edit("more\nmore", "x")], LINES.replace("four", "x")),
+        ([FIRST, edit("one", "longer"), edit("two")], LINES.replace("one", "longer")),
+        ([FIRST, edit("one", "1"), REST, OVERWRITE], "x"),
+        ([FIRST, APPEND], LINES),
+        ([LAST, APPEND], LINES + "x"),
+        ([[READ, OVERWRITE]], LINES),
+        ([[READ, edit("one")], edit("two")], LINES.replace("two", "new")),
+        ([READ, [edit("one"), edit("two")]], LINES.replace("one", "new").replace("two", "new")),
+    ],
+)
+def test_what_is_changed_was_read_before_the_reply_that_changes_it(turns: list[Any], content: str) -> None:
+    files = InMemoryFilesystem({"a.txt": LINES})
+    run(files_prompt(files), ScriptedAdapter([*turns, "Done."]))
+    assert files.read("a.txt") == content
+
+
+@pytest.mark.parametrize("kind", ["memory", "host"])
+@pytest.mark.parametrize("content", ["one\r\ntwo\r\n", "\ufeffone\n", "", "ä\u2028b\x0cc\rd", "x" * 70_000 + "\nend\n"])
+def test_a_file_with_odd_lines_can_be_replaced_once_it_is_read(content: str, kind: str, tmp_path: Path) -> None:
+    files: Filesystem = HostFilesystem(tmp_path) if kind == "host" else InMemoryFilesystem()
+    files.write("a.txt", content)
+    pages = [READ, call("read", path="a.txt", offset=1)] if len(content) > 60_000 else [READ]
+    run(files_prompt(files), ScriptedAdapter([*pages, OVERWRITE, "Done."]))
+    assert files.read("a.txt") == "x"
+
+
+def test_a_refusal_names_the_first_line_that_was_not_read() -> None:
+    session = Session()
+    prompt = files_prompt(InMemoryFilesystem({"a.txt": LINES}))
+    run(prompt, ScriptedAdapter([FIRST, OVERWRITE, "Done."]), session=session)
+    refusal = "Read the rest of 'a.txt' before you change it: you have not seen line 2."
+    assert results(session)[-1] == refusal
+
+
 @pytest.mark.parametrize("kind", ["memory", "host"])
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.name)
 def test_a_file_is_read_before_it_is_changed(change: Any, kind: str, tmp_path: Path) -> None:

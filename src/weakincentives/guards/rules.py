@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,9 +52,7 @@ class MaxCalls(Guard):
         The latter may be running, or wait for a person. In a run inside the guard's, the conversation is that of the
         inner run, so the calls are told apart by the run that makes them.
         """
-        session = context.session
-        run = session[Run].latest()
-        caller = context.run_id if run is None else run.run_id
+        session, caller = context.session, _caller(context)
         calls = {(caller, under_way.id) for under_way in context.running if under_way.name == call.name}
         calls.update((caller, call_id) for call_id in _earlier_in_turn(call, session[Message].view()))
         for event in session[ToolInvoked].view():
@@ -103,51 +101,179 @@ def _feedback(feedback: Any) -> Outcome | None:
 
 @dataclass(frozen=True, slots=True)
 class FileSeen(LogEntry):
-    """The model has read or written a file with this content."""
+    """The model has read or written a file with this content, or the characters of it from `start` to `end`.
+
+    `call` is the run and the id of the call that has read it; what the model has written, it knows at once.
+    """
 
     path: str
     digest: str
+    start: int = 0
+    end: int | None = None
+    call: tuple[str, str] | None = None
 
 
 class ReadBeforeWrite(Guard):
     """Files are read before they are changed, by the tools `read`, `write`, `edit` and `rm` of `VfsToolsSection`.
 
-    A new file may be written. A file that has changed since it was read, whoever changed it, must be read again.
+    To replace or delete a file, the model must have read all of it; to edit it, the text that it replaces; to append,
+    the end. Reading counts from the next reply on: calls of one reply were written before any had a result. A new file
+    may be written. A file that has changed since it was read, whoever changed it, must be read again.
     """
 
     tools = ("read", "write", "edit", "rm")
+    needs_each_tool = False
 
     def before_tool(self, call: GuardedCall, *, context: GuardContext) -> Outcome | None:
         files = context.filesystem
         if call.name == "read" or files is None:
             return None
-        seen = {(each.path, each.digest) for each in context.session[FileSeen].view()}
-        unread = [path for path, digest in _contents(files, call) if (path, digest) not in seen]
-        if not unread:
-            return None
-        return Refuse(f"Read {unread[0]!r} before you change it: you have not seen what it contains now.")
+        for path in _paths(files, call):
+            seen = _Seen(context, files, path)
+            position = seen.first_unseen(call)
+            if position is not None:
+                return Refuse(seen.problem(position))
+            if call.name == "edit":
+                seen.after_edit(call.params.old, call.params.new)
+        return None
 
     def after_tool(self, call: GuardedCall, result: ToolResult[Any], *, context: GuardContext) -> None:
         files = context.filesystem
-        if result.success and call.name != "rm" and files is not None:
-            for path, digest in _contents(files, call):
+        if not result.success or call.name not in ("read", "write") or files is None:
+            return
+        for path in _paths(files, call):
+            text, digest = _content(files, path)
+            if call.name == "write":
+                # What it has appended to was checked before.
                 context.session.dispatch(FileSeen(path, digest))
+            else:
+                start = _start_of_line(text, call.params.offset)
+                end = start + len(result.value or "")
+                if 0 < end < len(text) and text[end - 1] != "\n":
+                    # Of a line that is too long for a result, nobody can read more.
+                    end = _start_of_line(text, text.count("\n", 0, end) + 1)
+                context.session.dispatch(FileSeen(path, digest, start, end, (_caller(context), call.id)))
 
 
-def _contents(files: Filesystem, call: GuardedCall) -> Iterator[tuple[str, str]]:
-    """The path of the call's file with a digest of its content, or those of all files in its directory."""
+class _Seen:
+    """The parts of a file's content that the model knows."""
+
+    def __init__(self, context: GuardContext, files: Filesystem, path: str) -> None:
+        self._session = context.session
+        self._path = path
+        self._text, digest = _content(files, path)
+        size = len(self._text)
+        caller = _caller(context)
+        unread_calls = {(caller, call_id) for call_id in _ids_of_reply(context.session[Message].view())}
+        self._parts: list[tuple[int, int]] = []
+        for entry in sorted(context.session[FileSeen].view(), key=lambda entry: entry.start):
+            is_same = (entry.path, entry.digest) == (path, digest)
+            if is_same and entry.call not in unread_calls:
+                self._add(entry.start, size if entry.end is None else min(entry.end, size))
+
+    def _add(self, start: int, end: int) -> None:
+        if self._parts and start <= self._parts[-1][1]:
+            before, last = self._parts[-1]
+            self._parts[-1] = before, max(last, end)
+        else:
+            self._parts.append((start, end))
+
+    def first_unseen(self, call: GuardedCall) -> int | None:
+        """The first character that the call would change, or must know, and the model has not seen."""
+        size = len(self._text)
+        if call.name == "edit":
+            return self._first_outside(_occurrences(self._text, call.params.old))
+        if call.name == "write" and call.params.mode == "append":
+            return self._first_outside([(max(0, size - 1), size)])
+        return self._first_outside([(0, size)])
+
+    def _first_outside(self, needed: Iterable[tuple[int, int]]) -> int | None:
+        if not self._parts:
+            return 0
+        for start, end in needed:
+            for seen_start, seen_end in self._parts:
+                if seen_start <= start < seen_end:
+                    start = seen_end
+            if start < end:
+                return start
+        return None
+
+    def problem(self, position: int) -> str:
+        if not self._parts:
+            return f"Read {self._path!r} before you change it: you have not seen what it contains now."
+        line = self._text.count("\n", 0, position) + 1
+        return f"Read the rest of {self._path!r} before you change it: you have not seen line {line}."
+
+    def after_edit(self, old: str, new: str) -> None:
+        """Note what the model knows of the content that an edit makes."""
+        places = _occurrences(self._text, old)
+        edited = self._text.replace(old, new) if old else self._text
+        digest = _digest(edited.encode())
+        for start, end in self._parts:
+            before = sum(place_end <= start for _, place_end in places)
+            inside = sum(start <= place_start < end for place_start, _ in places)
+            longer = len(new) - len(old)
+            shifted = start + before * longer
+            entry = FileSeen(self._path, digest, shifted, end + (before + inside) * longer)
+            self._session.dispatch(entry)
+
+
+def _ids_of_reply(messages: Sequence[Message]) -> list[str]:
+    """The ids of the calls of the last reply that has some."""
+    for message in reversed(messages):
+        if message.tool_calls:
+            return [call.id for call in message.tool_calls]
+    return []
+
+
+def _occurrences(text: str, part: str) -> list[tuple[int, int]]:
+    places: list[tuple[int, int]] = []
+    start = text.find(part) if part else -1
+    while start >= 0:
+        places.append((start, start + len(part)))
+        start = text.find(part, start + len(part))
+    return places
+
+
+def _start_of_line(text: str, number: int) -> int:
+    """The position at which the line after this many begins."""
+    start = 0
+    for _ in range(number):
+        start = text.find("\n", start) + 1
+        if start == 0:
+            return len(text)
+    return start
+
+
+def _paths(files: Filesystem, call: GuardedCall) -> Iterator[str]:
+    """The path of the call's file, or those of all files in its directory; none if there is no such file."""
     try:
-        found = files.stat(call.params.path)
+        entry = files.stat(call.params.path)
     except (NotFoundError, InvalidPathError):
         return
-    for path in files.glob("**", path=found.path) if found.kind == "directory" else (found.path,):
-        yield path, hashlib.blake2b(files.read_bytes(path), digest_size=16).hexdigest()
+    yield from files.glob("**", path=entry.path) if entry.kind == "directory" else (entry.path,)
+
+
+def _content(files: Filesystem, path: str) -> tuple[str, str]:
+    """The text of a file, and a digest of its bytes."""
+    data = files.read_bytes(path)
+    return data.decode("utf-8", "replace"), _digest(data)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _tool_name(guard: Guard, name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise PromptValidationError(f"{guard.name} takes the name of a tool, got {name!r}.")
     return name
+
+
+def _caller(context: GuardContext) -> str:
+    """The run that makes the call: the guard's, or one inside it."""
+    run = context.session[Run].latest()
+    return context.run_id if run is None else run.run_id
 
 
 def _of_run(run_id: str, context: GuardContext) -> bool:
