@@ -436,6 +436,32 @@ def test_a_call_waits_for_a_decision_that_any_client_makes(database_url: str) ->
             client.decide("ann", {"nothing": Approve()}, timeout=PATIENCE)
 
 
+def test_results_stand_in_the_order_of_the_calls_after_a_decision(database_url: str) -> None:
+    @tool(read_only=True)
+    def look(n: int) -> str:
+        "Look."
+        return f"looked {n}"
+
+    @tool(approval="call")
+    def pay(n: int) -> str:
+        "Pay."
+        return f"paid {n}"
+
+    seen: list[list[str]] = []
+
+    def model(request: ModelRequest) -> Any:
+        results = [message.text for message in request.messages if message.role == "tool"]
+        seen.append(results)
+        return "Done." if results else [call("pay", n=1), call("look", n=2), call("pay", n=3)]
+
+    with answered_by(model, database_url, look, pay) as client:
+        client.send("ann", "Go.", timeout=PATIENCE)
+        first, second = client.pending("ann")
+        client.decide("ann", {second.call_id: Approve()}, timeout=PATIENCE)
+        client.decide("ann", {first.call_id: Approve()}, timeout=PATIENCE)
+    assert seen == [[], ["paid 1", "looked 2", "paid 3"]]
+
+
 def test_wink_work_shows_who_decided(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     from weakincentives.cli import main
 

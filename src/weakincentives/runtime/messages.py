@@ -177,6 +177,7 @@ class Namespace(NamedTuple):
 class ModelRequest:
     """Everything an adapter needs to call the model once.
 
+    The results of a turn are in the order of its calls, also if some had to wait for a person.
     Within one run `tools`, `hosted_tools` and `messages` only grow at their ends, unless code replaces messages in the
     session, or another section's tool takes the name of one that was revoked before the run. An adapter may keep what
     it has encoded as long as they extend what it was sent (`session.extends`). The first `initial_tools` tools (and
@@ -367,10 +368,29 @@ def failed_results(calls: Iterable[ToolCall], text: str) -> list[Message]:
     return [Message("tool", text, call_id=call.id, name=call.name, success=False) for call in calls]
 
 
-def with_results(messages: Sequence[Message], results: Iterable[Message]) -> list[Message]:
-    """Insert tool results into the last exchange, before any later user messages."""
+def result_place(messages: Sequence[Message], result: Message) -> int:
+    """The index of the last turn's first result of a later call than this one's; else the end."""
     start = last_exchange(messages)
-    return [*messages[:start], *sorted((*messages[start:], *results), key=lambda message: message.role != "tool")]
+    calls = [call.id for call in messages[start - 1].tool_calls] if start else []
+    if result.call_id in calls:
+        later = calls[calls.index(result.call_id) + 1 :]
+        for index in range(start, len(messages)):
+            if messages[index].role == "tool" and messages[index].call_id in later:
+                return index
+    return len(messages)
+
+
+def with_results(messages: Sequence[Message], results: Iterable[Message]) -> list[Message]:
+    """Insert tool results into the last exchange: in the order of the calls, before user messages."""
+    start = last_exchange(messages)
+    tail = sorted(messages[start:], key=lambda message: message.role != "tool")
+    ordered = [*messages[:start], *tail]
+    for result in results:
+        end = start
+        while end < len(ordered) and ordered[end].role == "tool":
+            end += 1
+        ordered.insert(min(end, result_place(ordered, result)), result)
+    return ordered
 
 
 def results_before_user(messages: Sequence[Message]) -> list[Message] | None:

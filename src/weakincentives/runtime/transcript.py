@@ -18,6 +18,7 @@ from weakincentives.runtime.messages import (
     READ_TEXT,
     Message,
     outlasts_restart,
+    result_place,
     results_before_user,
 )
 from weakincentives.session import Session, SliceView, extends
@@ -235,6 +236,24 @@ class Transcript:
         for message in messages:
             self._session.dispatch(message)
             self._said.append(message)
+            if message.role == "tool":
+                self._put_result_in_order(message)
+
+    def _put_result_in_order(self, result: Message) -> None:
+        """Move a result that had to wait for a person before those of the calls after it."""
+        messages = self._messages.view()
+        place = result_place(messages, result)
+        index = len(messages) - 1
+        while messages[index] is not result:
+            index -= 1
+        if place >= index:
+            return
+        ordered = [*messages[:place], result, *messages[place:index], *messages[index + 1 :]]
+        self._messages.update(lambda current: [*ordered, *current[len(ordered) :]])
+        if place < self._ordered:
+            # An earlier run has added the results of the other calls.
+            self._said.pop()
+            self._ordered += 1
 
     @property
     def length(self) -> int:
