@@ -23,12 +23,12 @@ from weakincentives.runtime.events import (
     Compacted,
     ContextWindow,
     Cut,
+    Insert,
     ModelWindows,
     ReasoningDropped,
 )
 from weakincentives.runtime.messages import (
     EARLIER,
-    PROMPT_TEXT,
     SUMMARY,
     Compute,
     Effect,
@@ -37,15 +37,24 @@ from weakincentives.runtime.messages import (
 )
 from weakincentives.runtime.notices import Notices
 from weakincentives.runtime.providers import prices_for
-from weakincentives.runtime.summaries import MAX_WORDS, Summaries, Summary
+from weakincentives.runtime.summaries import (
+    MAX_WORDS,
+    QUESTION,
+    REPEATED,
+    UNANSWERED,
+    Summaries,
+    Summary,
+)
 from weakincentives.runtime.tools import OfferedTools
 from weakincentives.runtime.transcript import (
     count_lasting,
     cut_position,
     digest,
     holds,
+    lasts,
     lead,
     placed_excerpt,
+    prompt_messages,
     summarized_end,
     unit_starts,
 )
@@ -66,13 +75,19 @@ _WINDOW = re.compile(r"(?:> |length is |limit of |limit is |window of |size of |
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A cut that is being made: the last step it needed, what that closes and costs, and the text of the summary."""
+    """A cut that is being made: the last step it needed, its costs, and the text of the summary.
+
+    `closed` are the sections to close. `repeats` is a message for the end of the conversation;
+    `repeats_prompt` says that the prompt's user sections belong there, too.
+    """
 
     cut: Cut
     by: str = ""
     closed: tuple[SectionPath, ...] = ()
     usage: TokenUsage = field(default_factory=TokenUsage)
     text: str = ""
+    repeats: Message | None = None
+    repeats_prompt: bool = False
 
 
 class _Sizes:
@@ -516,6 +531,7 @@ class _Job:
             cut = draft.cut
             ends = [index for index in ends if index > end]
             sizes = yield Compute(partial(self._sizes, cut))
+        draft = yield Compute(partial(self._with_user_words, draft))
         return draft
 
     def _possible_ends(self, cut: Cut, start: int) -> list[int]:
@@ -531,7 +547,9 @@ class _Job:
         number = bisect_left(self.units, end)
         extent = f"The first {number} {unit} of the conversation are summarized here"
         title = f'{extent}; recall("{number}") returns one.'
-        words = self._summaries.words(self.messages[:end], self._words_room)
+        words: list[str] = []
+        if summary.by != "provider":
+            words = self._summaries.words(self.messages[:end], self._words_room)
         summarized = count_lasting(self.messages, end)
         cut = replace(
             draft.cut,
@@ -549,13 +567,79 @@ class _Job:
             text=reply.text,
         )
 
+    def _with_user_words(self, draft: _Draft) -> _Draft:
+        """The draft with what requests must repeat of the user's words, before the question of now.
+
+        Where that would make bound reasoning invalid, it is repeated at the end, with the question.
+        """
+        cut = draft.cut
+        if cut.head is None or cut == self.current:
+            return draft
+        by_provider = bool(cut.head.provider)
+        inserts: list[Insert] = []
+        if by_provider:
+            # The replies after those that stand in the rest were written with them.
+            inserts += [insert for insert in cut.inserts if insert[0] >= cut.summarized]
+        end = cut_position(self.messages, cut.summarized)
+        words = self._words_to_repeat(draft, inserts, end) if by_provider else []
+        repeats_prompt = self._repeats_prompt(draft, inserts, end)
+        texts = [REPEATED, *words] if words else []
+
+        question = self._question(end)
+        rest = self.messages[end if question is None else question :]
+        if by_provider and any(map(self.context.adapter.binds_reasoning, rest)):
+            if question is not None and (words or repeats_prompt):
+                texts.append(QUESTION)
+                texts.extend(message.text for message in rest if message.by_user)
+            elif words:
+                texts.append(UNANSWERED)
+            repeats = Message("user", "\n\n".join(texts), kind=EARLIER) if texts else None
+            cut = replace(cut, inserts=tuple(inserts))
+            return replace(draft, cut=cut, repeats=repeats, repeats_prompt=repeats_prompt)
+
+        place = cut.summarized if question is None else count_lasting(self.messages, question)
+        if repeats_prompt:
+            inserts.append((place, None))
+        if texts:
+            if question is None:
+                texts.append(UNANSWERED)
+            inserts.append((place, Message("user", "\n\n".join(texts), kind=EARLIER)))
+        return replace(draft, cut=replace(cut, inserts=tuple(inserts)))
+
+    def _words_to_repeat(self, draft: _Draft, inserts: Sequence[Insert], end: int) -> list[str]:
+        """The user's messages before `end` that neither the summary nor an insert contains."""
+        texts = [draft.text]
+        for _, message in inserts:
+            if message is not None:
+                texts.append(message.text)
+        return self._summaries.words(self.messages[:end], self._words_room, "\n\n".join(texts))
+
+    def _repeats_prompt(self, draft: _Draft, inserts: Sequence[Insert], end: int) -> bool:
+        """True if the prompt's user messages before `end` are in neither of them."""
+        if any(message is None for _, message in inserts):
+            return False
+        for message in prompt_messages(self.messages, draft.cut, end):
+            if draft.by != "provider" or message.parts or message.text not in draft.text:
+                return True
+        return False
+
+    def _question(self, end: int) -> int | None:
+        """The index of the user's messages to be answered; None if they are before `end`."""
+        question = None
+        for index in range(len(self.messages) - 1, end - 1, -1):
+            message = self.messages[index]
+            if message.by_user:
+                question = index
+            elif question is not None and lasts(message):
+                break
+        return question
+
     def _record(self, draft: _Draft, after: int, rewritten: int) -> None:
         """Record the compaction, and send again what still applies and is now left out."""
         context, cut, notices = self.context, draft.cut, self.compactor.notices
         summarized = draft.by in ("provider", "model", "function")
         cleared = cut_position(self.messages, cut.cleared)
         gone = {message.call_id for message in self.messages[:cleared] if message.role == "tool"} | {*cut.closed}
-        end = cut_position(self.messages, cut.summarized)
         is_bound = any(map(context.adapter.binds_reasoning, self.messages))
         if is_bound and cut.rebased > self.current.rebased:
             context.emit(ReasoningDropped, reason="it is bound to messages that were left out")
@@ -574,14 +658,15 @@ class _Job:
         )
         for path in draft.closed:
             context.session.dispatch(CollapseSection(path, "the conversation was shortened", by="compaction"))
-        own = [each for each in self.messages[:end] if (each.role, each.kind) == ("user", PROMPT_TEXT)]
-        asked = draft.by == "provider" and any(each.parts or each.text not in draft.text for each in own)
         self.compactor.shortened_to(after, len(self.messages))
-        notices.forget(gone, notices_too=summarized, user_too=asked)
-        if draft.by == "provider" and (
-            words := self._summaries.words(self.messages[:end], self._words_room, draft.text)
-        ):
-            context.transcript.say(Message("user", words, kind=EARLIER))
+        notices.forget(
+            gone,
+            notices_too=summarized,
+            user_too=draft.repeats_prompt,
+            user_kept=any(message is None for _, message in cut.inserts),
+        )
+        if draft.repeats is not None:
+            context.transcript.say(draft.repeats)
         self.compactor.tools.offer_again()
 
 

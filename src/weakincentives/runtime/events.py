@@ -269,6 +269,10 @@ class ModelCalled(RunEvent):
     overrides: Overrides = field(default_factory=dict)
 
 
+Insert = tuple[int, Message | None]
+"""A message that only requests have, after so many of those that a cut counts."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """The part of a conversation that is not sent, or not as it was said.
@@ -278,6 +282,8 @@ class Cut:
     `closed`, whose sections were closed. `rebased` replies no longer follow what they were written after. The cut holds
     as long as these messages have this `digest`. `keeps_tools` says that `head` includes the tools added before.
     `omitted` tokens are left out of each request; `by_turns` says that turns are counted as exchanges.
+    `inserts` are messages that only requests have, each after this many of those that a restart
+    keeps; None stands for the prompt's user messages among those that are summarized.
     """
 
     cleared: int = 0
@@ -289,6 +295,7 @@ class Cut:
     keeps_tools: bool = False
     omitted: int = 0
     by_turns: bool = False
+    inserts: tuple[Insert, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,7 @@ def after_compaction(
                 left = left.with_text(left.prompt, known.tokens)
             elif left.listed is not None:
                 left = Exposed("summary", left.listed[1], left.listed[0], left.listed[2], listed=left.listed)
-            elif path in view.visibility():
+            elif path in view.visibility() and view.outline.by_path[path].summary is not None:
                 left = _exposed(view, path, SUMMARY, "", adapter)
             else:
                 left = Exposed("none")

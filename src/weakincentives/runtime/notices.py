@@ -260,12 +260,18 @@ class Notices:
         if texts:
             self.context.transcript.say(Message("system", "\n\n".join(texts), kind=READ_TEXT))
 
-    def forget(self, gone: Collection[str], *, notices_too: bool, user_too: bool) -> None:
-        """Record that the results of these calls are no longer sent, and send again what still applies of them."""
+    def forget(self, gone: Collection[str], *, notices_too: bool, user_too: bool, user_kept: bool) -> None:
+        """Record that the results of these calls are not sent any more, and send what still applies.
+
+        The text of user sections is lost, too, or it is kept.
+        """
         context = self.context
         lost = after_compaction(
             context.view, context.exposure, gone, context.adapter, notices=notices_too, user_turn=user_too
         )
+        if user_kept:
+            view = context.view
+            lost = {path: exposed for path, exposed in lost.items() if not is_user(view, path)}
         self._expose(lost, "compaction")
         self.announce()
 

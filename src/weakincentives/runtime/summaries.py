@@ -22,6 +22,11 @@ MAX_WORDS = 2_000
 MIN_ROOM, MAX_EXAMINED = 4, 1_000
 """When to stop looking for more of them: with room for a word, or after so many messages of the user."""
 TITLE = "The user's messages in it, verbatim, oldest first:"
+REPEATED = """\
+This is not a new message. It repeats what the user wrote in the part of the conversation that \
+is summarized above, verbatim, oldest first:"""
+UNANSWERED = "The last of these is the one that you are working on."
+QUESTION = "The user's message that you are working on is still this one:"
 INSTRUCTIONS = """\
 Summarize the conversation so far, for yourself: from now on you read the summary in its place. Keep what the user wants
 and why, every rule or order that the user has given, decisions, facts with their names, numbers and dates, the state of
@@ -43,12 +48,15 @@ class Summary:
     by: str
     reply: ModelReply
 
-    def head(self, provider: str, title: str, words: str) -> Message:
+    def head(self, provider: str, title: str, words: Sequence[str]) -> Message:
         """The message that is sent in place of that part."""
         reply = self.reply
         if self.by == "provider":
             return Message("assistant", reply.text, items=reply.items, provider=provider, kind=SUMMARY)
-        return Message("user", "\n\n".join(filter(None, (title, reply.text.strip(), words))), kind=SUMMARY)
+        texts = [title, reply.text.strip()]
+        if words:
+            texts += [TITLE, *words]
+        return Message("user", "\n\n".join(texts), kind=SUMMARY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +85,8 @@ class Summaries:
                 return made
         return (yield from self._ask("model", Summarize(self._request([*said, Message("user", INSTRUCTIONS)]))))
 
-    def words(self, messages: Sequence[Message], room: float, known: str = "") -> str:
-        """The user's messages among these that are not `known`, verbatim, as far as there is room for their tokens."""
+    def words(self, messages: Sequence[Message], room: float, known: str = "") -> list[str]:
+        """The user's messages among these that are not `known`, as far as there is room."""
         examined = 0
         texts: list[str] = []
         for message in reversed(messages):
@@ -91,9 +99,8 @@ class Summaries:
             if tokens <= room:
                 room -= tokens
                 texts.append(message.text)
-        if not texts:
-            return ""
-        return "\n\n".join((TITLE, *reversed(texts)))
+        texts.reverse()
+        return texts
 
     def _request(self, messages: Sequence[Message], compaction: str = "") -> ModelRequest:
         """A request that reads the cache of the run's own requests."""

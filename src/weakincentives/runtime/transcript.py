@@ -118,12 +118,16 @@ def placed_excerpt(messages: Sequence[Message], cut: Cut, provider: str) -> Iter
     What stands for the summarized part has the index -1.
     """
     start = summarized_end(messages, cut, provider)
+    inserted: dict[int, list[Message]] = {}
     if start:
         for message in _beginning(messages, cut, start):
             yield -1, message
+        inserted = _inserted(messages, cut, start)
     cleared_end = cut_position(messages, cut.cleared)
     replies = sum(message.role == "assistant" for message in messages[:start])
     for index in range(start, len(messages)):
+        for message in inserted.get(index, ()):
+            yield index, message
         message = messages[index]
         is_cleared = index < cleared_end
         if message.role == "assistant":
@@ -150,6 +154,26 @@ def _beginning(messages: Sequence[Message], cut: Cut, summarized_end: int) -> It
     yield cut.head
     if not cut.keeps_tools:
         yield from _tool_changes(messages[prompt_end:summarized_end])
+
+
+def _inserted(messages: Sequence[Message], cut: Cut, start: int) -> dict[int, list[Message]]:
+    """The messages that only requests have, by the index that they stand before."""
+    inserted: dict[int, list[Message]] = {}
+    for count, message in cut.inserts:
+        repeated = prompt_messages(messages, cut, start) if message is None else [message]
+        inserted.setdefault(cut_position(messages, count), []).extend(repeated)
+    return inserted
+
+
+def prompt_messages(messages: Sequence[Message], cut: Cut, end: int) -> list[Message]:
+    """The prompt's user messages before an index, without those that a request begins with."""
+    assert cut.head is not None
+    prompt_end = lead(messages, cut.head.provider)
+    repeated: list[Message] = []
+    for message in messages[prompt_end:end]:
+        if (message.role, message.kind) == ("user", PROMPT_TEXT):
+            repeated.append(message)
+    return repeated
 
 
 def _shortened(message: Message, *, closed: bool) -> Message:
