@@ -121,13 +121,19 @@ def test_what_a_real_compaction_closed_is_opened_when_the_user_asks_for_it_again
 
 
 @pytest.mark.parametrize("closer", CLOSERS)
+@pytest.mark.parametrize("path", CLOSED, ids=".".join)
 @pytest.mark.parametrize("opener", ["rule", "search"])
-def test_a_new_run_on_the_session_follows_the_same_rule(closer: Any, opener: str) -> None:
+def test_a_new_run_on_the_session_follows_the_same_rule(closer: Any, path: tuple[str, ...], opener: str) -> None:
     adapter, session = ScriptedAdapter(lambda request: "OK."), Session()
-    session.dispatch(CollapseSection(("refund",), by=closer))
+    session.dispatch(CollapseSection(path, by=closer))
     user = MarkdownSection(key="user", title="User", template=WORDS, role="user")
-    template = template_of(opener, ("refund",))
+    template = template_of(opener, path)
     sections = [*template.sections, user]
     prompt = Prompt(ns="tests", key="reopening", sections=sections, disclosure=template.disclosure)
     run(prompt, adapter, session=session)
     assert offers_refund(adapter) is (closer == "compaction")
+
+
+def test_only_these_can_close_a_section() -> None:
+    with pytest.raises(ValueError, match="CollapseSection by must be one of code, model, compaction, got 'me'"):
+        CollapseSection(("refund",), by="me")  # type: ignore[arg-type]

@@ -81,6 +81,9 @@ class CollapseSection:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "path", check_path(self.path))
+        if self.by not in get_args(Closer):
+            closers = ", ".join(get_args(Closer))
+            raise ValueError(f"CollapseSection by must be one of {closers}, got {self.by!r}")
 
 
 VisibilityChange = SetVisibilityOverride | ClearVisibilityOverride | ClearAllVisibilityOverrides | CollapseSection
