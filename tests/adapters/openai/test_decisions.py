@@ -188,7 +188,7 @@ def test_misses_are_asked_of_the_model_only_if_that_was_chosen(misses: bool) -> 
     assert [miss.section_key for miss in session[PossibleMiss]] == (["refunds"] if misses else [])
 
 
-def test_a_failed_ranking_is_a_result_for_the_model_and_opens_nothing() -> None:
+def test_a_failed_ranking_is_a_result_for_the_model_and_opens_nothing(caplog: pytest.LogCaptureFixture) -> None:
     session = Session()
     with decisions() as (made, _):
         made.model = "gpt-6-sol"
@@ -196,7 +196,8 @@ def test_a_failed_ranking_is_a_result_for_the_model_and_opens_nothing() -> None:
         prompt = Prompt(template(DecisionRanker(made, misses=True), preopen=1))
         assert adapter.evaluate(prompt, session=session).text == "Done."
     (result,) = [message for message in session[Message] if message.role == "tool"]
-    assert not result.success and "does not support decisions" in result.text
+    assert (result.success, result.text) == (False, "The search is not available now; go on without it.")
+    assert "does not support decisions" in caplog.text
     assert (len(session[SectionsOpened]), len(session[SectionsRanked])) == (0, 0)
 
 
