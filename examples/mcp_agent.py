@@ -52,18 +52,19 @@ def script(folder: Path) -> list[object]:
     note = str(folder / "note.txt")
     milk = {"name": "milk", "entityType": "errand", "observations": ["buy two bottles"]}
     return [
-        # One turn may open several sections; both servers start.
+        # One turn may open several sections; both servers start. Several servers could list the same
+        # name, so each tool has the name of its section before its own.
         [call("read_section", section_key="time"), call("read_section", section_key="files")],
-        call("convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"),
-        call("write_file", path=note, content="Call Tokyo at 21:00.\n"),
+        call("time_convert_time", source_timezone="UTC", time="12:00", target_timezone="Asia/Tokyo"),
+        call("files_write_file", path=note, content="Call Tokyo at 21:00.\n"),
         call("read_section", section_key="git"),
-        call("git_status", repo_path=str(folder)),
+        call("git_git_status", repo_path=str(folder)),
         call("read_section", section_key="memory"),
-        call("create_entities", entities=[milk]),
+        call("memory_create_entities", entities=[milk]),
         call("read_section", section_key="database"),
-        call("create_table", query="CREATE TABLE calls (who TEXT, at TEXT)"),
-        call("write_query", query="INSERT INTO calls VALUES ('Tokyo', '21:00')"),
-        call("read_query", query="SELECT who, at FROM calls"),
+        call("database_create_table", query="CREATE TABLE calls (who TEXT, at TEXT)"),
+        call("database_write_query", query="INSERT INTO calls VALUES ('Tokyo', '21:00')"),
+        call("database_read_query", query="SELECT who, at FROM calls"),
         "The call to Tokyo is at 21:00; it is in note.txt and in the database.",
     ]
 

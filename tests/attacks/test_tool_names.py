@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.adapters.vendors import ANTHROPIC, LITELLM, OPENAI, VENDORS, Vendor
+from tests.attacks.late_servers import definitions
 from tests.servers.turn import Call, Turn
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError, PromptValidationError
@@ -80,15 +80,6 @@ def template(*sections: Section[Any]) -> PromptTemplate[None]:
     return PromptTemplate(ns="t", key="names", sections=sections)
 
 
-def definitions(body: Any) -> Iterator[tuple[str, str]]:
-    """Every name and description in a request, wherever its tools are declared."""
-    if isinstance(body, dict) and isinstance(body.get("description"), str) and isinstance(body.get("name"), str):
-        yield body["name"], body["description"]
-    elif isinstance(body, dict | list):
-        for value in body.values() if isinstance(body, dict) else body:
-            yield from definitions(value)
-
-
 def opened(kind: str, order: str) -> list[str]:
     keys = ["mine", "theirs"] if order == "mine first" else ["theirs", "mine"]
     return [key for key in keys if key == "theirs" or kind != "open"]
@@ -122,7 +113,7 @@ def test_no_two_tools_of_a_request_have_one_name(name: str, kind: str, order: st
         MainLoop().execute(Prompt(template(victim(kind, name), theirs)), session=Session(), adapter=adapter)
     sent = [portable_name(tool.name) for tool in adapter.requests[-1].tools]
     assert len(sent) == len(set(sent))
-    assert sum(tool.description.startswith("A tool of") for tool in adapter.requests[-1].tools) == 4
+    assert sum(tool.description.startswith("A tool of") for tool in adapter.requests[-1].tools) == 3
 
 
 @pytest.mark.parametrize("name", NAMES)

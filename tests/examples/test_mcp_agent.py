@@ -40,8 +40,8 @@ def test_five_real_servers_start_when_they_are_opened_and_work_together(
     calls = chat.session[ToolInvoked].all()
     assert [event.name for event in calls if not event.success] == []
     results = {event.name: event.result.render() for event in calls}
-    assert "21:00" in results["convert_time"] and "note.txt" in results["git_status"]
-    assert results["read_query"].startswith("[{'who': 'Tokyo', 'at': '21:00'}]")
+    assert "21:00" in results["time_convert_time"] and "note.txt" in results["git_git_status"]
+    assert results["database_read_query"].startswith("[{'who': 'Tokyo', 'at': '21:00'}]")
     assert "buy two bottles" in (folder / "memory.jsonl").read_text()
     loaded = chat.session[SectionLoaded].all()
     assert sorted(event.section_key for event in loaded) == sorted(SERVERS)

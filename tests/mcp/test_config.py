@@ -162,7 +162,7 @@ SHOP_AND_COPY = {"shop": ENTRY, "copy": ENTRY}
 def timeouts(path: Path, **options: Any) -> dict[str, float | None]:
     """The timeout of each tool that the model is offered."""
     adapter, _ = evaluate(template(path, **options), READ)
-    return {tool.name: tool.timeout for tool in adapter.requests[1].tools if tool.name != "read_section"}
+    return {tool.own_name: tool.timeout for tool in adapter.requests[1].tools if tool.name != "read_section"}
 
 
 @pytest.mark.parametrize("is_locked", [True, False])

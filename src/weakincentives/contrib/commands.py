@@ -68,6 +68,8 @@ class CommandSection(WorkspaceSection):
     `approval="effects"`, a person sees the files that a command has changed before the change counts.
     """
 
+    loads_tools = False
+
     def __init__(
         self,
         filesystem: HostFilesystem | None = None,

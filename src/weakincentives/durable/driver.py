@@ -402,7 +402,7 @@ class Execution:
     def _question(self, name: str, call: PendingCall, inner: InnerLoop) -> Question:
         # The ids of calls inside a call begin with its id.
         outer = next(call_id for call_id in self._first_steps if f"{call.call_id}/".startswith(f"{call_id}/"))
-        tool = inner.toolbox.tool(call.tool) if outer == call.call_id else None
+        tool = inner.toolbox.asked_about(call) if outer == call.call_id else None
         text = "\n".join(line for line in (self._problems.get(call.call_id), call.text) if line)
         question = Question(
             name,
@@ -563,7 +563,7 @@ def _deadline_ms(inner: InnerLoop) -> int | None:
 
 def _misfit(call: PendingCall, decision: Decision, inner: InnerLoop) -> str:
     """Why a person's arguments cannot be used, or "" if they can; a run inside a call checks them itself."""
-    tool = None if "/" in call.call_id else inner.toolbox.tool(call.tool)
+    tool = None if "/" in call.call_id else inner.toolbox.asked_about(call)
     if tool is None or not isinstance(decision, Edit):
         return ""
     try:

@@ -183,8 +183,16 @@ def not_opened(key: str | None = None) -> Scorer:
 
 
 def called(name: str) -> Scorer:
-    """A tool was called."""
-    return Scorer(f"called({name})", lambda run: (name in run.called, f"called: {', '.join(run.called) or 'nothing'}"))
+    """A tool was called: one with this name, whatever section it is of, or the `section.tool`."""
+
+    def score(run: FinishedRun) -> tuple[bool, str]:
+        was_called = False
+        for event in run._calls:
+            if event.disclosure is None and (event.is_of(name) or event.own_name == name):
+                was_called = True
+        return was_called, f"called: {', '.join(run.called) or 'nothing'}"
+
+    return Scorer(f"called({name})", score)
 
 
 def max_calls(most: int) -> Scorer:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from weakincentives.errors import PromptValidationError
@@ -18,21 +19,38 @@ from weakincentives.session import LogEntry
 
 
 class RequiresTool(Guard):
-    """No answer before this tool has succeeded in the run."""
+    """No answer before this tool has succeeded in the run.
+
+    A tool that is not offered under its own name, because other sections may have one of the same
+    name, is required as `section.tool`.
+    """
 
     def __init__(self, tool: str) -> None:
         self.tools = (_tool_name(self, tool),)
 
     def before_answer(self, answer: str, *, context: GuardContext) -> Outcome | None:
         (name,) = self.tools
-        for event in context.session[ToolInvoked].view():
-            if event.name == name and event.success and _of_run(event.run_id, context):
-                return None
+        calls: list[ToolInvoked] = []
+        for call in context.session[ToolInvoked].view():
+            if call.success and _of_run(call.run_id, context):
+                calls.append(call)
+        if any(call.is_of(name) for call in calls):
+            return None
+        for call in calls:
+            if call.own_name == name and not _is_declared(name, context):
+                # Another server could list a tool of this name, too, and satisfy the guard.
+                raise PromptValidationError(
+                    f"RequiresTool('{name}') does not say of which section the tool is; write "
+                    f"RequiresTool('{call.section_key}.{name}')."
+                )
         return Retry(f"Call the tool '{name}' before you answer.")
 
 
 class MaxCalls(Guard):
-    """At most `limit` calls of this tool in a run and those inside it; calls that a guard refused do not count."""
+    """At most `limit` calls of this tool in a run and those inside it; calls that a guard refused do not count.
+
+    Tools of several sections with the same own name count together.
+    """
 
     def __init__(self, tool: str, limit: int) -> None:
         self.tools = (_tool_name(self, tool),)
@@ -54,9 +72,11 @@ class MaxCalls(Guard):
         """
         session, caller = context.session, _caller(context)
         calls = {(caller, under_way.id) for under_way in context.running if under_way.name == call.name}
-        calls.update((caller, call_id) for call_id in _earlier_in_turn(call, session[Message].view()))
+        for call_id in _earlier_in_turn(call, context):
+            calls.add((caller, call_id))
         for event in session[ToolInvoked].view():
-            if event.name == call.name and _of_run(event.run_id, context):
+            own_name = event.own_name or event.name
+            if own_name == call.name and _of_run(event.run_id, context):
                 calls.add((event.run_id, event.call_id))
         for decided in session[GuardDecided].view():
             if decided.hook == "before_tool" and decided.outcome in ("refuse", "stop"):
@@ -65,11 +85,15 @@ class MaxCalls(Guard):
         return len(calls)
 
 
-def _earlier_in_turn(call: GuardedCall, messages: Sequence[Message]) -> Iterator[str]:
+def _earlier_in_turn(call: GuardedCall, context: GuardContext) -> Iterator[str]:
     """The ids of the calls of the tool that stand before this one in its turn."""
-    for message in reversed(messages):
+    run = context.session[Run].latest() or Run("", "", "")
+    for message in reversed(context.session[Message].view()):
         if message.tool_calls:
-            ids = [made.id for made in message.tool_calls if made.name == call.name]
+            ids: list[str] = []
+            for made in message.tool_calls:
+                if run.own_name(made.name) == call.name:
+                    ids.append(made.id)
             yield from ids[: ids.index(call.id)] if call.id in ids else ()
             return
 
@@ -126,7 +150,7 @@ class ReadBeforeWrite(Guard):
 
     def before_tool(self, call: GuardedCall, *, context: GuardContext) -> Outcome | None:
         files = context.filesystem
-        if call.name == "read" or files is None:
+        if call.name == "read" or files is None or _is_foreign(call):
             return None
         for path in _paths(files, call):
             seen = _Seen(context, files, path)
@@ -139,6 +163,8 @@ class ReadBeforeWrite(Guard):
 
     def after_tool(self, call: GuardedCall, result: ToolResult[Any], *, context: GuardContext) -> None:
         files = context.filesystem
+        if _is_foreign(call):
+            return
         if not result.success or call.name not in ("read", "write") or files is None:
             return
         for path in _paths(files, call):
@@ -153,6 +179,11 @@ class ReadBeforeWrite(Guard):
                     # Of a line that is too long for a result, nobody can read more.
                     end = _start_of_line(text, text.count("\n", 0, end) + 1)
                 context.session.dispatch(FileSeen(path, digest, start, end, (_caller(context), call.id)))
+
+
+def _is_foreign(call: GuardedCall) -> bool:
+    """True for a tool from outside, such as an MCP server's, which has the name of one of these."""
+    return isinstance(call.params, Mapping)
 
 
 class _Seen:
@@ -262,6 +293,12 @@ def _content(files: Filesystem, path: str) -> tuple[str, str]:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _is_declared(name: str, context: GuardContext) -> bool:
+    """True if a section, open or closed, has a tool that is offered under this name."""
+    tools = chain.from_iterable(node.tools for node in context.view.outline.nodes)
+    return any(tool.name == name for tool in tools)
 
 
 def _tool_name(guard: Guard, name: Any) -> str:

@@ -317,6 +317,8 @@ class SkillPage(Section[None]):
     Its text comes from outside: it is never a system message, whatever the voice of the strategy.
     """
 
+    loads_tools = False
+
     def __init__(self, key: str, title: str, summary: str, uri: str, read: ReadFile) -> None:
         self._uri = uri
         self._read = read

@@ -79,9 +79,11 @@ class GuardedCall:
     """A tool call as guards see it: `params` is the typed value, `arguments` its JSON text."""
 
     id: str  #: the id of the call
-    name: str  #: the tool's name
+    name: str  #: the tool's own name, as its section has it
     arguments: str
     params: Any
+    section_key: str = ""  #: the section that offers the tool
+    offered_name: str = ""  #: the name under which the model calls it, if that may be another
 
 
 class Guard:
@@ -94,8 +96,9 @@ class Guard:
 
     `guards=` of a template holds for all of its runs, `guards=` of a section while that section is open. A hook that
     raises, returns something else, or takes longer than `timeout` seconds refuses. With `hold`, a stream shows no text
-    before `before_answer` has passed. If `tools` names some, the tool hooks are called for these alone. `context` is a
-    `GuardContext`.
+    before `before_answer` has passed. If `tools` names some, the tool hooks are called for these alone: a tool's own
+    name holds for the tools of any section, whatever they are offered as, and `section.tool` for one of them. `context`
+    is a `GuardContext`.
     """
 
     timeout: float = 10.0
@@ -182,13 +185,14 @@ def check_hosted_names(whose: str, guards: Iterable[Guard], hosted: Iterable[Hos
                 )
 
 
-def check_tool_names(whose: str, guards: Iterable[Guard], names: Collection[str]) -> None:
+def check_tool_names(whose: str, guards: Iterable[Guard], names: Collection[str], known: Collection[str]) -> None:
     """Reject a guard that names a tool which no section can have: it would never be asked.
 
+    `names` are those of the tools, and `known` all those by which a guard may know one.
     The tools of a page and of a provider are not known before a run.
     """
     for guard in guards:
-        if missing := missing_tools(guard, names):
+        if missing := missing_tools(guard, known):
             raise PromptValidationError(missing_tool_problem(whose, guard, missing[0], names))
 
 

@@ -6,24 +6,27 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import chain, count
 from typing import Any, TypeVar
 
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own
-from weakincentives.prompt.toolkit import MAX_FOREIGN_NAME, AnyTool, HostedTool, Tool, portable_name
+from weakincentives.prompt.tool_names import ToolNames, UsedNames, qualified_names
+from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
     FULL,
     SUMMARY,
     SectionPath,
     SectionVisibility,
+    inside,
     visible,
 )
 
 NOTHING_LATE = LateContent()
 MAX_CACHED = 256
 T = TypeVar("T")
+ToolKey = tuple[str, str, bool]
+"""The key of a section, its own name for a tool, and whether that came with late content."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -93,14 +96,18 @@ class Outline:
         *,
         reserved: frozenset[str] = frozenset(),
         replaced: Replacements | None = None,
-        tools: Mapping[str, Tool[Any, Any]] | None = None,
+        tools: Mapping[ToolKey, Tool[Any, Any]] | None = None,
         late: Mapping[SectionPath, LateContent] | None = None,
+        names: ToolNames | None = None,
     ) -> None:
         self._sections = sections
         self._reserved = reserved
         self._replaced = replaced or Replacements()
         self._tools = tools or {}
         self._late = late or {}
+        self._names = ToolNames.of(sections) if names is None else names
+        # The indexes of nodes that came with late content.
+        self._came_late: set[int] = set()
         self._sources: dict[tuple[type, int], ParamsSource] = {}
         self._first_default = _first_defaults(sections)
         # Sections whose code decides their tools, with what it returned.
@@ -110,6 +117,8 @@ class Outline:
         self.user_start = len(nodes)
         self._add([section for section in sections if section.role == "user"], (), 0, -1, nodes)
         self.nodes: tuple[Node, ...] = tuple(node for node in nodes if node is not None)
+        if self._names.used:
+            self.nodes = self._without_used_names()
         self.by_path: dict[SectionPath, Node] = {node.path: node for node in self.nodes}
         self.by_key: dict[str, Node] = {}
         for node in self.nodes:
@@ -135,8 +144,8 @@ class Outline:
         self.guarded: tuple[Node, ...] = tuple(node for node in self.nodes if node.section.guards)
         # Sections that are not loaded yet, and whose content is not known before.
         self.unloaded = {node.path for node in self.late if node.path not in self._late}
-        names = Counter(portable_name(tool.name) for node in self.nodes for tool in node.all_tools)
-        self.shares_tool_names = any(count > 1 for count in names.values())
+        times = Counter(portable_name(tool.name) for node in self.nodes for tool in node.all_tools)
+        self.shares_tool_names = any(count > 1 for count in times.values())
         self._cache: dict[object, Any] = {}
         self._check_tool_names(reserved)
 
@@ -150,6 +159,19 @@ class Outline:
                 below: Outline | None = getattr(getattr(tool, "template", None), "outline", None)
                 if below is not None:
                     names |= below.tool_names
+        return frozenset(names)
+
+    @cached_property
+    def guarded_names(self) -> frozenset[str]:
+        """All names by which a guard may know these tools, whatever they are offered as."""
+        names: set[str] = set()
+        for node in self.nodes:
+            for tool in node.tools:
+                names.update((tool.name, *tool.earlier_names))
+                names.update(qualified_names(node.key, tool.own_name))
+                below: Outline | None = getattr(getattr(tool, "template", None), "outline", None)
+                if below is not None:
+                    names |= below.guarded_names
         return frozenset(names)
 
     @cached_property
@@ -167,16 +189,78 @@ class Outline:
     def with_late(self, path: SectionPath, content: LateContent) -> Outline:
         """The outline with what a section added when it was opened, or is expected to add.
 
-        A tool whose name is taken is offered as `<section key>_<name>`.
+        `ToolNames` decides what its tools are offered as.
         """
-        late = {known: brought for known, brought in self._late.items() if known != path}
-        kept = {name: tool for name, tool in self._tools.items() if name not in content.changed}
-        bare = self._rebuilt(late, kept) if path in self._late else self
-        taken = {portable_name(tool.name) for node in bare.nodes for tool in node.all_tools} | self._reserved
-        # Some providers know a hosted tool by its kind.
-        taken |= {tool.kind for node in bare.nodes for tool in node.hosted_tools}
-        tools, children = _renamed(content.tools, content.children, path[-1], taken)
-        return bare._rebuilt({**late, path: replace(content, tools=tools, children=children)}, kept)
+        content = self._names.content(path, content, self._names_taken(path, self._late))
+        within = f"{'.'.join(path)}."
+        tools = dict(self._tools)
+        for changed in self._tools:
+            key, own_name, came_late = changed
+            if came_late and own_name in content.changed and f"{key}.".startswith(within):
+                del tools[changed]
+        return self._rebuilt({**self._late, path: content}, tools)
+
+    def with_names(self, used: UsedNames) -> Outline:
+        """The outline with the names that a conversation has used so far."""
+        names = self._names.keeping(used, self._original_names)
+        if names is self._names:
+            return self
+        key = ("names", frozenset(names.used.items()), frozenset(names.others.items()))
+        return self.cached(key, lambda: self._renamed(names, self._reserved))
+
+    def _renamed(self, names: ToolNames, reserved: frozenset[str]) -> Outline:
+        """The outline with the tools of its late content named again."""
+        outline = Outline(
+            self._sections,
+            reserved=reserved,
+            replaced=self._replaced,
+            tools=self._tools,
+            names=names,
+        )
+        late: dict[SectionPath, LateContent] = {}
+        for path in sorted(self._late, key=len):
+            names_taken = outline._names_taken(path, late)
+            late[path] = names.content(path, self._late[path], names_taken)
+        return outline._rebuilt(late, self._tools)
+
+    @cached_property
+    def _declared_names(self) -> frozenset[str]:
+        """The names that are taken, opened or not, before any late section is loaded."""
+        names = set(self._reserved)
+        for tool in self._declared_tools():
+            names.add(portable_name(tool.name))
+            if isinstance(tool, HostedTool):
+                # Some providers know a hosted tool by its kind.
+                names.add(tool.kind)
+        return frozenset(names)
+
+    @cached_property
+    def _original_names(self) -> frozenset[str]:
+        """The same, and the names that declared tools have in a new conversation."""
+        names = set(self._declared_names)
+        for tool in self._declared_tools():
+            if isinstance(tool, Tool):
+                names.add(portable_name(tool.own_name))
+        return frozenset(names)
+
+    def _declared_tools(self) -> Iterator[AnyTool]:
+        for node in self.nodes:
+            if node.index not in self._came_late:
+                late_tools = {tool.name for tool in self.brought(node.path).tools}
+                for tool in node.all_tools:
+                    if tool.name not in late_tools:
+                        yield tool
+
+    def _names_taken(self, path: SectionPath, late: Mapping[SectionPath, LateContent]) -> frozenset[str]:
+        """The names that tools of a late section cannot have, whatever else has been opened.
+
+        That is those of declared tools, and of the late content that the section is part of.
+        """
+        names = set(self._declared_names)
+        for known, content in late.items():
+            if known != path and inside(path, known):
+                names.update(portable_name(name) for name in _names_in(content.tools, content.children))
+        return frozenset(names)
 
     def with_current_tools(self) -> Outline:
         """The outline with the tools that sections whose code decides them have now."""
@@ -187,13 +271,13 @@ class Outline:
                 return self._rebuilt(self._late, self._tools)
         return self
 
-    def overridden(self, replaced: Replacements, tools: Mapping[str, Tool[Any, Any]]) -> Outline:
-        """The outline with sections replaced by path and tools by name."""
+    def overridden(self, replaced: Replacements, tools: Mapping[ToolKey, Tool[Any, Any]]) -> Outline:
+        """The outline with sections replaced by path, and tools by `tool_key`."""
         return self._rebuilt(self._late, tools, replaced)
 
     def reserving(self, names: frozenset[str]) -> Outline:
         """The outline, built anew, with these names reserved for the tools of its strategy."""
-        return Outline(self._sections, reserved=names, replaced=self._replaced, tools=self._tools, late=self._late)
+        return self._renamed(self._names, names)
 
     def brought(self, path: SectionPath) -> LateContent:
         """The late content of a section, loaded or expected."""
@@ -202,11 +286,17 @@ class Outline:
     def _rebuilt(
         self,
         late: Mapping[SectionPath, LateContent],
-        tools: Mapping[str, Tool[Any, Any]],
+        tools: Mapping[ToolKey, Tool[Any, Any]],
         replaced: Replacements | None = None,
     ) -> Outline:
-        replaced = self._replaced if replaced is None else replaced
-        return Outline(self._sections, reserved=self._reserved, replaced=replaced, tools=tools, late=late)
+        return Outline(
+            self._sections,
+            reserved=self._reserved,
+            replaced=self._replaced if replaced is None else replaced,
+            tools=tools,
+            late=late,
+            names=self._names,
+        )
 
     def subtree(self, node: Node) -> tuple[Node, ...]:
         return self.nodes[node.index : node.end]
@@ -247,8 +337,31 @@ class Outline:
         """Every params type in use, in order of appearance."""
         return tuple(dict.fromkeys(params_type for params_type, _ in self._sources))
 
+    def _without_used_names(self) -> tuple[Node, ...]:
+        """The nodes, with other names for declared tools whose names the conversation has used for another's."""
+        taken: set[str] = set(self._reserved)
+        for node in self.nodes:
+            taken.update(portable_name(tool.name) for tool in node.all_tools)
+        nodes: list[Node] = []
+        for node in self.nodes:
+            tools: list[Tool[Any, Any]] = []
+            for tool in node.tools:
+                owner = self._names.owners.get(portable_name(tool.name))
+                if owner is not None and owner != (node.key, tool.own_name):
+                    tool = tool.offered_as(self._names.declared_name(node.path, tool.own_name, taken))
+                tools.append(tool)
+            nodes.append(replace(node, tools=tuple(tools)))
+        return tuple(nodes)
+
     def _add(
-        self, sections: Sequence[Section[Any]], prefix: SectionPath, depth: int, parent: int, nodes: list[Node | None]
+        self,
+        sections: Sequence[Section[Any]],
+        prefix: SectionPath,
+        depth: int,
+        parent: int,
+        nodes: list[Node | None],
+        *,
+        came_late: bool = False,
     ) -> None:
         for section in sections:
             index, path = len(nodes), (*prefix, section.key)
@@ -257,8 +370,11 @@ class Outline:
                     f"Section '{'.'.join(path)}': role='user' is for root sections; give it to '{prefix[0]}'."
                 )
             nodes.append(None)
+            if came_late:
+                self._came_late.add(index)
             late = self._late.get(path, NOTHING_LATE)
-            self._add((*section.children, *late.children), path, depth + 1, index, nodes)
+            self._add(section.children, path, depth + 1, index, nodes, came_late=came_late)
+            self._add(late.children, path, depth + 1, index, nodes, came_late=True)
             where = f"Section '{'.'.join(path)}'"
             tools, hosted_tools = _tools_of(section, where)
             if has_own(section, "tools", "hosted_tools"):
@@ -276,9 +392,17 @@ class Outline:
                 text=self._replaced.bodies.get(path)
                 or (TemplateText((late.text,), ()) if late.text else section.body_text()),
                 summary=self._replaced.summaries.get(path) or section.summary_text(),
-                tools=tuple(self._tools.get(tool.name, tool) for tool in tools),
+                tools=self._replaced_tools(".".join(path), tools),
                 hosted_tools=hosted_tools,
             )
+
+    def _replaced_tools(self, key: str, tools: Iterable[Tool[Any, Any]]) -> tuple[Tool[Any, Any], ...]:
+        """The tools of a section with what overrides replace of them."""
+        replaced: list[Tool[Any, Any]] = []
+        for tool in tools:
+            override = self._tools.get(tool_key(key, tool), tool)
+            replaced.append(override if override.name == tool.name else override.offered_as(tool.name))
+        return tuple(replaced)
 
     def _source(self, section: Section[Any]) -> ParamsSource | None:
         params_type, default = section.params_type, section.default_params
@@ -312,20 +436,16 @@ def same_tool(one: Node, other: Node, name: str) -> str:
     return f"Sections {keys} both have a tool named '{name}' and are shown together; rename one."
 
 
-def _renamed(
-    tools: Iterable[Tool[Any, Any]], children: Iterable[Section[Any]], prefix: str, taken: set[str]
-) -> tuple[tuple[Tool[Any, Any], ...], tuple[Section[Any], ...]]:
-    """The tools, including those of the children, under names that are not taken, which `taken` then includes."""
-    renamed: list[Tool[Any, Any]] = []
+def tool_key(section_key: str, tool: Tool[Any, Any]) -> ToolKey:
+    return section_key, tool.own_name, bool(tool.earlier_names)
+
+
+def _names_in(tools: Iterable[Tool[Any, Any]], children: Iterable[Section[Any]]) -> Iterator[str]:
+    """The names of the tools that late content adds."""
     for tool in tools:
-        tries = (f"{prefix}_{number}_{tool.name}"[:MAX_FOREIGN_NAME] for number in count(2))
-        names = chain((tool.name, f"{prefix}_{tool.name}"[:MAX_FOREIGN_NAME]), tries)
-        free = next(name for name in names if portable_name(name) not in taken)
-        taken.add(portable_name(free))
-        renamed.append(tool if free == tool.name else tool.renamed(free))
-    return tuple(renamed), tuple(
-        child.with_content(*_renamed(child.tools(), child.children, prefix, taken)) for child in children
-    )
+        yield tool.name
+    for child in children:
+        yield from _names_in(child.tools(), child.children)
 
 
 def _tools_of(section: Section[Any], where: str) -> tuple[tuple[Any, ...], tuple[Any, ...]]:

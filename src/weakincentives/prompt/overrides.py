@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 from weakincentives import serde
 from weakincentives.errors import PromptError, PromptValidationError, SerdeError
 from weakincentives.filesystem import HostFilesystem
-from weakincentives.prompt.outline import Node, Outline, Replacements
+from weakincentives.prompt.outline import Node, Outline, Replacements, tool_key
 from weakincentives.prompt.section import Section, TemplateText, format_problem, has_own, split_text
 from weakincentives.prompt.toolkit import MAX_DESCRIPTION, Tool, check_description
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, check_visibility
@@ -250,7 +250,7 @@ def apply_override(outline: Outline, descriptor: PromptDescriptor, override: Pro
         {path: SectionVisibility(chosen.body) for path, chosen in applied.visibility.items()},
     )
     tools = {
-        tool.name: tool.with_descriptions(words.description, words.param_descriptions)
+        tool_key(node.key, tool): tool.with_descriptions(words.description, words.param_descriptions)
         for node in outline.nodes
         for tool in node.tools
         if (words := applied.tools.get(tool.name)) is not None

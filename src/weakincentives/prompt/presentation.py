@@ -16,6 +16,7 @@ from weakincentives.limits import Deadline
 from weakincentives.prompt.outline import Node, Outline, Params
 from weakincentives.prompt.ranking.finder import PaidRanking, collecting
 from weakincentives.prompt.section import LateContent
+from weakincentives.prompt.tool_names import UsedNames
 from weakincentives.prompt.toolkit import AnyTool
 from weakincentives.prompt.view import Decider, View, ViewOptions
 from weakincentives.prompt.visibility import (
@@ -68,7 +69,8 @@ class LoadedSections:
         """The outline with this content."""
         if self._outlines is None or self._outlines[0] is not outline:
             completed = outline
-            for path, content in self.contents().items():
+            for path in sorted(self._contents, key=len):
+                content = self._contents[path]
                 if content is not None:
                     completed = completed.with_late(path, content)
             self._outlines = outline, completed
@@ -98,11 +100,11 @@ class Presentation:
         self.bound_resources = ResourceRegistry() if bound_resources is None else bound_resources
         self._content = LoadedSections() if content is None else content
         self.loaded = tuple(self._content.contents())
+        self._base: View | None = None
         self.outline = self._content.complete(outline)
         self._bound = dict(bound)
         self._params = Params(self._bound)
         self._options = options
-        self._base: View | None = None
         # Those made for this run that have to be paid for.
         self.rankings: list[PaidRanking] = []
         # The last view, after the base and the session's overrides that it was made of.
@@ -253,15 +255,22 @@ class Presentation:
             seconds = None if deadline is None else deadline.remaining().total_seconds()
             content = until(seconds, partial(node.section.load, resources), late)
             self.loaded += (node.path,)
-            if not self._content.add(node.path, content) or content is None:
-                continue
-            self.outline = self.outline.with_late(node.path, content)
-            if self._base is not None:
-                self._base = self._base.moved(self.outline)
+            if self._content.add(node.path, content) and content is not None:
+                self._show(self.outline.with_late(node.path, content))
 
     def copy_content(self) -> LoadedSections:
         """What sections have loaded so far, for a fork of the run."""
         return self._content.copy()
+
+    def keep_names(self, used: UsedNames) -> None:
+        """Offer tools under the names that the conversation has used for them."""
+        self._show(self.outline.with_names(used))
+
+    def _show(self, outline: Outline) -> None:
+        if outline is not self.outline:
+            self.outline = outline
+            if self._base is not None:
+                self._base = self._base.moved(outline)
 
     def find_tool(self, section_key: str, name: str) -> AnyTool | None:
         """A tool of the section with this key, shown or not."""

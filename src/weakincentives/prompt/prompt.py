@@ -117,7 +117,9 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
         hosted = [tool for node in outline.nodes for tool in node.hosted_tools] if guards else []
         check_hosted_names(f"Prompt '{self.key}'", guards, hosted)
         if guards and not outline.may_load:
-            check_tool_names(f"Prompt '{self.key}'", guards, outline.tool_names | BUILT_IN_TOOLS)
+            names = outline.tool_names | BUILT_IN_TOOLS
+            known = names | outline.guarded_names
+            check_tool_names(f"Prompt '{self.key}'", guards, names, known)
         self._overridden: tuple[PromptOverride | None, Outline] = (None, outline)
         vars(self).pop("descriptor", None)
 
@@ -190,9 +192,12 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
             return self
         other = copy.copy(self)
         other.sections = _kept(self.sections, gone, ())
-        known = (node.path for node in self.outline.late if node.path not in self.outline.unloaded)
-        late = {path: self.outline.brought(path) for path in known if not any(inside(path, up) for up in gone)}
-        other._show(Outline(other.sections, reserved=self._reserved, late=late))
+        outline = Outline(other.sections, reserved=self._reserved)
+        for node in self.outline.late:
+            is_known = node.path not in self.outline.unloaded
+            if is_known and not any(inside(node.path, path) for path in gone):
+                outline = outline.with_late(node.path, self.outline.brought(node.path))
+        other._show(outline)
         return other
 
     def with_late(self, path: SectionPath, content: LateContent) -> PromptTemplate[OutputT]:

@@ -138,6 +138,8 @@ class Section(Specializable, Generic[ParamsT_co]):
 
     literal: ClassVar[bool] = False
     """True if text, summary and overrides are literal, so that a `$` does not start a placeholder."""
+    loads_tools: ClassVar[bool] = True
+    """False if `load` never adds tools, neither its own nor those of children."""
 
     _params_type: type | None = None
     _type_names = ("params_type",)
@@ -244,6 +246,9 @@ class Section(Specializable, Generic[ParamsT_co]):
 
     def load(self, resources: ScopedResourceContext) -> LateContent | None:
         """Tools and children that are known only once the section is opened; override this to provide them.
+
+        If several sections of a template do so, their tools are offered as `<section key>_<name>`;
+        with `loads_tools = False`, a class declares that its `load` adds none.
 
         It is called when the section is first shown in full. Called again, because `refresh` or `outdated` asked for
         it, it may return None if nothing has changed.

@@ -140,6 +140,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     _result_type: Any = None
     _type_names = ("params_type", "result_type")
     _param_descriptions: Mapping[str, str] = MappingProxyType({})
+    earlier_names: tuple[str, ...] = ()
+    """The names that it had before it was offered as `name`, its section's own name for it first."""
     transactional = True
     """False if a failed call undoes nothing by itself, because the calls inside it do, as they keep to its time."""
     reaches_outside = False
@@ -314,10 +316,19 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
             description=description or self.description, _param_descriptions={**self._param_descriptions, **params}
         )
 
+    @property
+    def own_name(self) -> str:
+        """The name that its section has given it, whatever it is offered as."""
+        return self.earlier_names[0] if self.earlier_names else self.name
+
     def renamed(self, name: str) -> Self:
         """The same tool under another name."""
         self._check_name(name)
-        return self._with(name=name)
+        return self._with(name=name, earlier_names=())
+
+    def offered_as(self, name: str) -> Self:
+        """The same tool as a conversation offers it; its own name remains known."""
+        return self._with(name=name, earlier_names=tuple(dict.fromkeys((*self.earlier_names, self.name))))
 
     def _check_name(self, name: str) -> None:
         if self._foreign is None:

@@ -51,6 +51,7 @@ class PendingCall:
     result: ToolResult[Any] | None = field(default=None, repr=False)
     edited: bool = False  #: True if a person changed the arguments
     note: str = ""
+    own_name: str = ""  #: the section's own name for the tool, if it was loaded late
 
     @property
     def text(self) -> str:

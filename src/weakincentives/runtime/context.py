@@ -44,7 +44,7 @@ from weakincentives.runtime.messages import Message, Settings
 from weakincentives.runtime.points import Points
 from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.recall import RECALL
-from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.runs import Run, RunScope, ToolRef
 from weakincentives.runtime.transcript import Transcript
 from weakincentives.session import LogEntry, Session
 
@@ -338,6 +338,11 @@ class RunContext:
         """Change the run's state in the session."""
         self.run = self.run.updated(changes)
         self.session[Run].seed(self.run)
+
+    def save_tools(self, tools: Sequence[ToolRef], **changes: Any) -> None:
+        """Change the tools of the run, and keep the names of those that are gone."""
+        run = self.run.with_tools(tuple(tools))
+        self.save(tools=run.tools, former_tools=run.former_tools, **changes)
 
     def emit(self, event: Callable[..., LogEntry], /, **fields: Any) -> None:
         """Record an event of this run, at the session's time, so that a replay records the same times."""

@@ -11,6 +11,7 @@ from weakincentives._frozen import quick_init
 from weakincentives.filesystem import FileChange
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import DisclosureRequest, Overrides, SectionPath, SectionVisibility, Span, ToolResult
+from weakincentives.prompt.tool_names import qualified_names
 from weakincentives.runtime.messages import Message, StopReason
 from weakincentives.session import LogEntry, reducer
 
@@ -424,6 +425,12 @@ class ToolInvoked(RunEvent):
     section_key: str = ""  #: the section that offers the tool
     compensation: str = ""  #: the outcome of undoing effects outside, if that was needed
     text: str = ""
+    own_name: str = ""  #: the section's own name for the tool, if it was loaded late
+
+    def is_of(self, name: str) -> bool:
+        """True if the tool was called by this name, or if it is this `section.tool`."""
+        own_name = self.own_name or self.name
+        return name == self.name or name in qualified_names(self.section_key, own_name)
 
     @property
     def success(self) -> bool:

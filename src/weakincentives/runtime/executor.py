@@ -110,8 +110,8 @@ class ToolExecutor:
 
     def _is_guarded(self, tool: Tool[Any, Any]) -> bool:
         """True if guards decide about calls of the tool, or about those of runs inside them."""
-        name = tool.name if tool.transactional else ""
-        return any(held_guards(self.context, hook, name) for hook in TOOL_HOOKS)
+        names = self.toolbox.names_of(tool.name) if tool.transactional else ()
+        return any(held_guards(self.context, hook, names) for hook in TOOL_HOOKS)
 
     def _beside(self, calls: Sequence[ToolCall]) -> list[Generator[Step, Any, ToolExecutionOutcome | None]]:
         """The calls at the same time, those that write each on a branch of what is there before any of them begins."""
@@ -199,6 +199,9 @@ class ToolExecutor:
         attempt = ToolAttempt(call, session.clock.monotonic(), NO_RESULT, None)
         refusal = self.results.refusal(call.name)
         if waiting is not None and decision is not None:
+            if tool is not None and self.toolbox.asked_about(waiting) is None:
+                # Its name belongs to another tool by now, which nobody was asked about.
+                tool, refusal = None, self.results.replaced_tool(waiting)
             return (yield from self._settle(waiting, decision, attempt, tool, refusal))
         if tool is None or refusal:
             return self.results.record(attempt.failed(refusal))
@@ -207,7 +210,8 @@ class ToolExecutor:
         except SerdeError as error:
             listed = "; ".join(f"{problem.path.removeprefix('$.')}: {problem.message}" for problem in error.problems)
             return self.results.record(attempt.failed(f"Invalid arguments for '{tool.name}': {listed}"))
-        if not inside and (guards := held_guards(self.context, "before_tool", tool.name)):
+        names = self.toolbox.names_of(tool.name)
+        if not inside and (guards := held_guards(self.context, "before_tool", names)):
             verdict = yield from self._permission(guards, tool, attempt)
             if verdict.refuses:
                 return self.results.recorded(attempt)
@@ -234,7 +238,8 @@ class ToolExecutor:
         self, guards: Sequence[HeldGuard], tool: Tool[Any, Any], attempt: ToolAttempt, *, approved: bool = False
     ) -> Generator[Step, Any, Verdict]:
         """Ask the guards before a call, which has failed if they refuse it; once it is approved, no person is asked."""
-        call = GuardedCall(attempt.call.id, tool.name, attempt.arguments or attempt.call.arguments, attempt.params)
+        arguments = attempt.arguments or attempt.call.arguments
+        call = self.toolbox.guarded(attempt.call, arguments, attempt.params)
 
         def accept(params: Any) -> GuardedCall:
             arguments = encode(params, as_input=True).decode()
@@ -317,7 +322,7 @@ class ToolExecutor:
         if isinstance(decision, Edit):
             attempt.arguments = edited_arguments(tool, waiting, decision, self.context.prompt.name)
             attempt.params, attempt.notice = tool.parse(attempt.arguments), _EDITED.format(attempt.arguments)
-        guards = held_guards(self.context, "before_tool", tool.name)
+        guards = held_guards(self.context, "before_tool", self.toolbox.names_of(tool.name))
         if not guards:
             return False
         if isinstance(decision, Approve) and not waiting.edited:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal, NamedTuple
@@ -134,10 +134,10 @@ class HeldGuard(NamedTuple):
     run_id: str
 
 
-def held_guards(context: RunContext, hook: Hook, tool_name: str = "") -> list[HeldGuard]:
+def held_guards(context: RunContext, hook: Hook, tool_names: Collection[str] = ()) -> list[HeldGuard]:
     """The guards with this hook that hold now: the template's, those of open sections, and those of runs around it.
 
-    For a tool hook, those that are asked about this tool, or about any.
+    For a tool hook, those that are asked about a tool with one of these names, or about any.
     """
     guards: Sequence[Guard] = context.prompt.template.guards_by_hook[hook]
     if nodes := context.presentation.outline.guarded:
@@ -145,8 +145,13 @@ def held_guards(context: RunContext, hook: Hook, tool_name: str = "") -> list[He
         opened = [node for node in nodes if view.visibility_of(node) is SectionVisibility.FULL]
         guards = [*guards, *(guard for node in opened for guard in node.section.guards if guard.has(hook))]
     run_id, outer = context.scope.run_id, context.scope.outer
-    held = [HeldGuard(each, run_id) for each in guards if not tool_name or not each.tools or tool_name in each.tools]
-    return held if outer is None or hook not in TOOL_HOOKS else [*held_guards(outer, hook, tool_name), *held]
+    held: list[HeldGuard] = []
+    if outer is not None and hook in TOOL_HOOKS:
+        held.extend(held_guards(outer, hook, tool_names))
+    for guard in guards:
+        if not tool_names or not guard.tools or any(name in guard.tools for name in tool_names):
+            held.append(HeldGuard(guard, run_id))
+    return held
 
 
 @dataclass(slots=True, eq=False)
@@ -267,9 +272,10 @@ def check_guarded_tools(context: RunContext) -> None:
         return
     own_names = [tool.name for tool in context.own_tools]
     names = outline.tool_names | BUILT_IN_TOOLS | frozenset(own_names)
+    known = names | outline.guarded_names
     provider_tools = context.adapter.own_tools
     for guard in _guards(context):
-        for name in missing_tools(guard, names):
+        for name in missing_tools(guard, known):
             raise context.error(missing_tool_problem(f"Prompt '{context.name}'", guard, name, names))
         for name in filter(is_provider_tool, guard.tools):
             if provider_tools and name not in provider_tools and name not in names:
@@ -285,11 +291,10 @@ def warn_of_unmatched(context: RunContext, toolbox: Toolbox) -> None:
 
     That is so for the tools of a page or a provider, and where sections were not loaded.
     """
-    names = context.presentation.outline.tool_names
+    names = context.presentation.outline.guarded_names
     for guard in _guards(context):
         for name in guard.tools:
-            unknown = toolbox.get(name) is None and toolbox.tool(name) is None and name not in names
-            if unknown and name not in BUILT_IN_TOOLS:
+            if not toolbox.knows(name) and name not in names and name not in BUILT_IN_TOOLS:
                 message = "Guard '%s' of '%s' names the tool '%s', which no section has offered in this run."
                 logger.warning(message, guard.name, context.name, name)
 

@@ -230,7 +230,7 @@ class Notices:
         shown = view.visibility()
         if removed_tools or shown != self.context.run.shown:
             left = tuple(ref for ref in self.context.run.tools if ref.name not in removed_tools)
-            self.context.save(shown=shown, tools=left)
+            self.context.save_tools(left, shown=shown)
         self._expose(found.exposed, "notice")
 
     def disclosed(self, outcomes: Iterable[ToolExecutionOutcome]) -> None:

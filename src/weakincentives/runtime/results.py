@@ -134,6 +134,14 @@ class Results:
             return f"Unknown tool '{name}'. Available tools: {offered or 'none'}."
         return ""
 
+    def replaced_tool(self, waiting: PendingCall) -> str:
+        """The refusal of a call that waited while its tool's name became another's."""
+        was, now = waiting.section_key, self.toolbox.section_of(waiting.tool)
+        return (
+            f"Not run: the question was about the tool '{waiting.own_name or waiting.tool}' of section "
+            f"'{was}', and '{waiting.tool}' is a tool of section '{now}' now. Call the tool again."
+        )
+
     def accept(self, running: ToolAttempt, result: Any) -> None:
         """Keep the result and its text for the model; one that cannot be rendered is the programmer's mistake."""
         name = running.call.name
@@ -207,6 +215,7 @@ class Results:
         """Open what was read, record the call, and return its outcome."""
         call, result, value = attempt.call, self.with_disclosure(attempt.result), attempt.result.value
         asked = result.disclosure if result.success else None
+        offer = self.toolbox.get(call.name)
         restarts, expanded = attempt.expansion is not None, tuple[AnyTool, ...]()
         if asked is not None and asked.overrides:
             expanded = self._added_tools(asked)
@@ -235,6 +244,7 @@ class Results:
                 rolled_back=attempt.rolled_back,
                 duration=self.context.session.clock.monotonic() - attempt.since,
                 section_key=self.toolbox.section_of(call.name),
+                own_name="" if offer is None else offer.ref.own_name,
                 compensation=attempt.compensation,
                 text=message,
                 **self.context.stamp,

@@ -317,6 +317,8 @@ class Rewindable:
         loop = self.adapter.loop(
             self.prompt, self.session, scope=RunScope(Meter(None), run_id=call.run_id, decisions={})
         )
+        if (run := self.session[Run].latest()) is not None:
+            loop.context.presentation.keep_names(run.used_names)
         tool = loop.context.find_tool(call.section_key, call.tool)
         invoked = reversed(self.session[ToolInvoked].view())
         made: list[ToolInvoked | PendingCall] = [

@@ -27,7 +27,10 @@ from weakincentives.prompt import (
     namespace_name,
     portable_name,
 )
-from weakincentives.runtime.messages import Message, ModelReply, Namespace
+from weakincentives.prompt.guards import GuardedCall
+from weakincentives.prompt.tool_names import ToolId, UsedNames, qualified_names
+from weakincentives.runtime.approval import PendingCall
+from weakincentives.runtime.messages import Message, ModelReply, Namespace, ToolCall
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -40,6 +43,8 @@ class ToolRef:
 
     A `deferred` tool belongs to a closed section and is sent for the provider to search; `found` says that it was
     found. If the section no longer offered it as the turn began, its name is `free` for another section to take.
+    `own_name` is the section's own name for it, if the section was loaded late or the tool is offered under another:
+    its name then stays its own for the whole conversation.
     """
 
     section_key: str
@@ -49,6 +54,13 @@ class ToolRef:
     deferred: bool = False
     found: bool = False
     free: bool = False
+    own_name: str = ""
+
+    @classmethod
+    def of(cls, section_key: str, tool: AnyTool, **state: bool) -> ToolRef:
+        is_named = isinstance(tool, Tool) and tool.earlier_names
+        own_name = tool.own_name if isinstance(tool, Tool) and is_named else ""
+        return cls(section_key, tool.name, own_name=own_name, **state)
 
     @property
     def unfound(self) -> bool:
@@ -74,7 +86,8 @@ class Run:
     `opening` says that it stopped so that a new attempt can open sections. `shown` is what each section showed when
     the model was last informed. `unfinished` says that the last message is what was shown of a reply that broke off.
     `answers` is the number of assistant messages before the run, counted if there may be hosted tools. `params` is a
-    digest of its params, and `attempt` counts its restarts.
+    digest of its params, and `attempt` counts its restarts. `former_tools` are those that it no longer has, and whose
+    names the conversation keeps for them.
     """
 
     run_id: str
@@ -94,6 +107,35 @@ class Run:
     spent: Spent = field(default_factory=Spent)
     params: str = ""
     attempt: int = 1
+    former_tools: tuple[ToolRef, ...] = ()
+
+    @property
+    def used_names(self) -> UsedNames:
+        """The names that the conversation keeps."""
+        by_tool: dict[ToolId, str] = {}
+        others: dict[str, str] = {}
+        for ref in (*self.former_tools, *self.tools):
+            if ref.own_name:
+                by_tool[ref.section_key, ref.own_name] = ref.name
+            else:
+                others[portable_name(ref.name)] = ref.section_key
+        return UsedNames(by_tool, others)
+
+    def own_name(self, name: str) -> str:
+        """The name that the section of a tool has given it, whatever it is offered as."""
+        for ref in self.tools:
+            if ref.name == name:
+                return ref.own_name or name
+        return name
+
+    def with_tools(self, refs: tuple[ToolRef, ...]) -> Run:
+        """The same with these tools; the names of those that are gone stay taken."""
+        now = {(ref.section_key, ref.name) for ref in refs}
+        former: dict[tuple[str, str], ToolRef] = {}
+        for ref in (*self.former_tools, *self.tools):
+            if (ref.section_key, ref.name) not in now:
+                former[ref.section_key, ref.name] = replace(ref, revoked=True, initial=False)
+        return self.updated({"tools": refs, "former_tools": tuple(former.values())})
 
     def as_new(self, run_id: str, answers: int = 0) -> Run:
         """The same state at the beginning of another run, after this many assistant messages."""
@@ -201,6 +243,9 @@ class Toolbox:
         self._describe = describe
         self._own = own
         self._reserved = dict.fromkeys(reserved, ("", ""))
+        # The section's key and the name of those tools that have a name, by portable name.
+        self._former: dict[str, tuple[str, str]] = {}
+        self._decided: dict[str, tuple[str, str]] = {}
         self._offers: dict[str, Offer] = {}
         self._warned: set[tuple[str, str]] = set()
         self.version = 0
@@ -210,6 +255,15 @@ class Toolbox:
         self._offers.update((portable_name(offer.ref.name), offer) for offer in offers)
         if offers:
             self._changed()
+
+    def keep_names(self, run: Run) -> None:
+        """Leave the names that a run has used to the tools that had them."""
+        for ref in run.former_tools:
+            if ref.own_name:
+                self._former[portable_name(ref.name)] = (ref.section_key, ref.name)
+        for ref in run.tools:
+            if not ref.free:
+                self._decided[portable_name(ref.name)] = (ref.section_key, ref.name)
 
     def clear(self) -> None:
         """Forget every tool."""
@@ -239,6 +293,40 @@ class Toolbox:
         """The key of the section that a tool belongs to; '' for built-in and unknown tools."""
         offer = self.get(name)
         return "" if offer is None else offer.ref.section_key
+
+    def own_name(self, name: str) -> str:
+        """The name that the section of a tool has given it."""
+        offer = self.get(name)
+        return name if offer is None else offer.ref.own_name or name
+
+    def names_of(self, name: str) -> frozenset[str]:
+        """Every name by which a guard may know a tool, whatever it is offered as.
+
+        That is its own name, alone or after the key of its section or of one around that, the name
+        that it has in a new conversation, and the one under which it is offered.
+        """
+        offer = self.get(name)
+        if offer is None or not isinstance(offer.tool, Tool):
+            return frozenset((name,))
+        qualified = qualified_names(offer.ref.section_key, offer.tool.own_name)
+        return frozenset((name, *offer.tool.earlier_names, *qualified))
+
+    def knows(self, name: str) -> bool:
+        """True if a guard may know a tool by this name that was offered, or that is the provider's own."""
+        if self.tool(name) is not None:
+            return True
+        return any(name in self.names_of(ref.name) for ref in self.refs)
+
+    def guarded(self, call: ToolCall, arguments: str, params: Any) -> GuardedCall:
+        """A call as guards see it."""
+        key, own_name = self.section_of(call.name), self.own_name(call.name)
+        return GuardedCall(call.id, own_name, arguments, params, key, call.name)
+
+    def asked_about(self, call: PendingCall) -> Tool[Any, Any] | None:
+        """The tool that a waiting call is of, unless its name is another tool's by now."""
+        is_same = self.section_of(call.tool) == call.section_key
+        is_same = is_same and self.own_name(call.tool) == (call.own_name or call.tool)
+        return self.tool(call.tool) if is_same else None
 
     def names_below(self, section_key: str) -> tuple[str, ...]:
         """The tools of a section and its descendants that may be called."""
@@ -312,17 +400,22 @@ class Toolbox:
         """
         shown = {(ref.section_key, ref.name) for ref, _ in wanted}
         closed = {(ref.section_key, ref.name) for ref, _ in searchable}
-        owners = dict(self._reserved)
+        owners = {**self._reserved, **self._former}
         changed: list[Offer] = []
         for ref, tool in self._offers.values():
             key = ref.section_key, ref.name
             is_shown = not ref.section_key or key in shown
             revoked = not is_shown and not (ref.unfound and key in closed)
-            free = revoked and (new_exchange or ref.free)
+            free = revoked and not ref.own_name and (new_exchange or ref.free)
             owners.update(dict.fromkeys(self._sent_names(tool)[free:], key))
             if revoked is not ref.revoked or free is not ref.free or (is_shown and ref.unfound):
                 found = ref.found or (is_shown and ref.deferred)
                 changed.append(Offer(replace(ref, revoked=revoked, found=found, free=free), tool))
+        for ref, tool in wanted:
+            # A restart decides as the attempt before it has.
+            name = portable_name(tool.name)
+            if self._decided.get(name) == (ref.section_key, ref.name):
+                owners.setdefault(name, (ref.section_key, ref.name))
         for ref, tool in wanted:
             # The provider's own names come first, wherever the hosted tool stands in the prompt.
             for name in self._sent_names(tool)[1:]:

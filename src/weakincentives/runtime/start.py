@@ -89,6 +89,7 @@ class RunStart:
         if run is None or way == "fresh":
             yield from self._render(None)
             return ()
+        context.presentation.keep_names(run.used_names)
         if self.beginning == "resume":
             scope.run_id = run.run_id
         if way == "continue":
@@ -112,7 +113,7 @@ class RunStart:
         own = {call.id for call in calls}
         for call_id, decision in decisions.items():
             # The run inside a call checks its own: it may have another tool of that name.
-            tool = self.tools.toolbox.tool(waiting[call_id].tool) if call_id in own else None
+            tool = self.tools.toolbox.asked_about(waiting[call_id]) if call_id in own else None
             if isinstance(decision, Edit) and tool is not None:
                 edited_arguments(tool, waiting[call_id], decision, context.name)
         if decisions and context.has_guards:
@@ -139,6 +140,7 @@ class RunStart:
         old = presentation.forget_outdated(self.context.resources) if follows else []
         if not old:
             return False
+        presentation.keep_names(self.context.run.used_names)
         self.notices.loads_again()
         for path, error in (yield LoadSections(tuple(old))).items():
             presentation.loaded += (path,)

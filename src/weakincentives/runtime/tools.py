@@ -46,18 +46,20 @@ class OfferedTools:
 
     def begin(self, view: View) -> None:
         """Offer the first tools, which the model learns from the request itself."""
+        self.toolbox.keep_names(self.context.run)
         self.toolbox.add(*self.toolbox.changes(self._offers(view, initial=True))[0])
         self._check_names(view)
         for offer in self._searchable(view) if not self._searches else ():
             if self.toolbox.is_new(offer.tool):
                 self.toolbox.add(offer)
         self._announced = self.toolbox.version
-        self.context.save(tools=self.toolbox.refs)
+        self.context.save_tools(self.toolbox.refs)
         self._seen_overrides = self.context.session[VisibilityOverrides].latest()
 
     def take_over(self, *, new_exchange: bool) -> list[str]:
         """Restore the tools of an earlier attempt; return the names of those that no longer exist."""
         self._new_exchange = new_exchange
+        self.toolbox.keep_names(self.context.run)
         removed: list[str] = []
         if not self.context.adapter.defers_tools and any(ref.deferred for ref in self.context.run.tools):
             # What this adapter cannot let the provider search is offered once its section opens.
@@ -126,7 +128,7 @@ class OfferedTools:
         )
         appeared = by_section(ref for each, ref in now.items() if each not in before)
         gone = by_section(ref for each, ref in before.items() if each not in now)
-        self.context.save(tools=self.toolbox.refs)
+        self.context.save_tools(self.toolbox.refs)
         self._announce(appeared, gone)
 
     def find(self, reply: ModelReply) -> dict[str, tuple[str, ...]]:
@@ -137,7 +139,7 @@ class OfferedTools:
         found = self.toolbox.find((*self.context.adapter.found_tools(reply.items), *called))
         if found:
             # The provider has announced them.
-            self.context.save(tools=self.toolbox.refs)
+            self.context.save_tools(self.toolbox.refs)
         return found
 
     def bring(self, section_keys: Sequence[str]) -> tuple[str, ...]:
@@ -201,7 +203,7 @@ class OfferedTools:
         """The tools of closed sections, or of this one, if the provider can search them."""
         closed = (node for node in view.existing() if not view.is_open(node.path))
         return [
-            Offer(ToolRef(node.key, tool.name, deferred=True), tool)
+            Offer(ToolRef.of(node.key, tool, deferred=True), tool)
             for node in (() if not self.context.adapter.defers_tools else closed)
             if section_key in ("", node.key)
             for tool in node.tools
@@ -230,9 +232,9 @@ class OfferedTools:
             key = "" if node is None else node.key
             if isinstance(tool, HostedTool):
                 key, tool = next(iter(self._same_hosted(tool, view)), (key, tool))
-            offers.setdefault((key, tool.name), Offer(ToolRef(key, tool.name, initial), tool))
+            offers.setdefault((key, tool.name), Offer(ToolRef.of(key, tool, initial=initial), tool))
         for own in self.context.own_tools:
-            offers.setdefault(("", own.name), Offer(ToolRef("", own.name, initial), own))
+            offers.setdefault(("", own.name), Offer(ToolRef.of("", own, initial=initial), own))
         return list(offers.values())
 
     def _same_hosted(self, tool: HostedTool[Any], view: View) -> list[Owned]:

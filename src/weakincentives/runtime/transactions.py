@@ -24,7 +24,6 @@ from weakincentives.errors import (
 from weakincentives.filesystem import FileChange, Filesystem, FilesystemError, StaleFilesError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Tool, ToolContext, ToolResult, VisibilityExpansionRequired
-from weakincentives.prompt.guards import GuardedCall
 from weakincentives.resources import ResourceError, ScopedResourceContext, StaleResourceError
 from weakincentives.runtime.approval import Needs, PendingCall, is_inside, waiting_calls
 from weakincentives.runtime.bridge import HandlerCall, HandlerTimeout, Latch, Step, UserCodeExit, call_sync
@@ -129,11 +128,12 @@ class Transactions:
 
     def inspection(self, attempt: ToolAttempt) -> Generator[Step, Any, None]:
         """Ask the guards after a call, whose result they may refuse or replace."""
-        guards = held_guards(self.context, "after_tool", attempt.call.name)
+        toolbox, name = self.results.toolbox, attempt.call.name
+        guards = held_guards(self.context, "after_tool", toolbox.names_of(name))
         if not guards:
             return
         arguments = attempt.arguments or attempt.call.arguments
-        call = GuardedCall(attempt.call.id, attempt.call.name, arguments, attempt.params)
+        call = toolbox.guarded(attempt.call, arguments, attempt.params)
 
         def accept(result: Any) -> ToolResult[Any]:
             if not isinstance(result, ToolResult):
@@ -250,6 +250,7 @@ class Transactions:
         self, tool: Tool[Any, Any], attempt: ToolAttempt, needs: Needs, effects: Effects | None = None
     ) -> PendingCall:
         call, arguments = attempt.call, attempt.arguments or attempt.call.arguments
+        offer = self.results.toolbox.get(call.name)
         return PendingCall(
             call.id,
             call.name,
@@ -261,6 +262,7 @@ class Transactions:
             None if effects is None else attempt.result,
             edited=bool(attempt.notice),
             note=attempt.note,
+            own_name="" if offer is None else offer.ref.own_name,
         )
 
     def ask(self, pending: PendingCall) -> ToolExecutionOutcome:

@@ -75,6 +75,8 @@ class SkillSection(TextSection[None]):
 class SkillWithFiles(SkillSection):
     """A skill whose other files are copied to `<mount>/<name>/` in the prompt's filesystem when it is opened."""
 
+    loads_tools = False
+
     def resources(self) -> ResourceRegistry:
         return own_filesystem()
 

@@ -48,7 +48,7 @@ async def ask_guards(
     Those of the calls let through so far that have not been reported yet are `running`.
     """
     context = loop.context
-    guards = held_guards(context, "before_tool", name)
+    guards = held_guards(context, "before_tool", (name,))
     if not guards:
         return Judgement()
     call = GuardedCall(call_id, name, json.dumps(given), given)
