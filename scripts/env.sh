@@ -118,7 +118,9 @@ check_system() {
 }
 
 how_to_install() {
-    printf 'On Debian or Ubuntu:\n\n    sudo apt-get update && sudo apt-get install -y %s\n ' "$*"
+    as_root='sudo '
+    [ "$(id -u)" -ne 0 ] || as_root=
+    printf 'On Debian or Ubuntu:\n\n    %sapt-get update && %sapt-get install -y %s\n ' "$as_root" "$as_root" "$*"
 }
 
 say() { printf '%s\n' "$*" >&2; }

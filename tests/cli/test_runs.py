@@ -399,7 +399,8 @@ def test_show_says_what_a_compaction_cost_and_saved(wink: Wink) -> None:
     (event, *_) = chat.session[Compacted].all()
     shown = wink("runs", "show", "runs.db", event.run_id).stdout
     assert f"compact from {event.before:,} to {event.after:,} tokens by model" in shown
-    recorded = RunStore(wink.folder / "runs.db").run(event.run_id)
+    with RunStore(wink.folder / "runs.db") as store:
+        recorded = store.run(event.run_id)
     calls = [each.usage.input_tokens for each in chat.session[ModelCalled] if each.run_id == event.run_id]
     assert recorded.usage.input_tokens == sum(calls) + event.usage.input_tokens
     assert response.text.startswith("Well.")

@@ -30,7 +30,7 @@ def copied(tmp_path: Path) -> Path:
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         shutil.copy(ROOT / name, folder / name)
     (folder / "bin").mkdir()
-    for tool in ("cat", "cksum", "dirname", "sh", "timeout", "uname"):
+    for tool in ("cat", "cksum", "dirname", "id", "sh", "timeout", "uname"):
         (folder / "bin" / tool).symlink_to(str(shutil.which(tool)))
     return folder
 
@@ -59,7 +59,7 @@ def script(file: Path, text: str) -> None:
 def test_without_python_and_venv_the_exact_packages_are_named(copied: Path) -> None:
     done = shell(copied, '"$0"')
     assert done.returncode == 2
-    assert "sudo apt-get install -y python3 python3-venv python3-pip" in done.stderr
+    assert "apt-get install -y python3 python3-venv python3-pip" in done.stderr
 
 
 def test_the_interpreter_that_python_names_makes_the_environment(copied: Path) -> None:
@@ -96,7 +96,8 @@ esac
 def test_all_missing_packages_of_the_system_are_named_before_anything_is_installed(
     copied: Path, command: str, packages: str
 ) -> None:
-    line = f"sudo apt-get update && sudo apt-get install -y {{}}{packages}\n"
+    as_root = "" if os.getuid() == 0 else "sudo "
+    line = f"    {as_root}apt-get update && {as_root}apt-get install -y {{}}{packages}\n"
     unable = shell(copied, f'"$(dirname -- "$0")/{command}"')
     assert line.format("python3 python3-venv python3-pip ") in unable.stderr
     script(copied / "bin" / "python3", WITHOUT_LIBRARIES)
