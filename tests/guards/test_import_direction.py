@@ -16,7 +16,7 @@ TESTS = SOURCE.parent / "tests"
 
 GROUND = frozenset(
     {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_loops"}
-    | {"_steps", "_threads"}
+    | {"_annotations", "_steps", "_threads"}
 )
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
@@ -25,6 +25,7 @@ FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "": OUTER | {"contrib"},
+    "_annotations": GROUND,
     "_display": GROUND,
     "_fence": GROUND,
     "_imports": GROUND,

@@ -31,6 +31,7 @@ from typing import (
 )
 
 from weakincentives import serde
+from weakincentives._annotations import signature_of
 from weakincentives._generics import Specializable
 from weakincentives.content import Media, Part, Text, parts_of
 from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
@@ -528,7 +529,7 @@ def check_handler(tool_name: str, what: str, handler: Any, params_type: type | N
     if not callable(handler):
         raise PromptValidationError(f"Tool '{tool_name}': {what} must be callable, got {type(handler).__name__}.")
     try:
-        signature = inspect.signature(handler)
+        signature = signature_of(handler)
     except (TypeError, ValueError):
         return
     name = getattr(handler, "__qualname__", type(handler).__qualname__)
@@ -593,9 +594,10 @@ class FunctionTool(Tool[Any, Any], Generic[P, T]):
             hints = get_type_hints(function, include_extras=True)
         except NameError as error:
             raise PromptValidationError(
-                f"Tool '{tool_name}': annotation {error.name!r} cannot be resolved; define it at module level."
+                f"Tool '{tool_name}': annotation {error.name!r} cannot be resolved; "
+                "define it at module level, before the tool."
             ) from error
-        summary, described = split_docstring(inspect.getdoc(function) or "", inspect.signature(function).parameters)
+        summary, described = split_docstring(inspect.getdoc(function) or "", signature_of(function).parameters)
         text = description or summary
         if not text.strip():
             raise PromptValidationError(f"Tool '{tool_name}' has no description; give the function a docstring.")
@@ -671,7 +673,7 @@ def _context_parameters(function: Callable[..., Any]) -> list[str]:
     hints = {"context": HandlerContext, **get_type_hints(function)}
     return [
         name
-        for name in inspect.signature(function).parameters
+        for name in signature_of(function).parameters
         for kind in (hints.get(name), *get_args(hints.get(name)))
         if isinstance(kind, type) and issubclass(kind, HandlerContext)
     ]
@@ -703,7 +705,7 @@ def _params_dataclass(
 ) -> type:
     columns: list[Any] = []
     contexts = _context_parameters(function)
-    for parameter in inspect.signature(function).parameters.values():
+    for parameter in signature_of(function).parameters.values():
         if parameter.name in contexts:
             continue
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD, parameter.POSITIONAL_ONLY):

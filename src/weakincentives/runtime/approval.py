@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias
 
+from weakincentives._annotations import signature_of
 from weakincentives._display import shortened
 from weakincentives.errors import PromptEvaluationError, SerdeError
 from weakincentives.limits import Deadline
@@ -164,7 +165,7 @@ def _call_rule(
 
 @lru_cache(maxsize=1024)
 def _takes_session(rule: Callable[..., Any]) -> bool:
-    return "session" in inspect.signature(rule).parameters
+    return "session" in signature_of(rule).parameters
 
 
 def waiting_calls(session: Session) -> dict[str, PendingCall]:

@@ -6,9 +6,9 @@ fewer options.
 
 from __future__ import annotations
 
-import inspect
 from typing import Any, TypeVar, cast
 
+from weakincentives._annotations import signature_of
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.events import RunEnded
@@ -108,7 +108,7 @@ def _accepted(adapter: ProviderAdapter, name: str, session: Session, options: Ru
     method = adapter.own_method(name)
     if method is None:
         return options
-    parameters = inspect.signature(method).parameters
+    parameters = signature_of(method).parameters
     if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         return options
     scope, message = options.get("scope"), options.get("message")

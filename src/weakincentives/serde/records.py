@@ -13,13 +13,13 @@ import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields, is_dataclass
 from functools import lru_cache
-from inspect import get_annotations
 from pathlib import PurePath
 from types import FrameType, MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, Union
 
 import msgspec
 
+from weakincentives._annotations import class_annotations
 from weakincentives.errors import FieldProblem, SerdeError
 
 
@@ -88,7 +88,7 @@ def field_types(annotation: Any, cls: type, names: frozenset[str]) -> tuple[dict
     arguments = _arguments_by_class(annotation, cls)
     local = False
     for base in reversed(cls.__mro__):
-        for name, hint in get_annotations(base).items():
+        for name, hint in class_annotations(base).items():
             if name not in names:
                 continue
             resolved, from_caller = _resolve(base, name, hint)
@@ -155,7 +155,8 @@ def _columns(cls: Any) -> tuple[Column, ...] | None:
     if is_named_tuple(cls):
         return tuple(Column(name, name, cls._field_defaults.get(name, MISSING)) for name in cls._fields)
     if is_typed_dict(cls):
-        return tuple(Column(name, name, optional=not _is_required(cls, name)) for name in cls.__annotations__)
+        hints = class_annotations(cls)
+        return tuple(Column(name, name, optional=not _is_required(cls, name, hints[name])) for name in hints)
     return None
 
 
@@ -181,9 +182,8 @@ def _struct_columns(cls: Any) -> Iterator[Column]:
             yield Column(name, key, default)
 
 
-def _is_required(cls: Any, name: str) -> bool:
+def _is_required(cls: Any, name: str, hint: Any) -> bool:
     """True if a TypedDict must have a key. Under `from __future__ import annotations` only the text shows it."""
-    hint = cls.__annotations__[name]
     text = _QUALIFIER.match(getattr(hint, "__forward_arg__", ""))
     if text is not None:
         return text[1] == "Required"
@@ -203,10 +203,11 @@ def _resolve(cls: type, field: str, hint: Any) -> tuple[Any, bool]:
         except NameError as error:
             frame = _frame_with_local(error.name, names)
             if frame is None:
-                message = (
-                    f"annotation {hint!r} cannot be resolved: {error}; define the type at module level or "
-                    "remove 'from __future__ import annotations'"
-                )
+                way_out = "define the type at module level"
+                if isinstance(hint, str):
+                    way_out += " or remove 'from __future__ import annotations'"
+                text = getattr(hint, "__forward_arg__", hint)
+                message = f"annotation {text!r} cannot be resolved: {error}; {way_out}"
                 raise UnresolvedType((FieldProblem(f"{cls.__qualname__}.{field}", message),)) from None
             known[str(error.name)] = frame.f_locals[str(error.name)]
             from_caller = True

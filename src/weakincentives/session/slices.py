@@ -7,7 +7,6 @@ items up to the mark are copied.
 
 from __future__ import annotations
 
-import inspect
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
+from weakincentives._annotations import signature_of
 from weakincentives.errors import SessionError
 from weakincentives.serde import declare_type
 
@@ -206,7 +206,7 @@ def reducer_methods(slice_type: type) -> dict[type, tuple[Callable[..., Any], ..
 def has_default_constructor(slice_type: type) -> bool:
     """True if the class can be called without arguments."""
     try:
-        inspect.signature(slice_type).bind()
+        signature_of(slice_type).bind()
     except (TypeError, ValueError):
         return False
     return True
