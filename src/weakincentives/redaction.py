@@ -10,11 +10,11 @@ import os
 import re
 from base64 import b64encode
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from html import escape, unescape
 from itertools import chain
 from json import dumps
 from quopri import encodestring
-from typing import Any
 from urllib.parse import quote, quote_plus
 
 REDACTED = "[redacted]"
@@ -46,16 +46,7 @@ class KnownSecrets:
                 # A key of several lines is also found by the line, as a diff shows it.
                 lines = [value, *map(str.strip, value.splitlines())]
                 secrets += [line for line in lines if len(line) >= MIN_VALUE]
-        forms: set[str] = set()
-        # What replaces a value in UTF-16 or UTF-32 has the same encoding.
-        self._wide: dict[str, str] = {}
-        for secret in secrets:
-            if len(secret) >= MIN_TEXT:
-                forms.update(encodings(secret))
-                for encoding in WIDE_ENCODINGS:
-                    self._wide[_widened(secret, encoding)] = _widened(REDACTED, encoding)
-        self._values = _finder(form for form in forms if len(form) >= MIN_TEXT)
-        self._wide_values = _finder(self._wide)
+        self._values, self._wide_values, self._wide = _compiled(tuple(dict.fromkeys(secrets)))
 
     def text(self, text: str) -> str:
         """The text with each secret replaced."""
@@ -165,6 +156,25 @@ def _encoded(data: bytes) -> Iterator[str]:
         yield inner.replace("+", "-").replace("/", "_")
 
 
+@lru_cache(maxsize=8)
+def _compiled(
+    secrets: tuple[str, ...],
+) -> tuple[re.Pattern[str] | None, re.Pattern[str] | None, dict[str, str]]:
+    """What finds these secrets, what finds them in UTF-16 and UTF-32, and what replaces the latter.
+
+    The secrets of an environment seldom change, and the expressions for a private key take a tenth of a second.
+    """
+    forms: set[str] = set()
+    # What replaces a value in UTF-16 or UTF-32 has the same encoding.
+    wide: dict[str, str] = {}
+    for secret in secrets:
+        if len(secret) >= MIN_TEXT:
+            forms.update(encodings(secret))
+            for encoding in WIDE_ENCODINGS:
+                wide[_widened(secret, encoding)] = _widened(REDACTED, encoding)
+    return _finder(form for form in forms if len(form) >= MIN_TEXT), _finder(wide), wide
+
+
 def _finder(words: Iterable[str]) -> re.Pattern[str] | None:
     """An expression that finds any of these words; None if there are none."""
     expression = any_of(words)
@@ -219,18 +229,28 @@ def _unescaped(match: re.Match[str]) -> str:
 
 def any_of(words: Iterable[str]) -> str:
     """An expression for any of these words that tries a common prefix only once."""
-    tree: dict[str, Any] = {}
+    groups: dict[str, list[str]] = {}
+    ends_here = False
     for word in words:
-        node = tree
-        for character in word:
-            node = node.setdefault(character, {})
-        node[""] = {}
-    return _branches(tree)
+        if word:
+            groups.setdefault(word[0], []).append(word)
+        else:
+            ends_here = True
 
-
-def _branches(tree: dict[str, Any]) -> str:
-    longer = [re.escape(character) + _branches(node) for character, node in tree.items() if character]
-    if not longer:
+    branches = []
+    for group in groups.values():
+        # All of the prefix at once: with a branch for each character, a long key is nested too deeply.
+        prefix = _common_prefix(group)
+        branches.append(re.escape(prefix) + any_of(word[len(prefix) :] for word in group))
+    if not branches:
         return ""
-    joined = longer[0] if len(longer) == 1 else f"(?:{'|'.join(longer)})"
-    return f"(?:{joined})?" if "" in tree else joined
+    joined = branches[0] if len(branches) == 1 else f"(?:{'|'.join(branches)})"
+    return f"(?:{joined})?" if ends_here else joined
+
+
+def _common_prefix(words: list[str]) -> str:
+    first, last = min(words), max(words)
+    for index, character in enumerate(first):
+        if last[index] != character:
+            return first[:index]
+    return first

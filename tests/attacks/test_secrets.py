@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 from tests.telemetry.agents import prompt, run
 from weakincentives.adapters.scripted import call
 from weakincentives.prompt import Tool, ToolResult
-from weakincentives.redaction import KnownSecrets, encodings
+from weakincentives.redaction import REDACTED, KnownSecrets, encodings
 from weakincentives.telemetry import Redactor, RunStore, record
 from weakincentives.telemetry.tokens import TOKENS
 
@@ -364,3 +364,11 @@ def test_a_recording_of_hostile_text_can_be_read(tmp_path: Path) -> None:
     response = run("\n".join(text[:2_000] for text in hostile()), recorder=record(path))
     with RunStore(path) as store:
         assert store.turn(response.run_id, 1).reply is not None
+
+
+@pytest.mark.parametrize("length", [10, 900, 20_000])
+def test_secrets_of_any_length_and_with_common_beginnings_are_removed(length: int) -> None:
+    key = ("k7Qm2ZpX9vLr4TnB" * length)[:length]
+    names = [f"{key}{ending}" for ending in ("", "AbCd", "AbCdEf", "AbXy", "z")]
+    known = KnownSecrets(names, variables={})
+    assert known.text("; ".join(names)) == "; ".join([REDACTED] * len(names))

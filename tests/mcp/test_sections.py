@@ -250,11 +250,13 @@ def test_a_server_that_dies_is_reported_and_started_once_more() -> None:
         (HttpServer("http://127.0.0.1:9/mcp"), "All connection attempts failed"),
     ],
 )
-def test_a_server_that_cannot_be_started_is_told_to_the_model(server: Any, reason: str) -> None:
+def test_that_a_server_cannot_be_started_is_told_to_the_model_and_why_is_logged(
+    server: Any, reason: str, caplog: pytest.LogCaptureFixture
+) -> None:
     session = Session()
     run(shop(server=server), session=session)
-    ((success, words),) = answers(session)
-    assert not success and words.startswith("Section 'shop' cannot be opened: MCP server 'shop'") and reason in words
+    assert answers(session) == [(False, "Section 'shop' cannot be opened now; go on without it.")]
+    assert "MCP server 'shop'" in caplog.text and reason in caplog.text
 
 
 def test_a_failed_call_is_compensated_by_a_function_of_the_section(tmp_path: Path) -> None:

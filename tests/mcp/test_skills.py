@@ -151,7 +151,7 @@ def test_a_servers_skills_are_child_sections_that_are_fetched_when_opened(tmp_pa
     assert guide[0] and "Go." in guide[1]
 
 
-def test_a_server_that_changes_its_skills_is_followed(tmp_path: Path) -> None:
+def test_a_server_that_changes_its_skills_is_followed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(tmp_path, "refunds", "The first text.")
     write(tmp_path, "parcels", "About parcels.")
 
@@ -167,10 +167,11 @@ def test_a_server_that_changes_its_skills_is_followed(tmp_path: Path) -> None:
         chat.send("Hello?")
         write(tmp_path, "vouchers", "Two years.")
         chat.send("And now?")
-        found = [(message.success, message.text) for message in chat.session[Message] if message.role == "tool"]
-    assert "The second text." in found[1][1]
-    assert not found[2][0] and "cannot show its skill 'parcels'" in found[2][1]
-    assert found[3][0] and "Two years." in found[3][1]
+        _, refunds, parcels, vouchers = answers(chat.session)
+    assert "The second text." in refunds[1]
+    assert parcels == (False, "Section 'shop.parcels' cannot be opened now; go on without it.")
+    assert "cannot show its skill 'parcels'" in caplog.text
+    assert vouchers[0] and "Two years." in vouchers[1]
 
 
 def offered(adapter: ScriptedAdapter) -> list[list[str]]:
