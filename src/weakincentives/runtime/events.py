@@ -412,7 +412,7 @@ class ModelWindows:
 class ToolInvoked(RunEvent):
     """A tool was called, or the call was refused; the event is kept even if the changes are rolled back.
 
-    `text` is what the model read of the result.
+    `text` is what the model read of the result, and `operator_text` what followed the results as a system message.
     """
 
     name: str  #: the tool's name
@@ -425,6 +425,7 @@ class ToolInvoked(RunEvent):
     section_key: str = ""  #: the section that offers the tool
     compensation: str = ""  #: the outcome of undoing effects outside, if that was needed
     text: str = ""
+    operator_text: str = ""
     own_name: str = ""  #: the section's own name for the tool, if it was loaded late
 
     def is_of(self, name: str) -> bool:

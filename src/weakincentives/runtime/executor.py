@@ -193,6 +193,9 @@ class ToolExecutor:
             return ToolExecutionOutcome(call.id, "", success=False, name=call.name, pending=waits[inside[0]])
         if waiting is None and not inside:
             scope.meter.begin_tool_call(self.context.prompt.name)
+            if (recorded := self.results.recorded_before.pop(call.id, None)) is not None:
+                self.results.ended[call.id] = recorded
+                return recorded
         elif waiting is not None and decision is None:
             return ToolExecutionOutcome(call.id, "", success=False, name=call.name, pending=waiting)
         tool = self.toolbox.tool(call.name)

@@ -330,17 +330,20 @@ class InnerLoop:
 
     def _prepare_request(self) -> Generator[Effect, Any, None]:
         """Bring sections, notices and tools up to date for the next request."""
-        if self._start.removed is not None:
-            removed, self._start.removed = self._start.removed, None
-            self.notices.announce(removed)
         self.notices.send_read()
         dynamic = self.context.config.supports_dynamic_tools
         if self.follows_sections and dynamic and (yield from self._start.follow_sections()):
+            self._start.removed = None
             self.notices.announce(self._tools.reload())
         self._start.open_by_rule()
         yield from self._start.load_sections()
         yield from self._compactor.prepare(by_turns=not self.in_conversation)
-        self.notices.announce_opened()
+        if self._start.removed is None:
+            self.notices.announce_opened()
+        else:
+            # Here, and not as the run was taken up, so that its messages stand as in a run that was never stopped.
+            removed, self._start.removed = self._start.removed, None
+            self.notices.announce(removed)
         self._tools.update()
         if self.context.has_guards:
             check_guarded_tools(self.context)
@@ -438,6 +441,8 @@ class InnerLoop:
         for outcome in outcomes:
             if outcome.pending is not None:
                 continue
+            if outcome.operator_text:
+                self.context.save(unsent=(*self.context.run.unsent, outcome.operator_text))
             self.context.transcript.say(outcome.as_message(self._tools.bring(outcome.found)))
             # Only now: a thread that stops this run records the others.
             self.executor.results.ended.pop(outcome.tool_call_id, None)

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from weakincentives.content import Part
 from weakincentives.prompt import (
     RenderedPrompt,
     SectionPath,
@@ -53,8 +54,6 @@ class Notices:
     # Keys of sections whose opening was recorded when they were opened.
     _recorded: set[str] = field(default_factory=set)
     _loaded: int = 0
-    # Texts of sections to be sent as the operator's, once all results of the turn are there.
-    _read: list[str] = field(default_factory=list)
 
     def record_rendered(self, rendered: RenderedPrompt[Any], view: View, *, restarts: bool) -> None:
         """Record the prompt as the model is shown it first; a restart keeps the conversation."""
@@ -197,7 +196,7 @@ class Notices:
         elif trusted is None:
             render = self._render_of(self.context.run)
             trusted = ("prompt", "summary") if render is not None and view.renders(render.text) else ()
-        found = Comparison(
+        difference = Comparison(
             self.context.exposure,
             self.context.run.shown,
             view,
@@ -206,37 +205,43 @@ class Notices:
             restarted,
             PromptDifference(removed_tools=removed_tools),
         ).difference()
-        said = parts_in(found.user_pieces())
-        self.context.adapter.check_parts(said, self.context.session[Message].view())
-        if found.changed or found.user_changed or found.removed_sections or removed_tools:
+        parts = parts_in(difference.user_pieces())
+        self.context.adapter.check_parts(parts, self.context.session[Message].view())
+        with self.context.session.together():
+            self._announce(difference, parts, view, removed_tools)
+
+    def _announce(
+        self, difference: PromptDifference, parts: tuple[Part, ...], view: View, removed_tools: Sequence[str]
+    ) -> None:
+        """Send and record a difference, all at once: a snapshot has the text and that the model has it, or neither."""
+        if difference.changed or difference.user_changed or difference.removed_sections or removed_tools:
             self.context.emit(
                 events.PromptChanged,
-                changed_sections=(*found.changed, *found.user_changed),
-                removed_sections=tuple(found.removed_sections),
+                changed_sections=(*difference.changed, *difference.user_changed),
+                removed_sections=tuple(difference.removed_sections),
                 removed_tools=tuple(removed_tools),
             )
-        if opened := tuple(key for key in found.applying if not any(related(key, up) for up in self._recorded)):
+        if opened := tuple(key for key in difference.applying if not any(related(key, up) for up in self._recorded)):
             self._record_opened(opened, "code")
-        if note := found.note():
+        if note := difference.note():
             self.context.transcript.say(Message("system", note, kind=PROMPT_TEXT))
-        for key, content in found.applying.items():
+        for key, content in difference.applying.items():
             text = f"This section of the instructions applies now:\n\n{content}"
             # Neither outlives a restart, which shows the section where it belongs.
             literal = view.is_literal(view.outline.by_key[key].path)
             self.context.transcript.say(Message("system" if literal else "user", text, kind=INSTRUCTIONS))
-        if said:
-            turn = self.context.scope.given[PROMPT_TEXT] = user_message(said, kind=PROMPT_TEXT)
+        if parts:
+            turn = self.context.scope.given[PROMPT_TEXT] = user_message(parts, kind=PROMPT_TEXT)
             self.context.transcript.say(turn)
         shown = view.visibility()
         if removed_tools or shown != self.context.run.shown:
             left = tuple(ref for ref in self.context.run.tools if ref.name not in removed_tools)
             self.context.save_tools(left, shown=shown)
-        self._expose(found.exposed, "notice")
+        self._expose(difference.exposed, "notice")
 
     def disclosed(self, outcomes: Iterable[ToolExecutionOutcome]) -> None:
         """Record what the model has of sections whose content tools have returned, or which they have closed."""
         for outcome in outcomes:
-            self._read += filter(None, [outcome.operator_text])
             asked = outcome.disclosure
             if asked is None and not outcome.found:
                 continue
@@ -256,8 +261,9 @@ class Notices:
 
     def send_read(self) -> None:
         """Send the texts that calls have read as a system message, if they are to be the operator's."""
-        texts, self._read = self._read, []
+        texts = self.context.run.unsent
         if texts:
+            self.context.save(unsent=())
             self.context.transcript.say(Message("system", "\n\n".join(texts), kind=READ_TEXT))
 
     def forget(self, gone: Collection[str], *, notices_too: bool, user_too: bool, user_kept: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
 from typing import Any
 
@@ -19,10 +20,11 @@ from weakincentives.prompt import (
     SectionVisibility,
     SetVisibilityOverride,
     ToolResult,
+    VisibilityOverrides,
 )
 from weakincentives.runtime.approval import PendingCall
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.events import ModelCalled, ToolInvoked
 from weakincentives.runtime.messages import Message, ToolCall
 from weakincentives.runtime.runs import Toolbox
 
@@ -106,12 +108,35 @@ class ToolAttempt:
 class Results:
     """Takes and records the results of one attempt's calls, with the tools of its toolbox.
 
-    `ended` has the outcomes of the last calls by id, also if running them raised an error.
+    `ended` has the outcomes of the last calls by id, also if running them raised an error. `recorded_before` has those
+    of calls that had ended when the run stopped, and whose results the conversation did not have yet.
     """
 
     context: RunContext
     toolbox: Toolbox = field(default_factory=Toolbox)
     ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
+    recorded_before: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
+
+    def take_over(self, calls: Iterable[ToolCall]) -> None:
+        """Find those of the open calls of the last turn that had ended, so that they are not made again."""
+        call_ids = {call.id for call in calls}
+        turn_began = next((event.timestamp for event in self.context.own(ModelCalled)), 0.0)
+        for event in self.context.own(ToolInvoked):
+            if event.timestamp < turn_began:
+                break
+            if event.call_id in call_ids and event.run_id == self.context.scope.run_id and self._took_effect(event):
+                self.recorded_before.setdefault(event.call_id, outcome_of(event))
+
+    def _took_effect(self, event: ToolInvoked) -> bool:
+        """False for a call that opens its sections by ending the turn, which it has to do again."""
+        request = event.result.disclosure if event.result.success else None
+        if request is None:
+            return True
+        overrides = self.context.session[VisibilityOverrides].latest() or VisibilityOverrides()
+        takes_effect = not request.halt
+        for path, visibility in request.overrides.items():
+            takes_effect = takes_effect and overrides.overrides.get(path) is visibility
+        return takes_effect
 
     def recorded(self, attempt: ToolAttempt) -> ToolExecutionOutcome:
         """The recorded outcome of a call that ended; raises the error that it ended with."""
@@ -222,8 +247,6 @@ class Results:
             if expanded and not (restarts or asked.halt or self.context.config.supports_dynamic_tools):
                 # The next attempt opens it, if there is one; else the caller decides.
                 restarts, asked = True, replace(asked, reason="Adapter does not support dynamic tools.")
-            for path, visibility in asked.overrides.items() if not (restarts or asked.halt) else ():
-                self.context.session.dispatch(SetVisibilityOverride(path, visibility))
         message, operator_text = attempt.message or result.message, ""
         if attempt.notice:
             message = f"{attempt.notice}\n\n{message}"
@@ -234,22 +257,27 @@ class Results:
             message, operator_text = "The section's text follows as a system message.", result.value.render()
         if isinstance(result.value, ReadSectionResult):
             result = replace(result, value=replace(result.value, expanded_tools=()))
-        self.context.session.dispatch(
-            ToolInvoked(
-                name=call.name,
-                params=attempt.params,
-                result=result,
-                call_id=call.id,
-                arguments=call.arguments,
-                rolled_back=attempt.rolled_back,
-                duration=self.context.session.clock.monotonic() - attempt.since,
-                section_key=self.toolbox.section_of(call.name),
-                own_name="" if offer is None else offer.ref.own_name,
-                compensation=attempt.compensation,
-                text=message,
-                **self.context.stamp,
-            )
+        event = ToolInvoked(
+            name=call.name,
+            params=attempt.params,
+            result=result,
+            call_id=call.id,
+            arguments=call.arguments,
+            rolled_back=attempt.rolled_back,
+            duration=self.context.session.clock.monotonic() - attempt.since,
+            section_key=self.toolbox.section_of(call.name),
+            own_name="" if offer is None else offer.ref.own_name,
+            compensation=attempt.compensation,
+            text=message,
+            operator_text=operator_text,
+            **self.context.stamp,
         )
+        # All at once: a snapshot has the call and what it has opened, or neither.
+        with self.context.session.together():
+            if asked is not None and not (restarts or asked.halt):
+                for path, visibility in asked.overrides.items():
+                    self.context.session.dispatch(SetVisibilityOverride(path, visibility))
+            self.context.session.dispatch(event)
         self.ended[call.id] = outcome = ToolExecutionOutcome(
             tool_call_id=call.id,
             message=message,
@@ -260,7 +288,7 @@ class Results:
             restarts=restarts,
             attachments=() if restarts else result.attachments,
             operator_text=operator_text,
-            found=tuple(each.key for each in value.sections) if isinstance(value, SearchSectionsResult) else (),
+            found=_listed_keys(value),
         )
         return outcome
 
@@ -292,3 +320,25 @@ class Results:
                 for path in asked.content
             )
         )
+
+
+def outcome_of(event: ToolInvoked) -> ToolExecutionOutcome:
+    """The outcome of a recorded call."""
+    result = event.result
+    return ToolExecutionOutcome(
+        tool_call_id=event.call_id,
+        message=event.text,
+        success=result.success,
+        name=event.name,
+        disclosure=result.disclosure if result.success else None,
+        attachments=result.attachments,
+        operator_text=event.operator_text,
+        found=_listed_keys(result.value),
+    )
+
+
+def _listed_keys(value: Any) -> tuple[str, ...]:
+    """The keys of the sections that a search has listed."""
+    if not isinstance(value, SearchSectionsResult):
+        return ()
+    return tuple(section.key for section in value.sections)

@@ -87,7 +87,8 @@ class Run:
     the model was last informed. `unfinished` says that the last message is what was shown of a reply that broke off.
     `answers` is the number of assistant messages before the run, counted if there may be hosted tools. `params` is a
     digest of its params, and `attempt` counts its restarts. `former_tools` are those that it no longer has, and whose
-    names the conversation keeps for them.
+    names the conversation keeps for them. `unsent` are the texts that calls of the turn have read and
+    that follow its results as the operator's.
     """
 
     run_id: str
@@ -108,6 +109,7 @@ class Run:
     params: str = ""
     attempt: int = 1
     former_tools: tuple[ToolRef, ...] = ()
+    unsent: tuple[str, ...] = ()
 
     @property
     def used_names(self) -> UsedNames:

@@ -56,7 +56,7 @@ def entry(run: Run | None, beginning: Beginning, ns: str, key: str, params: str,
 class RunStart:
     """Puts the session into the state of the first request.
 
-    `removed` are the tools that are gone since the run stopped, while its open calls have no results yet; sections that
+    `removed` are the tools that are gone since the run stopped, until the next request announces that; sections that
     can no longer be loaded have lost their tools.
     """
 
@@ -325,6 +325,7 @@ class RunStart:
         context.transcript.adopt()
         pending = unanswered_calls(context.session[Message].view())
         if pending:
+            self.executor.results.take_over(pending)
             self.tools.register(mid_turn=True)
         if continues is None:
             self.notices.record_resumed()
@@ -333,8 +334,8 @@ class RunStart:
         self.notices.record_loaded()
         if self.beginning == "exchange":
             context.transcript.say(*self.missing_results())
-        elif pending:
-            # The results of the open calls come first.
+        else:
+            # The results of the open calls come first, and the texts that calls have read.
             self.removed = removed
             return pending
         self.notices.announce(removed)

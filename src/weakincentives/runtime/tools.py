@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -128,8 +128,8 @@ class OfferedTools:
         )
         appeared = by_section(ref for each, ref in now.items() if each not in before)
         gone = by_section(ref for each, ref in before.items() if each not in now)
-        self.context.save_tools(self.toolbox.refs)
         self._announce(appeared, gone)
+        self.context.save_tools(self.toolbox.refs)
 
     def find(self, reply: ModelReply) -> dict[str, tuple[str, ...]]:
         """Record the deferred tools that the provider has found or the model called; return them by section."""
@@ -211,8 +211,13 @@ class OfferedTools:
 
     def _announce(self, appeared: Mapping[str, tuple[str, ...]], gone: Mapping[str, tuple[str, ...]]) -> None:
         route, emit = self.context.adapter.tool_route, self.context.emit
+        unannounced: set[tuple[str, str]] = set()
+        for key, names in (*gone.items(), *appeared.items()):
+            unannounced.update((key, name) for name in names)
         for key, names in gone.items():
             emit(events.ToolsWithdrawn, tool_names=names, section_key=key, route=route)
+            unannounced.difference_update((key, name) for name in names)
+            self._save_announced(unannounced)
             self.context.transcript.say(Message(role="tools_removed", tools=names, section_key=key))
             fields = {"section_key": key, "tool_count": len(names), "tool_names": names}
             logger.info("Withdrew tools of closed section '%s': %s", key, ", ".join(names), extra=fields)
@@ -221,9 +226,23 @@ class OfferedTools:
             definitions = tuple(self.context.adapter.define_tool(offer.tool) for offer in offers)
             text = self.long_descriptions(offer.tool for offer in offers)
             emit(events.ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
+            unannounced.difference_update((key, name) for name in names)
+            self._save_announced(unannounced)
             self.context.transcript.say(Message(role="tools_added", text=text, tools=names, section_key=key))
             fields = {"section_key": key, "tool_count": len(names), "tool_names": names}
             logger.info("Injected tools from section expansion of '%s': %s", key, ", ".join(names), extra=fields)
+
+    def _save_announced(self, unannounced: Collection[tuple[str, str]]) -> None:
+        """Save the tools as the model knows them with the next message, so that a run taken up announces the others."""
+        earlier = {(ref.section_key, ref.name): ref for ref in self.context.run.tools}
+        refs: list[ToolRef] = []
+        for ref in self.toolbox.refs:
+            key = ref.section_key, ref.name
+            if key not in unannounced:
+                refs.append(ref)
+            elif key in earlier:
+                refs.append(earlier[key])
+        self.context.save_tools(refs)
 
     def _offers(self, view: View, *, initial: bool) -> list[Offer]:
         """The tools that sections now offer, then those skipped, then the run's own, in the toolbox's form."""

@@ -6,6 +6,7 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -177,6 +178,8 @@ class Session(Displayed):
         self._owner: str | None = None
         self._last_time = 0.0
         self._workspace: InMemoryFilesystem | None = None
+        # The events of a `together` block of each thread.
+        self._unseen = threading.local()
 
     @property
     def workspace(self) -> InMemoryFilesystem:
@@ -222,6 +225,20 @@ class Session(Displayed):
         """Call the observers with an event that the session does not keep."""
         if self.observed:
             self._notify(event)
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Call observers of what the block dispatches when it has ended, so that a snapshot of theirs has all of it."""
+        if getattr(self._unseen, "events", None) is not None:
+            yield
+            return
+        self._unseen.events = events = deque[object]()
+        try:
+            yield
+        finally:
+            self._unseen.events = None
+            while events:
+                self._notify(events.popleft())
 
     @property
     def observed(self) -> bool:
@@ -319,6 +336,10 @@ class Session(Displayed):
 
     def _notify(self, event: object) -> None:
         if self.silent:
+            return
+        unseen = getattr(self._unseen, "events", None)
+        if unseen is not None:
+            unseen.append(event)
             return
         if process_observers:
             notify(tuple(process_observers), self, event)
