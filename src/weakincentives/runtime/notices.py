@@ -221,8 +221,12 @@ class Notices:
                 removed_sections=tuple(difference.removed_sections),
                 removed_tools=tuple(removed_tools),
             )
-        if opened := tuple(key for key in difference.applying if not any(related(key, up) for up in self._recorded)):
-            self._record_opened(opened, "code")
+        opened_by_code: list[str] = []
+        for key in difference.applying:
+            if not any(related(key, recorded) for recorded in self._recorded):
+                opened_by_code.append(key)
+        if opened_by_code:
+            self._record_opened(tuple(opened_by_code), "code")
         if note := difference.note():
             self.context.transcript.say(Message("system", note, kind=PROMPT_TEXT))
         for key, content in difference.applying.items():
@@ -235,8 +239,8 @@ class Notices:
             self.context.transcript.say(turn)
         shown = view.visibility()
         if removed_tools or shown != self.context.run.shown:
-            left = tuple(ref for ref in self.context.run.tools if ref.name not in removed_tools)
-            self.context.save_tools(left, shown=shown)
+            remaining = [ref for ref in self.context.run.tools if ref.name not in removed_tools]
+            self.context.save_tools(remaining, shown=shown)
         self._expose(difference.exposed, "notice")
 
     def disclosed(self, outcomes: Iterable[ToolExecutionOutcome]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import KW_ONLY, dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from weakincentives._frozen import quick_init
@@ -119,7 +120,7 @@ class Results:
 
     def take_over(self, calls: Iterable[ToolCall]) -> None:
         """Find those of the open calls of the last turn that had ended, so that they are not made again."""
-        call_ids = {call.id for call in calls}
+        call_ids = set(map(attrgetter("id"), calls))
         turn_began = next((event.timestamp for event in self.context.own(ModelCalled)), 0.0)
         for event in self.context.own(ToolInvoked):
             if event.timestamp < turn_began:
@@ -339,6 +340,8 @@ def outcome_of(event: ToolInvoked) -> ToolExecutionOutcome:
 
 def _listed_keys(value: Any) -> tuple[str, ...]:
     """The keys of the sections that a search has listed."""
-    if not isinstance(value, SearchSectionsResult):
-        return ()
-    return tuple(section.key for section in value.sections)
+    keys: list[str] = []
+    if isinstance(value, SearchSectionsResult):
+        for section in value.sections:
+            keys.append(section.key)
+    return tuple(keys)

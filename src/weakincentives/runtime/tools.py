@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import Any
 
 from weakincentives.prompt import (
@@ -213,10 +214,10 @@ class OfferedTools:
         route, emit = self.context.adapter.tool_route, self.context.emit
         unannounced: set[tuple[str, str]] = set()
         for key, names in (*gone.items(), *appeared.items()):
-            unannounced.update((key, name) for name in names)
+            unannounced.update(product([key], names))
         for key, names in gone.items():
             emit(events.ToolsWithdrawn, tool_names=names, section_key=key, route=route)
-            unannounced.difference_update((key, name) for name in names)
+            unannounced.difference_update(product([key], names))
             self._save_announced(unannounced)
             self.context.transcript.say(Message(role="tools_removed", tools=names, section_key=key))
             fields = {"section_key": key, "tool_count": len(names), "tool_names": names}
@@ -226,7 +227,7 @@ class OfferedTools:
             definitions = tuple(self.context.adapter.define_tool(offer.tool) for offer in offers)
             text = self.long_descriptions(offer.tool for offer in offers)
             emit(events.ToolsInjected, tool_names=names, section_key=key, route=route, definitions=definitions)
-            unannounced.difference_update((key, name) for name in names)
+            unannounced.difference_update(product([key], names))
             self._save_announced(unannounced)
             self.context.transcript.say(Message(role="tools_added", text=text, tools=names, section_key=key))
             fields = {"section_key": key, "tool_count": len(names), "tool_names": names}
