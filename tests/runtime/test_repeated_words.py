@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, tool
+from weakincentives.prompt import EstimatedTokens, MarkdownSection, Prompt, PromptTemplate, tool
 from weakincentives.runtime import (
     Compacted,
     Compaction,
@@ -64,7 +64,7 @@ def chat_with(adapter: ScriptedAdapter, *, user_section: bool = False) -> Conver
     sections = [MarkdownSection(key="task", title="Task", template="Help.", tools=[look])]
     if user_section:
         sections.append(MarkdownSection(key="who", title="Who", template="I am Ann.", role="user"))
-    template = PromptTemplate(ns="tests", key="words", sections=sections)
+    template = PromptTemplate(ns="tests", key="words", sections=sections, tokenizer=EstimatedTokens())
     compaction = Compaction(window=3_000, keep=2)
     return Conversation(Prompt(template), adapter=adapter, compaction=compaction)
 
