@@ -71,7 +71,7 @@ def compare_output(example: Example) -> None:
 
 def run_console(example: Example) -> None:
     __tracebackhide__ = True
-    right, block = True, []
+    differing, block = [], []
     for command, shown in _commands(example.parsed):
         program, *words = shlex.split(command.replace("\\\n", " "))
         assert program == "wink", f"a console block runs wink alone, got {command!r}"
@@ -87,10 +87,12 @@ def run_console(example: Example) -> None:
             check=False,
         )
         same = _is_shown(shown, done.stdout)
-        right = right and same
+        if not same:
+            differing.append(done.stdout)
         block.append(f"$ {command}\n{_tidy(shown if same else merged(shown, done.stdout))}")
-    if not right:
-        raise OutputDiffers(example.parsed, "\n".join(block))
+    if differing:
+        # All that was printed, which may name an extra that is not installed.
+        raise OutputDiffers(example.parsed, "\n".join(block)) from AssertionError("\n".join(differing))
 
 
 class Blocks(CodeBlockParser):

@@ -234,9 +234,12 @@ def test_what_is_no_list_of_cases_is_an_error_that_says_so(wink: Wink, cases: st
     assert done.returncode == 2 and f"{cases!r} " in done.stderr and "Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("command", ["run", "chat", "render", "explain"])
+@pytest.mark.parametrize(
+    "command", ["run -a scripted:s.json", "chat -a scripted:s.json", "render", "explain -a scripted:s.json"]
+)
 def test_every_command_names_the_option_for_params_that_a_prompt_lacks(wink: Wink, command: str) -> None:
-    done = wink(command, "desk:template", stdin="Hi.\n")
+    (wink.folder / "s.json").write_text("[]", encoding="utf-8")
+    done = wink(*command.split(), "desk:template", stdin="Hi.\n")
     assert (done.returncode, done.stderr) == (2, "wink: the prompt needs a Guest; pass --params Guest.name=...\n")
 
 

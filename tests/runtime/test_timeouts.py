@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import gc
 import logging
 import signal
 import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -418,6 +420,22 @@ def test_an_async_handler_that_blocks_does_not_hold_up_a_sync_run(monkeypatch: p
 
     run(prompt(slow), ScriptedAdapter(model))
     assert seen == [[LATE + UNKNOWN]]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_an_async_handler_that_is_late_before_it_begins_leaves_nothing_unawaited(mode: str) -> None:
+    @tool(timeout=0.000_001)
+    async def slow() -> str:
+        """Take long."""
+        await asyncio.sleep(60)
+        return "late"
+
+    with warnings.catch_warnings(record=True) as unawaited:
+        warnings.simplefilter("always")
+        for _ in range(20):
+            evaluate(mode, prompt(slow), "slow")
+        gc.collect()
+    assert unawaited == []
 
 
 @pytest.mark.parametrize("mode", MODES)

@@ -557,7 +557,11 @@ def _start(function: Callable[[], Any], declared: Callable[[], Any]) -> asyncio.
 
 
 def _task(awaitable: Awaitable[Any]) -> asyncio.Future[Any]:
-    return asyncio.create_task(_awaited(lambda: awaitable))
+    task = asyncio.create_task(_awaited(lambda: awaitable))
+    if inspect.iscoroutine(awaitable):
+        # A task that is cancelled before it begins does not await the coroutine, which then would warn.
+        task.add_done_callback(lambda _: awaitable.close())
+    return task
 
 
 async def _awaited(function: Callable[[], Any]) -> Any:
