@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache, partial
 from itertools import accumulate
 
-from weakincentives.prompt.ranking import SectionText, VectorRanker, sentences
+from weakincentives.prompt.disclosure.ranking import SectionText, VectorRanker, sentences
 
 _WORD = re.compile(r"[a-z0-9]+")
 _ENDINGS = ("ations", "ation", "ings", "ing", "ies", "ied", "ed", "es", "s", "ly")

@@ -34,7 +34,7 @@ from weakincentives.prompt import (
     SearchSections,
     SectionVisibility,
 )
-from weakincentives.prompt.ranking import LexicalRanker, SectionText
+from weakincentives.prompt.disclosure.ranking import LexicalRanker, SectionText
 
 SLOW = True
 ALARM_TRIALS, POWER_TRIALS = 4_000, 2_000

@@ -33,9 +33,9 @@ from weakincentives.prompt import (
     ToolResult,
     default_tokenizer,
 )
-from weakincentives.prompt.ranking import Found, LexicalRanker, SectionText, StaticRanker
+from weakincentives.prompt.disclosure.ranking import Found, LexicalRanker, SectionText, StaticRanker
 from weakincentives.runtime import ModelRequest
-from weakincentives.runtime.misses import best_miss
+from weakincentives.runtime.past.misses import best_miss
 from weakincentives.session import Session
 
 SLOW = True

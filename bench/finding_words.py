@@ -14,8 +14,8 @@ from typing import Any
 
 from bench.row import Row
 from weakincentives.prompt import Section, markdown_sections
-from weakincentives.prompt.ranking import SectionText, terms
-from weakincentives.prompt.ranking.lexical import Bm25, best
+from weakincentives.prompt.disclosure.ranking import SectionText, terms
+from weakincentives.prompt.disclosure.ranking.lexical import Bm25, best
 
 MADE = 5000
 DOCS = Path(__file__).parents[1] / "docs"

@@ -16,7 +16,7 @@ from typing import Any
 from bench.finding import COLUMNS, Dataset, rankers, read_sets
 from bench.finding_words import COMMON, corpora, found, plain_bm25
 from bench.row import Row
-from weakincentives.prompt.ranking import SectionText, VectorRanker, lexical, vectors
+from weakincentives.prompt.disclosure.ranking import SectionText, VectorRanker, lexical, vectors
 
 SLOW = True
 FOLDS = 5

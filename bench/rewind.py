@@ -20,7 +20,7 @@ from bench.measure import cpu
 from bench.row import Row
 from weakincentives import Conversation, Prompt, ScriptedAdapter, Session, Snapshot, call
 from weakincentives.filesystem import Filesystem, HostFilesystem
-from weakincentives.runtime.points import Points
+from weakincentives.runtime.past.points import Points
 
 SLOW = True
 EXCHANGES, FILES = 200, 100

@@ -20,7 +20,7 @@ from bench.row import Row
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Prompt
-from weakincentives.runtime.bridge import MAX_THREADS
+from weakincentives.runtime.loop.bridge import MAX_THREADS
 from weakincentives.session import Session
 
 SLOW = True

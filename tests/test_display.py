@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from weakincentives._display import Table, bar, cell_width, folded, said, shortened, strip, toned, tree
+from weakincentives._base.display import Table, bar, cell_width, folded, said, shortened, strip, toned, tree
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate
 from weakincentives.runtime import Message
 from weakincentives.session import Session

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from weakincentives._fence import Fence, check_fence
+from weakincentives._base.fence import Fence, check_fence
 from weakincentives.errors import AbandonedCallError
 from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 

@@ -6,7 +6,7 @@ from typing import get_type_hints
 
 import pytest
 
-from weakincentives._frozen import quick_init
+from weakincentives._base.frozen import quick_init
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

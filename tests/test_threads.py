@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from weakincentives._loops import LoopThread
-from weakincentives._threads import until
+from weakincentives._base.loops import LoopThread
+from weakincentives._base.threads import until
 
 
 class Opened:

@@ -28,7 +28,7 @@ from transformers import AutoTokenizer, BertModel
 
 import weakincentives.adapters.local
 from weakincentives.adapters.local.relevance import clauses
-from weakincentives.prompt.ranking import SectionText, sentences
+from weakincentives.prompt.disclosure.ranking import SectionText, sentences
 
 HANDBOOKS = Path(__file__).with_name("handbooks")
 TUNED = Path(weakincentives.adapters.local.__file__).with_name("ranker.safetensors")

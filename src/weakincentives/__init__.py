@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front
+from weakincentives._base.imports import lazy_front
 
 if TYPE_CHECKING:
     from weakincentives.adapters import FallbackAdapter as FallbackAdapter, adapter_for as adapter_for

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
 
-from weakincentives._frozen import quick_init
+from weakincentives._base.frozen import quick_init
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, WinkError
 

@@ -132,16 +132,16 @@ def test_bytes_that_were_overwritten_raise_nothing_but_our_errors(path: Path, se
 DEEP = "[" * 5_000 + "]" * 5_000
 PAYLOADS = {
     "nothing": "",
-    "half": '{"$": "weakincentives.runtime.events:ModelCalled", "v": {"run',
+    "half": '{"$": "weakincentives:ModelCalled", "v": {"run',
     "null": "null",
-    "another class": '{"$": "weakincentives.limits:TokenUsage", "v": {}}',
+    "another class": '{"$": "weakincentives:TokenUsage", "v": {}}',
     "no class": '{"$": "os:system", "v": "rm -rf /"}',
     "a tag of another type": '{"$": {"a": 1}, "v": []}',
-    "no fields": '{"$": "weakincentives.runtime.events:ModelCalled", "v": {}}',
+    "no fields": '{"$": "weakincentives:ModelCalled", "v": {}}',
     "a missing text": '{"$": "text", "v": "00000000000000000000000000000000"}',
     "a missing part": '{"$": "json", "v": "00000000000000000000000000000000"}',
     "rows that fit nothing": '{"$": "rows", "v": {"class": "a:b", "names": ["x"], "values": [], "rows": [[3, 4]]}}',
-    "deep": f'{{"$": "weakincentives.runtime.events:ModelCalled", "v": {DEEP}}}',
+    "deep": f'{{"$": "weakincentives:ModelCalled", "v": {DEEP}}}',
     "deep and unknown": '{"a":' * 700 + "1" + "}" * 700,
 }
 

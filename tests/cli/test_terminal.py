@@ -11,7 +11,7 @@ import pytest
 
 from tests.cli.conftest import Wink
 from tests.cli.terminal import Terminal, pty
-from weakincentives._display import cell_width
+from weakincentives._base.display import cell_width
 
 
 def on_a_terminal(wink: Wink, **environment: str) -> tuple[str, str]:

@@ -13,7 +13,7 @@ from weakincentives import skill_sections
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptValidationError
 from weakincentives.prompt import MarkdownSection, OpenOrRead, Prompt, PromptTemplate, SearchSections
-from weakincentives.prompt.ranking import Index, LexicalRanker, SectionText
+from weakincentives.prompt.disclosure.ranking import Index, LexicalRanker, SectionText
 from weakincentives.runtime import Conversation, MainLoop, Message, SectionOpened, SectionsOpened, ToolInvoked
 from weakincentives.session import Session, Snapshot
 

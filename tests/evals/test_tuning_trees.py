@@ -11,7 +11,7 @@ import pytest
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.evals import Case, evaluate, opened, tune
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, SectionVisibility
-from weakincentives.prompt.ranking import LexicalRanker, SectionText
+from weakincentives.prompt.disclosure.ranking import LexicalRanker, SectionText
 from weakincentives.runtime import ModelRequest
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from weakincentives import serde
-from weakincentives._fence import Fence, working_for
+from weakincentives._base.fence import Fence, working_for
 from weakincentives.errors import AbandonedCallError
 from weakincentives.filesystem import (
     FileChange,

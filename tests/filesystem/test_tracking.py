@@ -6,7 +6,7 @@ import tempfile
 
 import pytest
 
-from weakincentives._fence import working_for
+from weakincentives._base.fence import working_for
 from weakincentives.filesystem import HostFilesystem, SnapshotError
 
 

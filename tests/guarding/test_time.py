@@ -24,7 +24,7 @@ from weakincentives import (
 )
 from weakincentives.guards import Guard, GuardDecided, GuardRefusedError
 from weakincentives.runtime import Message
-from weakincentives.runtime.bridge import MAX_GUARD_THREADS
+from weakincentives.runtime.loop.bridge import MAX_GUARD_THREADS
 
 HOOKS = ("before_run", "before_tool", "after_tool", "before_answer")
 SCRIPT: list[Any] = [call("pay", amount=5), "Done.", "Done."]

@@ -14,10 +14,7 @@ SOURCE = Path(__file__).parents[2] / "src"
 PACKAGE = SOURCE / "weakincentives"
 TESTS = SOURCE.parent / "tests"
 
-GROUND = frozenset(
-    {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_loops"}
-    | {"_annotations", "_steps", "_threads"}
-)
+GROUND = frozenset({"errors", "clock", "content", "redaction", "_base"})
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
 OUTER = LOOP | {"tools", "guards", "skills", "adapters", "telemetry", "durable", "mcp"}
@@ -25,18 +22,10 @@ FRONT = frozenset({""})
 
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "": OUTER | {"contrib"},
-    "_annotations": GROUND,
-    "_display": GROUND,
-    "_fence": GROUND,
-    "_imports": GROUND,
-    "_loops": GROUND,
+    "_base": GROUND,
     "errors": GROUND,
     "clock": GROUND,
     "content": GROUND,
-    "_frozen": GROUND,
-    "_generics": GROUND,
-    "_steps": GROUND,
-    "_threads": GROUND,
     "redaction": GROUND,
     "serde": GROUND | DATA,
     "limits": GROUND | DATA,
@@ -169,4 +158,5 @@ def is_front(module: str) -> bool:
     package, _, name = module.rpartition(".")
     path = modules()[module]
     listed = package.count(".") and re.search(rf'"{name}"|\b{name} as {name}\b', modules()[package].read_text("utf-8"))
-    return path.name == "__init__.py" or package == "weakincentives" or module in SEAMS or bool(listed)
+    alone = package in ("weakincentives", "weakincentives._base")
+    return path.name == "__init__.py" or alone or module in SEAMS or bool(listed)

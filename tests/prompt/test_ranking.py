@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from weakincentives.prompt.ranking import LexicalRanker, SectionText, StaticRanker, VectorRanker
+from weakincentives.prompt.disclosure.ranking import LexicalRanker, SectionText, StaticRanker, VectorRanker
 
 SECTIONS = [
     SectionText("weather", "Weather", "Forecasts for a city", tools=("getCurrentTemperature: How warm it is now",)),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from weakincentives.prompt.ranking import bm25, sentences
+from weakincentives.prompt.disclosure.ranking import bm25, sentences
 
 
 def test_prose_is_cut_at_sentences_and_wrapped_lines_are_joined() -> None:

@@ -18,8 +18,9 @@ from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult
-from weakincentives.runtime import Channel, ModelReply, ModelRequest, ToolInvoked, bridge
-from weakincentives.runtime.bridge import MAX_THREADS
+from weakincentives.runtime import Channel, ModelReply, ModelRequest, ToolInvoked
+from weakincentives.runtime.loop import bridge
+from weakincentives.runtime.loop.bridge import MAX_THREADS
 from weakincentives.session import Session
 
 tenant: ContextVar[str] = ContextVar("tenant")

@@ -20,7 +20,7 @@ from weakincentives.filesystem import InMemoryFilesystem
 from weakincentives.limits import Deadline
 from weakincentives.prompt import MarkdownSection, Prompt, Tool, ToolContext, ToolResult, WorkspaceSection
 from weakincentives.runtime import Conversation, EventStream, ModelCalled, ToolInvoked, ToolStarted
-from weakincentives.runtime.bridge import MAX_THREADS, threads
+from weakincentives.runtime.loop.bridge import MAX_THREADS, threads
 
 UNKNOWN = " Whether this call had an effect is not known."
 

@@ -43,7 +43,8 @@ from weakincentives.errors import AbandonedCallError, DeadlineExceededError, Pro
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt import SearchSections, SectionVisibility
 from weakincentives.resources import Scope
-from weakincentives.runtime import Message, ToolEnded, ToolInvoked, bridge
+from weakincentives.runtime import Message, ToolEnded, ToolInvoked
+from weakincentives.runtime.loop import bridge
 
 # Long enough for a thread to start on a busy machine; no handler here ends in time by itself.
 SECONDS = 0.3

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front
+from weakincentives._base.imports import lazy_front
 
 if TYPE_CHECKING:
     from weakincentives.adapters.selection import FallbackAdapter, adapter_for

@@ -6,7 +6,7 @@ import logging
 from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Any, TypeVar, Unpack
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Meter
 from weakincentives.prompt import Overrides, Prompt

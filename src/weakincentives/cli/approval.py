@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from weakincentives._display import wrapped
+from weakincentives._base.display import wrapped
 from weakincentives.cli.output import UsageError, in_editor, plural, print_error, print_line, progress, stdin
 from weakincentives.cli.progress import diff_style
 from weakincentives.errors import SessionError

@@ -17,7 +17,7 @@ from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
-from weakincentives._display import Table, shortened
+from weakincentives._base.display import Table, shortened
 from weakincentives.cli import selection
 from weakincentives.cli.approval import Asker, Continuation, resume
 from weakincentives.cli.commands import lacking_params

@@ -21,7 +21,7 @@ from importlib import import_module
 from typing import Any, NamedTuple, NoReturn
 
 from weakincentives import __version__
-from weakincentives._imports import UnloadableExtraError, library_cure
+from weakincentives._base.imports import UnloadableExtraError, library_cure
 from weakincentives.cli.output import UsageError, did_you_mean, overwrite_echo, print_error, print_line, printable
 from weakincentives.errors import UnboundParamsError, WinkError, callers_traceback
 
@@ -224,7 +224,7 @@ def overview() -> str:
     columns = get_terminal_size().columns
     if max(map(len, lines)) <= columns:
         return "\n".join(lines)
-    from weakincentives._display import wrapped  # Not on a usual terminal, where this must be fast.
+    from weakincentives._base.display import wrapped  # Not on a usual terminal, where this must be fast.
 
     return wrapped("\n".join(lines), columns, " " * (width + 4))
 
@@ -379,7 +379,7 @@ def _wrapped(text: str) -> str:
     """Paragraphs that fit the terminal; lines with an indent stay as they are."""
     from shutil import get_terminal_size
 
-    from weakincentives._display import wrapped
+    from weakincentives._base.display import wrapped
 
     width = min(get_terminal_size().columns, 100)
     parts = text.strip().split("\n\n")

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._display import Table, one_line, shortened
+from weakincentives._base.display import Table, one_line, shortened
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,

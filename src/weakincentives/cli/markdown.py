@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from weakincentives._display import Table, cell_width, wrapped
+from weakincentives._base.display import Table, cell_width, wrapped
 
 BOLD, CODE, QUIET = "1", "36", "2"
 _BULLET = re.compile(r"( *)([-*+]|\d{1,3}[.)]) $")

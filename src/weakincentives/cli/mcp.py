@@ -12,7 +12,7 @@ import signal
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
-from weakincentives._display import Table
+from weakincentives._base.display import Table
 from weakincentives.cli.commands import default, number
 from weakincentives.cli.output import UsageError, overwrite_echo, plural, print_error, print_table, progress, stdin
 from weakincentives.cli.recordings import recorder

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 from weakincentives.errors import WinkError
 
 if TYPE_CHECKING:
-    from weakincentives._display import Table
+    from weakincentives._base.display import Table
 
 # Control characters except tab and newline, and characters that change the text direction or separate lines.
 _BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029"
@@ -240,7 +240,7 @@ def _is_dumb() -> bool:
 
 
 def _wrapped(text: str, width: int | None, indent: str = "") -> str:
-    from weakincentives._display import wrapped  # Not for `wink --help`, which must be fast.
+    from weakincentives._base.display import wrapped  # Not for `wink --help`, which must be fast.
 
     return wrapped(text, width, indent)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from weakincentives._display import shortened, wrapped
+from weakincentives._base.display import shortened, wrapped
 from weakincentives.cli.output import dollars, overwrite_echo, plural, print_line, printable, progress, terminal_width
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (

@@ -11,7 +11,7 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from weakincentives._display import Table
+from weakincentives._base.display import Table
 from weakincentives.cli.commands import number
 from weakincentives.cli.output import (
     UsageError,

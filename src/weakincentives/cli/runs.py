@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._display import Table, shortened
+from weakincentives._base.display import Table, shortened
 from weakincentives.cli.commands import SECONDS, duration, number, tag
 from weakincentives.cli.output import (
     UsageError,

@@ -15,7 +15,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from weakincentives._display import Table
+from weakincentives._base.display import Table
 from weakincentives.cli.commands import number
 from weakincentives.cli.eval import read_cases
 from weakincentives.cli.output import UsageError, plural, print_json, print_line, print_prose, print_table, progress

@@ -17,8 +17,8 @@ from datetime import UTC, datetime
 from threading import Thread
 from typing import TYPE_CHECKING, Any, get_args
 
-from weakincentives._display import Table, shortened
-from weakincentives._imports import require_extra
+from weakincentives._base.display import Table, shortened
+from weakincentives._base.imports import require_extra
 from weakincentives.cli.commands import SECONDS, default, duration, number
 from weakincentives.cli.output import (
     UsageError,

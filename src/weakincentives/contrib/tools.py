@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from functools import wraps
 from typing import Annotated, Any, Literal, Unpack
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Entry, Filesystem, FilesystemError, NotFoundError, NotTextError
 from weakincentives.prompt import (

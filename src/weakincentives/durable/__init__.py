@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front
+from weakincentives._base.imports import lazy_front
 from weakincentives.durable.conversations import DurableConversations
 from weakincentives.durable.loop import DurableClient, DurableMainLoop
 from weakincentives.durable.metrics import measured

@@ -18,7 +18,7 @@ from weakincentives.durable.work import RemoteError
 from weakincentives.errors import SerdeError
 from weakincentives.filesystem import InMemoryDirectory as Directory, InMemorySnapshot
 from weakincentives.resources import ScopedResourceContext
-from weakincentives.serde import Upgrades, dump_tagged, load_tagged, upgrade_tagged
+from weakincentives.serde import Upgrades, dump_tagged, load_tagged, stored_name, upgrade_tagged
 from weakincentives.session import Reducible, Session, Slice, Snapshot
 
 T = TypeVar("T")
@@ -204,7 +204,7 @@ def _dump_exception(error: BaseException) -> dict[str, Any]:
     kind = type(error)
     return {
         _EXCEPTION: {
-            "type": f"{kind.__module__}:{kind.__qualname__}",
+            "type": stored_name(kind),
             "message": str(error),
             "args": [_dump_or_describe(value) for value in error.args],
             "state": {name: _dump_or_describe(value) for name, value in vars(error).items()},

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._imports import import_extra
+from weakincentives._base.imports import import_extra
 from weakincentives.durable.process import DurableWorker
 from weakincentives.durable.work import DurableError
 from weakincentives.runtime import ModelCalled, RunEnded, SectionsRanked

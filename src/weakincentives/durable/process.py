@@ -6,7 +6,7 @@ import threading
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
-from weakincentives._imports import require_extra
+from weakincentives._base.imports import require_extra
 from weakincentives.durable.work import DurableError, QueueLimits, WorkerHealth
 from weakincentives.serde import Upgrades, check_upgrades
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 from weakref import WeakKeyDictionary
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.errors import SerdeError, WinkError
 from weakincentives.prompt import ToolContext
 from weakincentives.runtime import Answer, Approve, Deny, Edit, Message

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.errors import SerdeError, WinkError
 from weakincentives.prompt import Prompt
 from weakincentives.serde import columns, parse

@@ -9,7 +9,7 @@ from html import escape
 from statistics import fmean
 from typing import Any
 
-from weakincentives._display import Displayed, Drawn, Shown, Table, bar, one_line, shortened, toned
+from weakincentives._base.display import Displayed, Drawn, Shown, Table, bar, one_line, shortened, toned
 from weakincentives.errors import WinkError
 from weakincentives.evals.intervals import (
     Interval,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.errors import WinkError
 from weakincentives.evals.tuning import Evidence
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, BinaryIO, Literal, Self
 
-from weakincentives._display import Displayed, Drawn, Shown, Table, bar, one_line, shortened, toned
+from weakincentives._base.display import Displayed, Drawn, Shown, Table, bar, one_line, shortened, toned
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.telemetry import RunFileError, RunStore, open_for_writing

@@ -28,7 +28,7 @@ from weakincentives.prompt import (
     SearchSections,
     default_tokenizer,
 )
-from weakincentives.prompt.ranking import LexicalRanker, SectionText, section_text, sentences, terms
+from weakincentives.prompt.disclosure.ranking import LexicalRanker, SectionText, section_text, sentences, terms
 
 FOUND_WITHIN = 5
 MIN_CASES = 30

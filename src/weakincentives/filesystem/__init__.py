@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front, public_names
+from weakincentives._base.imports import lazy_front, public_names
 from weakincentives.filesystem.edits import (
     MAX_RESTORABLE as MAX_RESTORABLE,
     FileEdit as FileEdit,

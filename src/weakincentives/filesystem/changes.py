@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from weakincentives._fence import current_calls
+from weakincentives._base.fence import current_calls
 from weakincentives.filesystem.protocol import Parts, StaleFilesError, join
 
 S = TypeVar("S")

@@ -15,7 +15,7 @@ from functools import partial
 from io import BytesIO
 from typing import Any, TypeVar
 
-from weakincentives._fence import check_fence, current_calls
+from weakincentives._base.fence import check_fence, current_calls
 from weakincentives.filesystem.changes import CallMark, Changes
 from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
 from weakincentives.filesystem.patch import FileChange, Node, change, is_same, plan

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Self
 
-from weakincentives._fence import check_fence, current_calls
+from weakincentives._base.fence import check_fence, current_calls
 from weakincentives.filesystem.changes import CallMark, Changes
 from weakincentives.filesystem.patch import FileChange, Node, change, plan
 from weakincentives.filesystem.protocol import (

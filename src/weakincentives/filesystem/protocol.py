@@ -23,7 +23,7 @@ from datetime import datetime
 from itertools import islice
 from typing import IO, Any, Literal, Protocol, get_args, runtime_checkable
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.errors import WinkError
 
 WriteMode = Literal["create", "overwrite", "append"]

@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
-from weakincentives._fence import check_fence, seconds_left
+from weakincentives._base.fence import check_fence, seconds_left
 from weakincentives.filesystem.protocol import (
     BadPatternError,
     FilesystemError,

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import import_extra, lazy_front
+from weakincentives._base.imports import import_extra, lazy_front
 from weakincentives.mcp.connection import (
     Elicitation,
     HttpServer,

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from weakincentives._imports import import_extra
-from weakincentives._loops import LoopThread
+from weakincentives._base.imports import import_extra
+from weakincentives._base.loops import LoopThread
 from weakincentives.errors import WinkError
 from weakincentives.mcp.listing import MAX_LISTING, MAX_PAGES, MAX_TOOLS, ListedSkill, ListedTool, Listing
 from weakincentives.telemetry import Redactor

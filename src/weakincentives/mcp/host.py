@@ -25,7 +25,7 @@ from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.content import Media, Part
 from weakincentives.errors import GuardRefusedError
 from weakincentives.limits import Budget, Meter

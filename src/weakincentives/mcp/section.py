@@ -15,7 +15,7 @@ from itertools import chain, count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-from weakincentives._imports import require_extra
+from weakincentives._base.imports import require_extra
 from weakincentives.content import Audio, Document, Image, Part
 from weakincentives.errors import PromptValidationError
 from weakincentives.mcp.connection import (

@@ -15,7 +15,7 @@ import mcp_types as types
 from mcp import Client
 from mcp.shared.exceptions import MCPError
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.errors import PromptValidationError
 from weakincentives.mcp.listing import MAX_LISTING, MAX_PAGES, MAX_SKILLS, ListedSkill, SkillFile
 from weakincentives.mcp.server import AnnouncingServer, Context

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import public_names
+from weakincentives._base.imports import public_names
 from weakincentives.errors import (
     OutputParseError as OutputParseError,
     PromptError as PromptError,
@@ -10,7 +10,7 @@ from weakincentives.errors import (
     PromptValidationError as PromptValidationError,
     ToolValidationError as ToolValidationError,
 )
-from weakincentives.prompt.disclosure import (
+from weakincentives.prompt.disclosure.strategies import (
     SEARCH_TOOL as SEARCH_TOOL,
     FoundSection as FoundSection,
     OpenAndHalt as OpenAndHalt,
@@ -45,11 +45,15 @@ from weakincentives.prompt.overrides import (
 )
 from weakincentives.prompt.pages import markdown_sections as markdown_sections
 from weakincentives.prompt.presentation import LoadedSections as LoadedSections, Presentation as Presentation
-from weakincentives.prompt.prompt import Prompt as Prompt, PromptTemplate as PromptTemplate, ToolContext as ToolContext
 from weakincentives.prompt.section import (
     LateContent as LateContent,
     Section as Section,
     SectionOptions as SectionOptions,
+)
+from weakincentives.prompt.template import (
+    Prompt as Prompt,
+    PromptTemplate as PromptTemplate,
+    ToolContext as ToolContext,
 )
 from weakincentives.prompt.tokens import (
     EstimatedTokens as EstimatedTokens,
@@ -57,7 +61,7 @@ from weakincentives.prompt.tokens import (
     Tokenizer as Tokenizer,
     default_tokenizer as default_tokenizer,
 )
-from weakincentives.prompt.toolkit import (
+from weakincentives.prompt.tools import (
     AnyTool as AnyTool,
     ApprovalRule as ApprovalRule,
     Approvals as Approvals,

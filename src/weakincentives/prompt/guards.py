@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias, get_args
 
-from weakincentives._frozen import quick_init
+from weakincentives._base.frozen import quick_init
 from weakincentives.errors import PromptValidationError
-from weakincentives.prompt.toolkit import HostedTool, ToolResult, check_timeout
+from weakincentives.prompt.tools import HostedTool, ToolResult, check_timeout
 
 Hook = Literal["before_run", "before_tool", "after_tool", "before_answer"]
 HOOKS: tuple[Hook, ...] = get_args(Hook)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Self, Unpack
 
-from weakincentives._generics import ParamsT_co
+from weakincentives._base.generics import ParamsT_co
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.prompt.section import (
     Section,

@@ -12,7 +12,7 @@ from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own
 from weakincentives.prompt.tool_names import ToolNames, UsedNames, qualified_names
-from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
+from weakincentives.prompt.tools import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
     FULL,
     SUMMARY,

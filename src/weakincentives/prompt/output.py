@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin
 
 from weakincentives import serde
 from weakincentives.errors import OutputParseError, PromptValidationError, SerdeError
-from weakincentives.prompt.toolkit import type_name
+from weakincentives.prompt.tools import type_name
 
 Container = Literal["object", "array", "value", "text"]
 

@@ -23,7 +23,7 @@ from weakincentives.errors import PromptError, PromptValidationError, SerdeError
 from weakincentives.filesystem import HostFilesystem
 from weakincentives.prompt.outline import Node, Outline, Replacements, tool_key
 from weakincentives.prompt.section import Section, TemplateText, format_problem, has_own, split_text
-from weakincentives.prompt.toolkit import MAX_DESCRIPTION, Tool, check_description
+from weakincentives.prompt.tools import MAX_DESCRIPTION, Tool, check_description
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, check_visibility
 
 try:

@@ -18,7 +18,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, NoReturn
 
-from weakincentives._imports import import_extra
+from weakincentives._base.imports import import_extra
 from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import FilesystemError, HostFilesystem
 from weakincentives.prompt.markdown import TextSection

@@ -10,14 +10,14 @@ from operator import is_
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
-from weakincentives._threads import until
+from weakincentives._base.threads import until
 from weakincentives.errors import DeadlineExceededError, PromptRenderError, UnboundParamsError
 from weakincentives.limits import Deadline
+from weakincentives.prompt.disclosure.ranking.finder import PaidRanking, collecting
 from weakincentives.prompt.outline import Node, Outline, Params
-from weakincentives.prompt.ranking.finder import PaidRanking, collecting
 from weakincentives.prompt.section import LateContent
 from weakincentives.prompt.tool_names import UsedNames
-from weakincentives.prompt.toolkit import AnyTool
+from weakincentives.prompt.tools import AnyTool
 from weakincentives.prompt.view import Decider, View, ViewOptions
 from weakincentives.prompt.visibility import (
     ABSENT,

@@ -29,10 +29,10 @@ from typing import (
 )
 
 from weakincentives import serde
-from weakincentives._generics import ParamsT_co, Specializable
+from weakincentives._base.generics import ParamsT_co, Specializable
 from weakincentives.errors import PromptRenderError, PromptValidationError, SerdeError
 from weakincentives.prompt.guards import Guard, require_guards
-from weakincentives.prompt.toolkit import HostedTool, Tool, rebound
+from weakincentives.prompt.tools import HostedTool, Tool, rebound
 from weakincentives.prompt.visibility import SectionPath, SectionVisibility, VisibilityOverrides, with_ancestors
 from weakincentives.resources import ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Bus, Session

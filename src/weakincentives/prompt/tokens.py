@@ -6,7 +6,7 @@ import re
 from functools import cache
 from typing import Any, Protocol
 
-from weakincentives._imports import import_extra
+from weakincentives._base.imports import import_extra
 
 _WORD = re.compile(r"[A-Za-z]+|\d+|[^\sA-Za-z\d]|\n+")
 

@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Any
 
 from weakincentives.prompt.section import LateContent, Section, has_own
-from weakincentives.prompt.toolkit import MAX_FOREIGN_NAME, Tool, portable_name
+from weakincentives.prompt.tools import MAX_FOREIGN_NAME, Tool, portable_name
 from weakincentives.prompt.visibility import SectionPath
 
 logger = logging.getLogger("weakincentives.prompt")

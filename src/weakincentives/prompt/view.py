@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Generic, Literal, NamedTuple
 
-from weakincentives._display import Displayed, Shown, folded, tree
-from weakincentives._generics import OutputT
+from weakincentives._base.display import Displayed, Shown, folded, tree
+from weakincentives._base.generics import OutputT
 from weakincentives.content import Part
 from weakincentives.errors import PromptRenderError
 from weakincentives.limits import Deadline
@@ -19,7 +19,7 @@ from weakincentives.prompt.output import Container, StructuredOutputConfig
 from weakincentives.prompt.overrides import PromptDescriptor
 from weakincentives.prompt.section import SectionRole, missing_summary
 from weakincentives.prompt.tokens import Tokenizer, default_tokenizer
-from weakincentives.prompt.toolkit import AnyTool, HostedTool, Tool, portable_name
+from weakincentives.prompt.tools import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
     ABSENT,
     FULL,

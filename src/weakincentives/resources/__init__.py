@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import public_names
+from weakincentives._base.imports import public_names
 from weakincentives.resources.binding import (
     Binding as Binding,
     CircularDependencyError as CircularDependencyError,

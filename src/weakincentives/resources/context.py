@@ -7,8 +7,8 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
 
-from weakincentives._fence import check_fence
-from weakincentives._steps import run_steps, run_steps_async
+from weakincentives._base.fence import check_fence
+from weakincentives._base.steps import run_steps, run_steps_async
 from weakincentives.resources.binding import (
     Binding,
     CircularDependencyError,

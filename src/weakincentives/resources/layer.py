@@ -8,7 +8,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
 
-from weakincentives._fence import check_fence, current_calls
+from weakincentives._base.fence import check_fence, current_calls
 from weakincentives.errors import SerdeError
 from weakincentives.resources.binding import (
     Binding,

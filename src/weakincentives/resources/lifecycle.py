@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from weakincentives._fence import current_fence
+from weakincentives._base.fence import current_fence
 from weakincentives.resources.binding import Binding, Resolver, ResourceError, chain_text, type_name
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def _held(protocol: type, found: Any, chain: tuple[type, ...]) -> Steps[Held]:
     if kind.__module__ in _LOCKS:
         return Held(protocol, found)
     if hasattr(kind, "__aenter__") and hasattr(kind, "__aexit__"):
-        from weakincentives._loops import Entered
+        from weakincentives._base.loops import Entered
 
         entered = Entered(found)
         value = _resource(protocol, found, (yield from awaited(Work(entered.enter()), chain)))

@@ -9,7 +9,7 @@ import weakref
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._fence import seconds_left
+from weakincentives._base.fence import seconds_left
 from weakincentives.errors import AbandonedCallError
 from weakincentives.resources.lifecycle import Creation, Held, OnOwnLoop, Step, creating
 
@@ -17,7 +17,7 @@ from weakincentives.resources.lifecycle import Creation, Held, OnOwnLoop, Step, 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
 
-    from weakincentives._loops import LoopThread
+    from weakincentives._base.loops import LoopThread
 
 # How often a thread that runs an event loop checks whether the creation it waits for needs that loop.
 POLL_SECONDS = 0.02
@@ -42,7 +42,7 @@ class ContextLoop:
 
     def thread(self) -> LoopThread:
         """The loop in a thread of its own, which async tools of sync runs use too."""
-        from weakincentives._loops import LoopThread
+        from weakincentives._base.loops import LoopThread
 
         with self._lock:
             if self._thread is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import public_names
+from weakincentives._base.imports import public_names
 from weakincentives.errors import (
     BudgetExceededError as BudgetExceededError,
     DeadlineExceededError as DeadlineExceededError,
@@ -12,7 +12,7 @@ from weakincentives.errors import (
 )
 from weakincentives.prompt import DisclosureRequest as DisclosureRequest
 from weakincentives.runtime.adapter import ProviderAdapter as ProviderAdapter
-from weakincentives.runtime.approval import (
+from weakincentives.runtime.calls.approval import (
     Answer as Answer,
     Approve as Approve,
     Decisions as Decisions,
@@ -20,26 +20,11 @@ from weakincentives.runtime.approval import (
     Edit as Edit,
     PendingCall as PendingCall,
 )
+from weakincentives.runtime.calls.effects import Effects as Effects
+from weakincentives.runtime.calls.executor import ToolExecutor as ToolExecutor
+from weakincentives.runtime.calls.results import ToolExecutionOutcome as ToolExecutionOutcome
 from weakincentives.runtime.context import Compaction as Compaction, InnerLoopConfig as InnerLoopConfig
 from weakincentives.runtime.delegation import delegate as delegate
-from weakincentives.runtime.drivers import (
-    ApprovalNeeded as ApprovalNeeded,
-    ArgumentsDelta as ArgumentsDelta,
-    AsyncEventStream as AsyncEventStream,
-    Channel as Channel,
-    Completed as Completed,
-    EventStream as EventStream,
-    PartialOutput as PartialOutput,
-    ReasoningDelta as ReasoningDelta,
-    Restarted as Restarted,
-    SectionOpened as SectionOpened,
-    StreamEvent as StreamEvent,
-    TextDelta as TextDelta,
-    ToolEmitted as ToolEmitted,
-    ToolEnded as ToolEnded,
-    ToolStarted as ToolStarted,
-)
-from weakincentives.runtime.effects import Effects as Effects
 from weakincentives.runtime.events import (
     CallDecided as CallDecided,
     CheckpointFailed as CheckpointFailed,
@@ -68,23 +53,27 @@ from weakincentives.runtime.events import (
     ToolsInjected as ToolsInjected,
     ToolsWithdrawn as ToolsWithdrawn,
 )
-from weakincentives.runtime.executor import ToolExecutor as ToolExecutor
 from weakincentives.runtime.explain import Explanation as Explanation
-from weakincentives.runtime.guards import GuardContext as GuardContext
-from weakincentives.runtime.history import (
-    HistoryTurn as HistoryTurn,
-    RunHistory as RunHistory,
-    run_history as run_history,
-)
 from weakincentives.runtime.hosted import HostedToolCodec as HostedToolCodec
-from weakincentives.runtime.inner_loop import InnerLoop as InnerLoop
-from weakincentives.runtime.ledger import (
-    Ledger as Ledger,
-    LedgerSection as LedgerSection,
-    LedgerTurn as LedgerTurn,
-    ledger as ledger,
-    ledger_of as ledger_of,
+from weakincentives.runtime.loop.drivers import (
+    ApprovalNeeded as ApprovalNeeded,
+    ArgumentsDelta as ArgumentsDelta,
+    AsyncEventStream as AsyncEventStream,
+    Channel as Channel,
+    Completed as Completed,
+    EventStream as EventStream,
+    PartialOutput as PartialOutput,
+    ReasoningDelta as ReasoningDelta,
+    Restarted as Restarted,
+    SectionOpened as SectionOpened,
+    StreamEvent as StreamEvent,
+    TextDelta as TextDelta,
+    ToolEmitted as ToolEmitted,
+    ToolEnded as ToolEnded,
+    ToolStarted as ToolStarted,
 )
+from weakincentives.runtime.loop.inner_loop import InnerLoop as InnerLoop
+from weakincentives.runtime.loop.inquiry import GuardContext as GuardContext
 from weakincentives.runtime.main_loop import (
     Conversation as Conversation,
     MainLoop as MainLoop,
@@ -101,15 +90,26 @@ from weakincentives.runtime.messages import (
     StopReason as StopReason,
     ToolCall as ToolCall,
 )
-from weakincentives.runtime.points import OutsideCall as OutsideCall, Point as Point
-from weakincentives.runtime.prefix import (
+from weakincentives.runtime.past.history import (
+    HistoryTurn as HistoryTurn,
+    RunHistory as RunHistory,
+    run_history as run_history,
+)
+from weakincentives.runtime.past.ledger import (
+    Ledger as Ledger,
+    LedgerSection as LedgerSection,
+    LedgerTurn as LedgerTurn,
+    ledger as ledger,
+    ledger_of as ledger_of,
+)
+from weakincentives.runtime.past.points import OutsideCall as OutsideCall, Point as Point
+from weakincentives.runtime.past.prefix import (
     PrefixBreak as PrefixBreak,
     assert_prefix_kept as assert_prefix_kept,
     prefix_breaks as prefix_breaks,
 )
+from weakincentives.runtime.past.rewind import RewindReport as RewindReport
 from weakincentives.runtime.providers import AdapterSpec as AdapterSpec
-from weakincentives.runtime.results import ToolExecutionOutcome as ToolExecutionOutcome
-from weakincentives.runtime.rewind import RewindReport as RewindReport
 
 if not TYPE_CHECKING:
     __all__ = public_names(globals())

@@ -9,16 +9,19 @@ from contextlib import aclosing, asynccontextmanager, contextmanager
 from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, Generic, Protocol, Self, TypedDict, TypeVar, Unpack
 
-from weakincentives._fence import Fence
-from weakincentives._generics import AnyOutputT
+from weakincentives._base.fence import Fence
+from weakincentives._base.generics import AnyOutputT
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Overrides, Prompt, Tokenizer, Tool, default_tokenizer
 from weakincentives.resources import ResourceCloseError, ResourceRegistry
-from weakincentives.runtime.approval import Decisions, PendingCall, check_decisions, waiting_calls
-from weakincentives.runtime.bridge import Workers
+from weakincentives.runtime.calls.approval import Decisions, PendingCall, check_decisions, waiting_calls
 from weakincentives.runtime.context import Compaction, InnerLoopConfig, LoopAdapter
-from weakincentives.runtime.drivers import (
+from weakincentives.runtime.events import ResourcesNotClosed
+from weakincentives.runtime.explain import Explanation, explain
+from weakincentives.runtime.hosted import HostedToolCodec
+from weakincentives.runtime.loop.bridge import Workers
+from weakincentives.runtime.loop.drivers import (
     AsyncEventStream,
     Channel,
     EventStream,
@@ -28,13 +31,10 @@ from weakincentives.runtime.drivers import (
     drive_stream,
     drive_stream_async,
 )
-from weakincentives.runtime.events import ResourcesNotClosed
-from weakincentives.runtime.explain import Explanation, explain
-from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.inner_loop import InnerLoop
+from weakincentives.runtime.loop.inner_loop import InnerLoop
+from weakincentives.runtime.loop.start import Beginning
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
 from weakincentives.runtime.runs import RunScope
-from weakincentives.runtime.start import Beginning
 from weakincentives.session import Session, check_tags
 
 logger = logging.getLogger("weakincentives.runtime")

@@ -8,7 +8,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Literal, TypeVar
 
-from weakincentives._loops import LoopThread
+from weakincentives._base.loops import LoopThread
 from weakincentives.content import Media, Part
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Prices
@@ -41,11 +41,11 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, Settings
-from weakincentives.runtime.points import Points
+from weakincentives.runtime.past.points import Points
 from weakincentives.runtime.providers import prices_for
-from weakincentives.runtime.recall import RECALL
 from weakincentives.runtime.runs import Run, RunScope, ToolRef
-from weakincentives.runtime.transcript import Transcript
+from weakincentives.runtime.window.recall import RECALL
+from weakincentives.runtime.window.transcript import Transcript
 from weakincentives.session import LogEntry, Session
 
 EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExposed, SectionsOpened, ToolInvoked)

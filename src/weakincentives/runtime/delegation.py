@@ -36,16 +36,16 @@ from weakincentives.prompt import (
     VisibilityOverrides,
     parse_structured_output,
 )
-from weakincentives.prompt.toolkit import check_flags, check_timeout
+from weakincentives.prompt.tools import check_flags, check_timeout
 from weakincentives.prompt.visibility import VISIBILITY_CHANGES
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
-from weakincentives.runtime.approval import DecisionError, PendingCall, Undecided, waiting_calls
+from weakincentives.runtime.calls.approval import DecisionError, PendingCall, Undecided, waiting_calls
+from weakincentives.runtime.calls.transactions import CallWaits
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.evaluation import evaluate_through_restarts, evaluate_through_restarts_async
 from weakincentives.runtime.events import ContextWindow, Exposure
 from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
 from weakincentives.runtime.runs import Run, RunScope
-from weakincentives.runtime.transactions import CallWaits
 from weakincentives.serde import declare_type
 from weakincentives.session import Snapshot
 

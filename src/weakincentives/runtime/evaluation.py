@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any, TypeVar, cast
 
-from weakincentives._annotations import signature_of
+from weakincentives._base.annotations import signature_of
 from weakincentives.prompt import Prompt, VisibilityExpansionRequired
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.events import RunEnded

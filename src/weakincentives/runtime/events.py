@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
-from weakincentives._frozen import quick_init
+from weakincentives._base.frozen import quick_init
 from weakincentives.filesystem import FileChange
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import DisclosureRequest, Overrides, SectionPath, SectionVisibility, Span, ToolResult

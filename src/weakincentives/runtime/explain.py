@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives._display import Displayed, Shown, Table, wrapped
+from weakincentives._base.display import Displayed, Shown, Table, wrapped
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
 from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import ContextWindow, RequestSize, SectionState
 from weakincentives.runtime.hosted import all_hosted, hosted_problems
+from weakincentives.runtime.known.sizes import section_states
 from weakincentives.runtime.providers import prices_for
-from weakincentives.runtime.sections import section_states
 from weakincentives.session import Session
 
 MAX_LISTED = 10

@@ -11,21 +11,21 @@ from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, Unpack
 
-from weakincentives._display import Displayed, Shown, strip
-from weakincentives._generics import OutputT
+from weakincentives._base.display import Displayed, Shown, strip
+from weakincentives._base.generics import OutputT
 from weakincentives.content import Content
 from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
 from weakincentives.prompt import LoadedSections, Prompt
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
-from weakincentives.runtime.approval import Decisions, PendingCall
+from weakincentives.runtime.calls.approval import Decisions, PendingCall
 from weakincentives.runtime.context import Compaction
-from weakincentives.runtime.drivers import AsyncEventStream, EventStream, StreamEvent
 from weakincentives.runtime.evaluation import evaluate_through_restarts, evaluate_through_restarts_async
 from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
-from weakincentives.runtime.inner_loop import check_prompt
+from weakincentives.runtime.loop.drivers import AsyncEventStream, EventStream, StreamEvent
+from weakincentives.runtime.loop.inner_loop import check_prompt
 from weakincentives.runtime.messages import Message, PromptResponse, user_message
+from weakincentives.runtime.past.rewind import Rewindable
 from weakincentives.runtime.providers import prices_for
-from weakincentives.runtime.rewind import Rewindable
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.session import Session
 

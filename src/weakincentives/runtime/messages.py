@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, get_args
 
-from weakincentives._display import Displayed, Shown, Table, said, shortened
-from weakincentives._frozen import quick_init
-from weakincentives._generics import OutputT
+from weakincentives._base.display import Displayed, Shown, Table, said, shortened
+from weakincentives._base.frozen import quick_init
+from weakincentives._base.generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
 from weakincentives.prompt import HostedTool, OpenSectionsResult, SectionPath, StructuredOutputConfig, Tool
-from weakincentives.runtime.approval import PendingCall
+from weakincentives.runtime.calls.approval import PendingCall
 from weakincentives.serde import dump
 from weakincentives.session import Session
 

@@ -11,8 +11,8 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from weakincentives._fence import Fence
-from weakincentives._frozen import quick_init
+from weakincentives._base.fence import Fence
+from weakincentives._base.frozen import quick_init
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Meter, Spent
 from weakincentives.prompt import (
@@ -29,7 +29,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.prompt.guards import GuardedCall
 from weakincentives.prompt.tool_names import ToolId, UsedNames, qualified_names
-from weakincentives.runtime.approval import PendingCall
+from weakincentives.runtime.calls.approval import PendingCall
 from weakincentives.runtime.messages import Message, ModelReply, Namespace, ToolCall
 from weakincentives.session import Session
 

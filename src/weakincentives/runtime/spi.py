@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import public_names
-from weakincentives._steps import Cursor as Cursor
+from weakincentives._base.imports import public_names
+from weakincentives._base.steps import Cursor as Cursor
 from weakincentives.prompt.guards import GuardedCall as GuardedCall
 from weakincentives.runtime.adapter import (
     RunOptions as RunOptions,
     closing_resources as closing_resources,
     closing_resources_async as closing_resources_async,
 )
-from weakincentives.runtime.approval import (
+from weakincentives.runtime.calls.approval import (
     Decision as Decision,
     DecisionError as DecisionError,
     Settled as Settled,
@@ -24,14 +24,17 @@ from weakincentives.runtime.approval import (
     rule_steps as rule_steps,
     waiting_calls as waiting_calls,
 )
-from weakincentives.runtime.bridge import (
+from weakincentives.runtime.calls.transactions import CallSuspended as CallSuspended
+from weakincentives.runtime.context import LoopAdapter as LoopAdapter
+from weakincentives.runtime.evaluation import evaluate as evaluate, evaluate_async as evaluate_async
+from weakincentives.runtime.events import RUN_EVENTS as RUN_EVENTS, SectionState as SectionState
+from weakincentives.runtime.loop.bridge import (
     Workers as Workers,
     call_async as call_async,
     call_sync as call_sync,
     finish as finish,
 )
-from weakincentives.runtime.context import LoopAdapter as LoopAdapter
-from weakincentives.runtime.drivers import (
+from weakincentives.runtime.loop.drivers import (
     Emissions as Emissions,
     ModelDelta as ModelDelta,
     PartialParser as PartialParser,
@@ -44,20 +47,11 @@ from weakincentives.runtime.drivers import (
     started_events as started_events,
     summarize as summarize,
 )
-from weakincentives.runtime.evaluation import evaluate as evaluate, evaluate_async as evaluate_async
-from weakincentives.runtime.events import RUN_EVENTS as RUN_EVENTS, SectionState as SectionState
-from weakincentives.runtime.guards import Inquiry as Inquiry, Verdict as Verdict, held_guards as held_guards
-from weakincentives.runtime.history import (
-    SHOWS as SHOWS,
-    HistoryBuilder as HistoryBuilder,
-    RunState as RunState,
-    Step as Step,
-    ToolUse as ToolUse,
-    TurnSection as TurnSection,
-    related as related,
-    usage_of_children as usage_of_children,
+from weakincentives.runtime.loop.inquiry import Inquiry as Inquiry, Verdict as Verdict, held_guards as held_guards
+from weakincentives.runtime.loop.words import (
+    pass_decisions as pass_decisions,
+    refuses_decision as refuses_decision,
 )
-from weakincentives.runtime.ledger import RequestTokens as RequestTokens, request_tokens as request_tokens
 from weakincentives.runtime.media import MEGABYTE as MEGABYTE, TEXT_TYPES as TEXT_TYPES
 from weakincentives.runtime.messages import (
     CORRECTION as CORRECTION,
@@ -74,7 +68,18 @@ from weakincentives.runtime.messages import (
     user_message as user_message,
     without_answer as without_answer,
 )
-from weakincentives.runtime.prefix import first_difference as first_difference
+from weakincentives.runtime.past.history import (
+    SHOWS as SHOWS,
+    HistoryBuilder as HistoryBuilder,
+    RunState as RunState,
+    Step as Step,
+    ToolUse as ToolUse,
+    TurnSection as TurnSection,
+    related as related,
+    usage_of_children as usage_of_children,
+)
+from weakincentives.runtime.past.ledger import RequestTokens as RequestTokens, request_tokens as request_tokens
+from weakincentives.runtime.past.prefix import first_difference as first_difference
 from weakincentives.runtime.providers import (
     AS_OF as AS_OF,
     adapter_spec as adapter_spec,
@@ -83,14 +88,9 @@ from weakincentives.runtime.providers import (
     known_prices as known_prices,
     prices_for as prices_for,
 )
-from weakincentives.runtime.quotation import quote as quote
 from weakincentives.runtime.runs import Run as Run, RunScope as RunScope
-from weakincentives.runtime.transactions import CallSuspended as CallSuspended
-from weakincentives.runtime.transcript import sent_messages as sent_messages
-from weakincentives.runtime.words import (
-    pass_decisions as pass_decisions,
-    refuses_decision as refuses_decision,
-)
+from weakincentives.runtime.window.quotation import quote as quote
+from weakincentives.runtime.window.transcript import sent_messages as sent_messages
 
 if not TYPE_CHECKING:
     __all__ = public_names(globals())

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import public_names
+from weakincentives._base.imports import public_names
 from weakincentives.serde.checked import (
     check_tagged as check_tagged,
     load_checked as load_checked,
@@ -37,12 +37,14 @@ from weakincentives.serde.strict import (
     to_strict as to_strict,
 )
 from weakincentives.serde.tagged import (
+    OWN_NAMES as OWN_NAMES,
     declare_type as declare_type,
     dump_tagged as dump_tagged,
     is_declared as is_declared,
     load_tagged as load_tagged,
     own_constructors as own_constructors,
     register_type as register_type,
+    stored_name as stored_name,
 )
 from weakincentives.serde.upgrade import (
     Upgrades as Upgrades,

@@ -19,7 +19,16 @@ from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
 from weakincentives.serde.constraints import describe
 from weakincentives.serde.records import bare, columns, field_types, is_pydantic_model, is_typed_dict
-from weakincentives.serde.tagged import TAG_TYPES, Failure, at, converted, find_class, is_declared, load_tagged
+from weakincentives.serde.tagged import (
+    TAG_TYPES,
+    Failure,
+    at,
+    converted,
+    find_class,
+    is_declared,
+    load_tagged,
+    stored_name,
+)
 
 Check = Callable[[Any], None]
 _types: ContextVar[Collection[type] | None] = ContextVar("weakincentives_types", default=None)
@@ -102,7 +111,7 @@ def _check_instance(cls: type, annotation: Any, data: Any) -> None:
 
 def undeclared(cls: type) -> str:
     """The error for a class that data names and the program has not declared."""
-    name = f"{cls.__module__}:{cls.__qualname__}"
+    name = stored_name(cls)
     return f"{name} is not declared as data; pass it in types=, or create the prompt or tool that uses it first"
 
 

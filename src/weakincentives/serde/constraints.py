@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 
 BOUNDS = ("ge", "gt", "le", "lt", "multiple_of")
 LENGTHS = ("min_length", "max_length")

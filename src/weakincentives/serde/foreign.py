@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.errors import FieldProblem, SerdeError
 from weakincentives.serde.codecs import loads
 from weakincentives.serde.constraints import describe, field_path, holds, quote, words

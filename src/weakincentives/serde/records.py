@@ -19,7 +19,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, Union
 
 import msgspec
 
-from weakincentives._annotations import class_annotations
+from weakincentives._base.annotations import class_annotations
 from weakincentives.errors import FieldProblem, SerdeError
 
 

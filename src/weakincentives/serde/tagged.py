@@ -19,7 +19,7 @@ from functools import partial
 from math import isfinite
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from types import MappingProxyType, NoneType
-from typing import Any, TypeVar, cast, get_args
+from typing import Any, TypeVar, get_args
 from uuid import UUID
 from weakref import WeakSet
 
@@ -34,6 +34,9 @@ from weakincentives.serde.records import columns, is_named_tuple, is_pydantic_mo
 
 T = TypeVar("T")
 Convert = Callable[[Any], Any]
+LIBRARY = "weakincentives"
+OWN_NAMES = f"{LIBRARY}:"
+"""The beginning of the stored names of the library's own classes."""
 _blobs: ContextVar[dict[str, Blob] | None] = ContextVar("weakincentives_blobs", default=None)
 
 
@@ -92,14 +95,13 @@ def declare_type(annotation: Any) -> None:
 
 def is_declared(cls: type) -> bool:
     """True if the class is data by declaration: as a slice, a log entry, params, an output or a tool's result."""
-    return cls in _declared or cls.__module__.partition(".")[0] == "weakincentives"
+    return cls in _declared or cls.__module__.partition(".")[0] == LIBRARY
 
 
 def own_constructors() -> list[str]:
     """The names of the program's dumped classes whose constructors run code of its own, which may refuse its values."""
-    ours = "weakincentives."
     # A copy: another thread may be dumping a class for the first time.
-    return [name for name, cls in list(_KNOWN.items()) if not name.startswith(ours) and _has_own_constructor(cls)]
+    return [name for name, cls in list(_KNOWN.items()) if not name.startswith(OWN_NAMES) and _has_own_constructor(cls)]
 
 
 def _has_own_constructor(cls: Any) -> bool:
@@ -279,7 +281,7 @@ def _dumper_for(cls: type) -> Convert:
         if hasattr(cls, "get_secret_value"):
             name = cls.__name__
             way = f"use str, or store it as text: serde.register_type({name}, {name}.get_secret_value, {name})"
-        raise Failure(f"{_name(cls)} cannot be serialised; {way}")
+        raise Failure(f"{stored_name(cls)} cannot be serialised; {way}")
     return _tagger(_remember(cls), found[0])
 
 
@@ -350,11 +352,11 @@ def _load_pydantic(cls: Any, data: Any) -> Any:
     """A model in the dumped state, which its validators have already checked."""
     values = at("fields", _load, data["fields"])
     if unknown := [name for name in values if name not in cls.model_fields]:
-        raise Failure(f"{_name(cls)} has no field {unknown[0]!r}")
+        raise Failure(f"{stored_name(cls)} has no field {unknown[0]!r}")
     for name, info in cls.model_fields.items():
         if name not in values:
             if info.is_required():
-                raise Failure(f"{_name(cls)} needs the field {name!r}")
+                raise Failure(f"{stored_name(cls)} needs the field {name!r}")
             values[name] = info.get_default(call_default_factory=True)
     record = cls.__new__(cls)
     state = {"__dict__": values, "__pydantic_fields_set__": set(data["set"])}
@@ -373,7 +375,7 @@ def _record_loader(cls: Any, settable: dict[str, bool], write: Callable[[Any, st
         loaded = {}
         for name, item in data.items():
             if name not in settable:
-                raise Failure(f"{_name(cls)} has no field {name!r}")
+                raise Failure(f"{stored_name(cls)} has no field {name!r}")
             value = loaded[name] = at(name, _load, item)
             if settable[name]:
                 arguments[name] = value
@@ -386,12 +388,20 @@ def _record_loader(cls: Any, settable: dict[str, bool], write: Callable[[Any, st
     return load_record
 
 
-def _name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
+def stored_name(cls: type) -> str:
+    """The stored name of a class. Names of the library's own classes do not say in which module they are."""
+    module = LIBRARY if _is_own_module(cls.__module__) else cls.__module__
+    return f"{module}:{cls.__qualname__}"
+
+
+def _is_own_module(module_name: str) -> bool:
+    """True for modules of the library; the demo is a user's program."""
+    in_demo = f"{module_name}.".startswith(f"{LIBRARY}.demo.")
+    return module_name.startswith(f"{LIBRARY}.") and not in_demo
 
 
 def _remember(cls: type) -> str:
-    name = _name(cls)
+    name = stored_name(cls)
     known = _KNOWN.get(name)
     if known is not cls:
         _KNOWN[name] = cls
@@ -409,18 +419,32 @@ def find_class(name: str) -> type:
     if known is not None:
         return known
     module_name, _, qualname = name.partition(":")
-    # A class of ours may have moved to a parent package since it was stored.
-    while module_name not in sys.modules and module_name.startswith("weakincentives."):
-        module_name = module_name.rpartition(".")[0]
-    # Not getattr: a module's __getattr__ may import other modules.
-    found: Any = sys.modules.get(module_name)
-    for part in qualname.split("."):
-        found = getattr(found, "__dict__", {}).get(part)
-    if not isinstance(found, type):
-        found = _defined(module_name, qualname)
-    if found is None:
+    if module_name == LIBRARY:
+        cls = _own_class(qualname)
+    else:
+        cls = _member(sys.modules.get(module_name), qualname) or _defined(module_name, qualname)
+    if cls is None:
         raise Failure(f"unknown type {name}; import the module that defines it, or call serde.register_type first")
-    return cast(type, found)
+    return cls
+
+
+def _member(module: Any, qualname: str) -> type | None:
+    """The class of this name in a module."""
+    member: Any = module
+    for part in qualname.split("."):
+        # Not getattr: a module's __getattr__ may import other modules.
+        member = getattr(member, "__dict__", {}).get(part)
+    return member if isinstance(member, type) else None
+
+
+def _own_class(qualname: str) -> type | None:
+    """The library's class of this name, in whichever of its modules; a test checks that there is only one."""
+    # A copy: another thread may be importing a module.
+    for module_name, module in list(sys.modules.items()):
+        cls = _member(module, qualname) if _is_own_module(module_name) else None
+        if cls is not None and _is_own_module(cls.__module__):
+            return cls
+    return None
 
 
 def _defined(module_name: str, qualname: str) -> type | None:

@@ -10,7 +10,7 @@ from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
 from weakincentives.serde.checked import load_checked
 from weakincentives.serde.records import is_pydantic_model
-from weakincentives.serde.tagged import Failure, at, converted, dump_tagged, find_class
+from weakincentives.serde.tagged import Failure, at, converted, dump_tagged, find_class, stored_name
 
 Upgrades: TypeAlias = Mapping[str, type | Callable[[Any], Any]]
 """By the name a class was stored under (`"shop:Refunded"`), its new class, or a function of the stored fields.
@@ -90,7 +90,7 @@ def _renamed(upgrades: Upgrades, name: Any) -> Any:
     passed = set()
     while isinstance(name, str) and name not in passed and isinstance(new := upgrades.get(name), type):
         passed.add(name)
-        name = f"{new.__module__}:{new.__qualname__}"
+        name = stored_name(new)
     return name
 
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from weakincentives._display import MAX_DRAWN, Displayed, Shown, Table, shortened
-from weakincentives._threads import Turns
+from weakincentives._base.display import MAX_DRAWN, Displayed, Shown, Table, shortened
+from weakincentives._base.threads import Turns
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import SessionBusyError, SessionError
 from weakincentives.filesystem import InMemoryDirectory, InMemoryFilesystem, InMemorySnapshot

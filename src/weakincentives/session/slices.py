@@ -15,7 +15,7 @@ from functools import lru_cache
 from itertools import islice
 from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
-from weakincentives._annotations import signature_of
+from weakincentives._base.annotations import signature_of
 from weakincentives.errors import SessionError
 from weakincentives.serde import declare_type
 

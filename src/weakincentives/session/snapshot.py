@@ -15,6 +15,7 @@ from weakincentives.content import Blob
 from weakincentives.errors import SerdeError, SessionError
 from weakincentives.filesystem import InMemoryDirectory, InMemorySnapshot
 from weakincentives.serde import (
+    OWN_NAMES,
     Upgrades,
     check_tagged,
     columns,
@@ -379,7 +380,7 @@ class _Reader:
 def _is_ours(data: Any) -> bool:
     """True for a record of this library, in tagged JSON."""
     tag = data.get("$") if isinstance(data, dict) else None
-    if not isinstance(tag, str) or not tag.startswith("weakincentives.") or not isinstance(data.get("v"), dict):
+    if not isinstance(tag, str) or not tag.startswith(OWN_NAMES) or not isinstance(data.get("v"), dict):
         return False
     try:
         return is_record(load_tagged({"$": "type", "v": tag}))

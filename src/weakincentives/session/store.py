@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, MutableMap
 from dataclasses import is_dataclass
 from typing import Any, NamedTuple
 
-from weakincentives._fence import check_fence
+from weakincentives._base.fence import check_fence
 from weakincentives.errors import SessionError
 from weakincentives.serde import declare_type
 from weakincentives.session.slices import (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front
+from weakincentives._base.imports import lazy_front
 from weakincentives.runtime.spi import AS_OF, prices_for
 from weakincentives.telemetry.continuation import continuation_file
 from weakincentives.telemetry.reader import RunFileError, open_for_writing

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._imports import import_extra
+from weakincentives._base.imports import import_extra
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     Message,

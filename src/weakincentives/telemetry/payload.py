@@ -26,7 +26,7 @@ from weakincentives.errors import SerdeError
 from weakincentives.prompt import SectionPath, SectionVisibility, Span
 from weakincentives.redaction import REDACTED
 from weakincentives.runtime import ModelCalled, PromptRendered, SectionsExposed
-from weakincentives.serde import Upgrades, load_tagged, upgrade_tagged
+from weakincentives.serde import OWN_NAMES, Upgrades, load_tagged, stored_name, upgrade_tagged
 from weakincentives.telemetry.redaction import Redactor, is_secret_name
 from weakincentives.telemetry.values import EVENTS, MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
 
@@ -165,7 +165,7 @@ class Packer:
             inner = data["v"]
             if isinstance(inner, str) and self.redactor.text(inner) != inner:
                 return self._walk(inner)  # A date or a path with something redacted in it is only a text.
-            return {"$": tag, "v": self._walk(inner, _FIXED if tag.startswith(_OWN) else frozenset())}
+            return {"$": tag, "v": self._walk(inner, _FIXED if tag.startswith(OWN_NAMES) else frozenset())}
         # In {"name": "API_KEY", "value": "..."} the name of the secret is itself a value.
         named = ("value",) if is_secret_name(data.get("name", data.get("key"))) else ()
         return {
@@ -219,7 +219,7 @@ def pack_rows(items: Sequence[Any] | Mapping[SectionPath, Any], dump: Callable[[
     rows = list(items.values()) if isinstance(items, Mapping) else items
     cls = type(rows[0])
     names = [field.name for field in fields(cls)]
-    table: dict[str, Any] = {"class": f"{cls.__module__}:{cls.__qualname__}", "same": {}}
+    table: dict[str, Any] = {"class": stored_name(cls), "same": {}}
     if by_path or "path" in names:
         paths = items if by_path else [row.path for row in rows]
         table["keys" if by_path else "paths"] = [dump("path", path)["v"] for path in paths]
@@ -371,7 +371,7 @@ def _known_types(data: Any, unknown: set[str], blobs: dict[str, Blob]) -> Any:
         return inner
     if tag in unknown or not _is_known(tag):
         unknown.add(tag)
-    elif tag.startswith("weakincentives.") or _is_readable(inner, blobs):
+    elif tag.startswith(OWN_NAMES) or _is_readable(inner, blobs):
         return inner
     return {"$": _UNKNOWN, "v": {"type": tag, "value": inner["v"]}}
 
@@ -412,11 +412,10 @@ _HASH = re.compile(r"\w+")
 _BLOB = re.compile(r'"\$":"blob","v":\{"sha256":"([0-9a-f]{64})"')
 # Whatever a user's patterns match, these stay as they are, or the event could not be read: digests of media, and in our
 # own values the fields that are ids or one of a few words.
-_KEPT = frozenset({"blob", f"{SectionVisibility.__module__}:{SectionVisibility.__qualname__}"})
-_OWN = ("weakincentives.runtime.", "weakincentives.prompt.")
+_KEPT = frozenset({"blob", stored_name(SectionVisibility)})
 _IDS = {"call_id", "continues", "conversation_id", "id", "response_id", "run_id"}
 _FIXED = frozenset(_IDS | {"action", "decided_by", "role", "stop_reason"})
 _ITEMS = frozenset({"tuple", "set", "frozenset"})
 _BYTES = frozenset({"bytes", "bytearray"})
 _TEXTS = _BYTES | {"str"}
-_UNKNOWN = f"{UnknownType.__module__}:{UnknownType.__qualname__}"
+_UNKNOWN = stored_name(UnknownType)

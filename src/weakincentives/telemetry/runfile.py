@@ -16,7 +16,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.limits import Prices, TokenUsage
 from weakincentives.runtime import (
     CallDecided,

@@ -19,12 +19,12 @@ from types import NoneType
 from typing import Any, get_args
 from uuid import UUID
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.content import Blob
 from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
 from weakincentives.runtime import HostedToolInvoked, Message, ParamsBound, PendingCall, RunEnded, ToolInvoked
 from weakincentives.runtime.spi import RUN_EVENTS
-from weakincentives.serde import columns, dump_tagged, is_record, register_type
+from weakincentives.serde import columns, dump_tagged, is_record, register_type, stored_name
 
 # The events of runs; they are validated when read.
 EVENTS: tuple[type, ...] = (Message, *get_args(VisibilityChange), *RUN_EVENTS)
@@ -167,7 +167,7 @@ def dump(value: Any, blobs: dict[str, Blob] | None = None) -> Any:
 def placeholder(value: Any) -> Any:
     """The data that represents a value that cannot be serialised."""
     cls, text = type(value), shortened(_SHORT.repr(value), REPR_LENGTH)
-    return dump_tagged(Unserialisable(f"{cls.__module__}:{cls.__qualname__}", text))
+    return dump_tagged(Unserialisable(stored_name(cls), text))
 
 
 class _Parts:
@@ -195,7 +195,7 @@ class _Parts:
             register_type(cls)
             names = [field.name for field in fields(value)]
             return {
-                "$": f"{cls.__module__}:{cls.__qualname__}",
+                "$": stored_name(cls),
                 "v": {name: self.dump(getattr(value, name, None)) for name in names},
             }
         if cls is list:

@@ -9,7 +9,7 @@ app = Starlette(routes=[
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front, require_extra
+from weakincentives._base.imports import lazy_front, require_extra
 
 if TYPE_CHECKING:
     from weakincentives.ui.durable import DurableThreads as DurableThreads

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.runtime import Conversation
 from weakincentives.runtime.spi import Workers
 from weakincentives.ui.agui import AgUi

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.runtime import ApprovalNeeded, CallDecided, Conversation, Effects, PendingCall, ToolEnded
 from weakincentives.serde import dump
 from weakincentives.telemetry import Redactor, plain

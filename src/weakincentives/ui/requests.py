@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, cast
 import msgspec
 from starlette.requests import Request
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.content import Audio, Content, Document, Image, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptValidationError, SerdeError
 from weakincentives.prompt import Tool

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.runtime import Message, PromptRendered
 from weakincentives.telemetry import RecordedEvent, RunStore
 

@@ -13,7 +13,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.content import Media
 from weakincentives.prompt import Span
 from weakincentives.runtime import (

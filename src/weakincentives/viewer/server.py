@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import require_extra
+from weakincentives._base.imports import require_extra
 from weakincentives.errors import WinkError
 from weakincentives.telemetry import RunStore
 from weakincentives.viewer.documents import Documents

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from weakincentives._imports import require_extra
+from weakincentives._base.imports import require_extra
 from weakincentives.runtime import Approve, Deny
 from weakincentives.telemetry import Redactor
 from weakincentives.viewer.playground import Decided

@@ -46,7 +46,7 @@ from weakincentives.runtime import (
     ToolInvoked,
     ToolsInjected,
 )
-from weakincentives.runtime.drivers import Completed, TextDelta
+from weakincentives.runtime.loop.drivers import Completed, TextDelta
 from weakincentives.session import Session
 
 # The embedded model computes for seconds, and for minutes beside others.

@@ -22,7 +22,7 @@ from weakincentives.evals import Case, FinishedRun, evaluate
 from weakincentives.guards import Guard, GuardContext, GuardRefusedError, Outcome, Refuse
 from weakincentives.limits import Budget, Prices, TokenUsage
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SearchSections, SectionVisibility
-from weakincentives.prompt.ranking import PaidRanking
+from weakincentives.prompt.disclosure.ranking import PaidRanking
 from weakincentives.runtime import Conversation, Message, PossibleMiss, SectionsOpened, SectionsRanked, ledger
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore, record

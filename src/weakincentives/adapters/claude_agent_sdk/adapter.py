@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from weakref import WeakKeyDictionary
 
-from weakincentives._imports import require_extra
+from weakincentives._base.imports import require_extra
 from weakincentives.adapters.anthropic.models import media_support
 from weakincentives.adapters.claude_agent_sdk.cli import (
     MIN_VERSION,

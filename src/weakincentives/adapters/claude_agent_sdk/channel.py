@@ -25,7 +25,7 @@ from uuid import uuid4
 
 import claude_agent_sdk as sdk
 
-from weakincentives._loops import LoopThread
+from weakincentives._base.loops import LoopThread
 from weakincentives.adapters.anthropic.models import facts
 from weakincentives.adapters.anthropic.wire import content_block
 from weakincentives.adapters.claude_agent_sdk.approval import WAITS, Gate, Judge, Judgement

@@ -10,7 +10,7 @@ from typing import Any, Unpack
 
 import msgspec
 
-from weakincentives._imports import import_extra
+from weakincentives._base.imports import import_extra
 from weakincentives.adapters.litellm.models import VENDORS, VendorFacts, claude_facts, vendor_of
 from weakincentives.adapters.litellm.reply import SERVER_CALL
 from weakincentives.adapters.litellm.wire import PROVIDER, ChatWire

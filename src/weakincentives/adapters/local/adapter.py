@@ -28,7 +28,7 @@ from weakincentives.adapters.local.relevance import (
 from weakincentives.adapters.local.replier import Replier
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import SearchSectionsResult, SectionVisibility, Tokenizer
-from weakincentives.prompt.ranking import section_text
+from weakincentives.prompt.disclosure.ranking import section_text
 from weakincentives.runtime import (
     Channel,
     Exposure,

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from weakincentives._imports import import_extra
+from weakincentives._base.imports import import_extra
 from weakincentives.adapters.local.models import cache_folder
 from weakincentives.errors import WinkError
 

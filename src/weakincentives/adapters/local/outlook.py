@@ -10,7 +10,7 @@ from itertools import accumulate, zip_longest
 from typing import Any
 
 from weakincentives.prompt import SectionVisibility, Span, Tool
-from weakincentives.prompt.ranking import SectionText, sentences, terms
+from weakincentives.prompt.disclosure.ranking import SectionText, sentences, terms
 from weakincentives.runtime import Message, ModelRequest
 from weakincentives.runtime.spi import INSTRUCTIONS
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from weakincentives.adapters.local.engine import SHELF, Settings, usable_threads
 from weakincentives.adapters.local.models import INSTALL, TUNED_RANKER, cache_folder, ranker_file
-from weakincentives.prompt.ranking import LexicalIndex, SectionText, VectorRanker, bm25, sentences
+from weakincentives.prompt.disclosure.ranking import LexicalIndex, SectionText, VectorRanker, bm25, sentences
 
 # The weight of shared words in the score of a section or a sentence; measured in bench/local.
 SECTION_WORDS = 0.15

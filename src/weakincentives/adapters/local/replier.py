@@ -22,7 +22,7 @@ from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, SECTION
 from weakincentives.adapters.local.relevance import Relevance
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tool
-from weakincentives.prompt.ranking import SectionText, sentences, terms
+from weakincentives.prompt.disclosure.ranking import SectionText, sentences, terms
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT
 

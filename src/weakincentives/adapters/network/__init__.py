@@ -7,7 +7,7 @@ client, and a `NetworkAdapter` without one, over an `OwnTransport`; `NetworkChan
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import public_names
+from weakincentives._base.imports import public_names
 from weakincentives.adapters.network.adapter import (
     ClientAdapter as ClientAdapter,
     ClientOptions as ClientOptions,

@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from weakincentives._imports import import_extra, require_extra
+from weakincentives._base.imports import import_extra, require_extra
 from weakincentives.adapters.network.channel import MALFORMED, NetworkChannel, Preparation
 from weakincentives.adapters.network.direct import OwnTransport, RedirectError
 from weakincentives.adapters.network.endpoint import Endpoint, endpoint, fingerprint, keys

@@ -15,7 +15,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.adapters.network.transport import Response, Stream, Transport, TransportError, finished
 from weakincentives.adapters.network.wire import EncodedRequest, Wire, encode
 from weakincentives.clock import Clock

@@ -7,7 +7,7 @@ import contextlib
 import weakref
 from collections.abc import AsyncGenerator
 
-from weakincentives._imports import import_extra
+from weakincentives._base.imports import import_extra
 from weakincentives.adapters.network import awaited, blocking
 from weakincentives.adapters.network.connection import Connection, Pool, network_error
 from weakincentives.adapters.network.endpoint import Endpoint

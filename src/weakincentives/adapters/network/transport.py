@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol, TypeVar
 
-from weakincentives._threads import until
+from weakincentives._base.threads import until
 from weakincentives.adapters.network.wire import EncodedRequest
 
 ResultT = TypeVar("ResultT")

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, Self
 
 import msgspec
 
-from weakincentives._frozen import quick_init
+from weakincentives._base.frozen import quick_init
 from weakincentives.content import Media, Part, Text
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import AnyTool, HostedTool, Tool

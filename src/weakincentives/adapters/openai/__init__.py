@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front
+from weakincentives._base.imports import lazy_front
 from weakincentives.adapters.openai.models import MODELS, SHUT_DOWN
 from weakincentives.runtime import AdapterSpec
 

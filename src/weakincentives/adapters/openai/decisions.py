@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from weakincentives._imports import import_extra
+from weakincentives._base.imports import import_extra
 from weakincentives.limits import Prices, TokenUsage
-from weakincentives.prompt.ranking import PaidRanking, SectionText
+from weakincentives.prompt.disclosure.ranking import PaidRanking, SectionText
 
 MODEL = "gpt-6-luna"
 MAX_QUESTIONS = 400

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from weakincentives._display import shortened
+from weakincentives._base.display import shortened
 from weakincentives.adapters.network import EncodedRequest, ToolCache, Wire, as_object, data_url, encode, refused
 from weakincentives.adapters.openai.models import facts
 from weakincentives.adapters.openai.reply import (

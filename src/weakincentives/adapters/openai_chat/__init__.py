@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from weakincentives._imports import lazy_front
+from weakincentives._base.imports import lazy_front
 from weakincentives.runtime import AdapterSpec
 
 if TYPE_CHECKING:

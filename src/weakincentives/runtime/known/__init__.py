@@ -1,0 +1,1 @@
+"""What the model has of the prompt: sections, tools and notices of changes."""

@@ -1,0 +1,1 @@
+"""What happened in a run or conversation, and the way back."""

@@ -1,0 +1,1 @@
+"""The part of a conversation that is sent, and what shortens it."""
