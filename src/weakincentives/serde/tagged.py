@@ -390,8 +390,9 @@ def _record_loader(cls: Any, settable: dict[str, bool], write: Callable[[Any, st
 
 def stored_name(cls: type) -> str:
     """The stored name of a class. Names of the library's own classes do not say in which module they are."""
-    module = LIBRARY if _is_own_module(cls.__module__) else cls.__module__
-    return f"{module}:{cls.__qualname__}"
+    if _is_own_module(cls.__module__):
+        return f"{OWN_NAMES}{cls.__qualname__}"
+    return f"{cls.__module__}:{cls.__qualname__}"
 
 
 def _is_own_module(module_name: str) -> bool:
@@ -441,7 +442,9 @@ def _own_class(qualname: str) -> type | None:
     """The library's class of this name, in whichever of its modules; a test checks that there is only one."""
     # A copy: another thread may be importing a module.
     for module_name, module in list(sys.modules.items()):
-        cls = _member(module, qualname) if _is_own_module(module_name) else None
+        if not _is_own_module(module_name):
+            continue
+        cls = _member(module, qualname)
         if cls is not None and _is_own_module(cls.__module__):
             return cls
     return None
