@@ -526,6 +526,21 @@ def test_params_come_with_a_message(tmp_path: Any) -> None:
         assert chats.send("ann", "one", params=(Question("Be brief."),), timeout=PATIENCE).text == "Be brief."
 
 
+def test_params_that_come_with_a_message_are_not_another_conversation_s(tmp_path: Any) -> None:
+    """One prompt for all."""
+    from tests.durable.desk import Question
+
+    section = MarkdownSection[Question](title="Desk", key="desk", template="${text}")
+    prompt = Prompt(PromptTemplate[None](ns="tests", key="desk", sections=[section])).bind(Question("Be polite."))
+
+    def model(request: ModelRequest) -> str:
+        return request.messages[0].text.splitlines()[-1]
+
+    with answered_by(model, str(tmp_path / "durable.db"), prepare=lambda name: prompt) as chats:
+        assert chats.send("ann", "one", params=(Question("Be brief."),), timeout=PATIENCE).text == "Be brief."
+        assert chats.send("bob", "one", timeout=PATIENCE).text == "Be polite."
+
+
 def test_budgets_and_deadlines_limit_a_run_and_a_conversation(tmp_path: Any) -> None:
     def model(request: ModelRequest) -> Any:
         return call("look") if request.messages[-1].text == "loop" else echo(request)
