@@ -132,7 +132,7 @@ class PromptResources(Resourceful):
     def enter(self, session: Session | None = None) -> None:
         """Hold the resources open, for runs on this session; if they are, once more."""
         with self._lock:
-            resources = self._held or self._lent(self._prompt.bound_resources)
+            resources = self._held or self._lent(session, self._prompt.bound_resources)
             if resources is None:
                 resources = self._new(session, self._prompt.bound_resources)
                 resources.context.start()
@@ -142,7 +142,7 @@ class PromptResources(Resourceful):
     async def enter_async(self, session: Session | None = None) -> None:
         """`enter` on an event loop, on which async resources then live."""
         with self._lock:
-            resources = self._held or self._lent(self._prompt.bound_resources)
+            resources = self._held or self._lent(session, self._prompt.bound_resources)
             starts = resources is None
             if resources is None:
                 resources = self._new(session, self._prompt.bound_resources)
@@ -196,17 +196,23 @@ class PromptResources(Resourceful):
             if is_held:
                 self._depth += 1
             else:
-                resources = self._lent(bound)
+                resources = self._lent(session, bound)
             if resources is None:
                 resources = self._new(session, bound)
             self._runs[session] = resources
             return resources, is_held
 
-    def _lent(self, bound: ResourceRegistry) -> OpenResources | None:
-        """What a prompt that this one is a copy of holds open, if these are the resources that are bound there."""
+    def _lent(self, session: Session | None, bound: ResourceRegistry) -> OpenResources | None:
+        """What a prompt that this one is a copy of has open, if these are the resources that are bound there.
+
+        That is what its caller holds open, or what its run on the same session has opened: a conversation that is
+        taken up inside that run, to go back in it, has the run's resources.
+        """
         lender = self._lender
         while lender is not None:
             resources = lender._held
+            if resources is None and session is not None:
+                resources = lender._runs.get(session)
             if resources is not None:
                 return replace(resources, borrowed=True) if resources.bound is bound else None
             lender = lender._lender
