@@ -32,6 +32,7 @@ from weakincentives.filesystem.protocol import (
     InvalidPathError as InvalidPathError,
     IsDirectoryError as IsDirectoryError,
     Match as Match,
+    NeedsFolderError as NeedsFolderError,
     NotDirectoryError as NotDirectoryError,
     NotFoundError as NotFoundError,
     NotTextError as NotTextError,

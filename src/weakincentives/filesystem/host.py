@@ -9,15 +9,17 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from io import BytesIO
-from typing import Any, TypeVar
+from typing import IO, Any, Self, TypeVar
 
 from weakincentives._fence import check_fence, current_calls
 from weakincentives.filesystem.changes import CallMark, Changes
-from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
+from weakincentives.filesystem.contents import Contents, SavedContent
+from weakincentives.filesystem.jail import Jail
+from weakincentives.filesystem.overlay import Overlay
 from weakincentives.filesystem.patch import FileChange, Node, change, is_same, plan
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
@@ -29,6 +31,7 @@ from weakincentives.filesystem.protocol import (
     FilesystemError,
     InvalidPathError,
     IsDirectoryError,
+    NeedsFolderError,
     NotDirectoryError,
     NotFoundError,
     Parts,
@@ -43,18 +46,11 @@ from weakincentives.filesystem.protocol import (
     split,
 )
 from weakincentives.filesystem.search import Files, Searchable
-from weakincentives.filesystem.undo import (
-    Journal,
-    Mark,
-    State,
-    StateStore,
-    Tracker,
-    append,
-    as_node,
-    as_state,
-    create,
-    replace,
-)
+from weakincentives.filesystem.states import State, as_node, as_state
+from weakincentives.filesystem.store import StateStore
+from weakincentives.filesystem.tracking import Tracker
+from weakincentives.filesystem.tree import Folder, Place, Status, Tree, translated, walk
+from weakincentives.filesystem.versions import Mark, Versions
 
 S = TypeVar("S")
 _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
@@ -64,16 +60,16 @@ _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory",
 class HostSnapshot:
     """The state of a HostFilesystem at one moment. It keeps what is needed to go back while it is referenced."""
 
-    mark: Mark | CallMark[State]  #: a position in the journal of changes
+    mark: Mark | CallMark[State]  #: a position in the versions or among the calls
     tree: Mapping[Parts, State] | None = None  #: the state of each path, with `track_external`
 
 
 class _Shared:
     """The state shared by all filesystems with the same root: changes of tool calls, and what was saved for them."""
 
-    def __init__(self, jail: Jail) -> None:
+    def __init__(self, tree: Tree) -> None:
         self.changes: Changes[State] = Changes()
-        self.store = StateStore(jail)
+        self.store = StateStore(tree, Contents())
 
 
 _shared: weakref.WeakValueDictionary[str, _Shared] = weakref.WeakValueDictionary()
@@ -105,11 +101,13 @@ class HostFilesystem(Searchable):
         grep_timeout: float = GREP_TIMEOUT,
     ) -> None:
         self._grep_timeout = grep_timeout
-        self._jail = Jail(root)
-        self._store = StateStore(self._jail)
-        self._journal = Journal(self._store)
+        jail = Jail(root)
+        self._tree: Tree = jail
+        self._jail = jail
+        self._store = StateStore(jail, Contents())
+        self._versions = Versions()
         self._tracker = Tracker(self._store, ignore) if track_external else None
-        self._shared = _shared_below(self._jail)
+        self._shared = _shared_below(jail)
         self._changes = self._shared.changes
         self._lock = self._changes.lock
         self._unrestored: dict[Parts, State] = {}
@@ -117,15 +115,46 @@ class HostFilesystem(Searchable):
 
     @property
     def root(self) -> str:
-        """The absolute path of the root, with links resolved."""
-        return self._jail.root
+        """The absolute path of the root, with links resolved; a branch has none, which is a `NeedsFolderError`."""
+        if self.is_branch:
+            raise NeedsFolderError(
+                f"These files are a branch of {self._tree.root!r}: what is written stays out of that folder until the "
+                "call is approved, so programs cannot find it there. Use read() and write(), or ask about such a tool "
+                "with approval='call'",
+                path=self._tree.root,
+            )
+        return self._tree.root
+
+    @property
+    def is_branch(self) -> bool:
+        """True if what is written stays out of the folder."""
+        return isinstance(self._tree, Overlay)
+
+    def branch(self) -> Self:
+        """A filesystem with the same files, which keeps its changes for itself.
+
+        What it did not change is read from the folder, or from the branch that it was made of, as it is then. Changes
+        are kept in memory, large ones in a private folder outside the root, so nobody else sees them. What
+        `changes_since` returns of a branch can be applied to the folder.
+        """
+        branch = copy(self)
+        with self._lock:
+            overlay = self._tree.copy() if isinstance(self._tree, Overlay) else Overlay(self._jail, Contents())
+        branch._tree = overlay
+        branch._store = StateStore(overlay, overlay.contents)
+        branch._versions, branch._tracker = Versions(), None
+        branch._shared = _Shared(overlay)
+        branch._changes = branch._shared.changes
+        branch._lock = branch._changes.lock
+        branch._unrestored, branch._exported = {}, None
+        return branch
 
     def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> str:
-        with self._opened(path) as fd, os.fdopen(fd, "rb") as stream:
+        with self._opened(path) as stream:
             return read_lines(stream, path, offset=offset, limit=limit)
 
     def read_bytes(self, path: str) -> bytes:
-        with self._opened(path) as fd, os.fdopen(fd, "rb") as stream:
+        with self._opened(path) as stream:
             return stream.read()
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
@@ -135,7 +164,7 @@ class HostFilesystem(Searchable):
         parts = split(path)
         with self._lock:
             self._make_parents(parts[:-1], path)
-            with self._jail.locate(parts, path) as place:
+            with self._tree.locate(parts, path) as place:
                 status = place.stat()
                 if status is not None:
                     _check_file(status, path)
@@ -143,14 +172,15 @@ class HostFilesystem(Searchable):
                         raise AlreadyExistsError(
                             f"{path!r} already exists; use mode='overwrite' to replace it", path=path
                         )
-                    os.close(place.open(os.O_WRONLY))
+                    place.check_writable()
                 self._record(place)
                 if mode == "append" and status is not None:
-                    append(place, data)
+                    place.append(data)
                 elif mode == "create":
-                    create(place, data)
+                    place.create(data)
                 else:
-                    replace(place, [BytesIO(data)], None if status is None else stat.S_IMODE(status.st_mode))
+                    permissions = None if status is None else stat.S_IMODE(status.st_mode)
+                    place.replace(SavedContent(data), permissions)
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
         check_fence()
@@ -159,11 +189,11 @@ class HostFilesystem(Searchable):
             if parents:
                 self._make_parents(parts[:-1], path)
             try:
-                with self._jail.locate(parts, path) as place:
+                with self._tree.locate(parts, path) as place:
                     status = place.stat()
                     if status is None:
                         self._record(place)
-                        os.mkdir(place.name, dir_fd=place.fd)
+                        place.mkdir()
                     elif not (exist_ok and stat.S_ISDIR(status.st_mode)):
                         raise AlreadyExistsError(f"{path!r} already exists", path=path)
             except NotFoundError:
@@ -172,35 +202,34 @@ class HostFilesystem(Searchable):
                 ) from None
 
     def list(self, path: str = ".") -> tuple[Entry, ...]:
-        with self._directory(path) as (fd, base):
-            return tuple(
-                Entry(name, join((*base, name)), kind := _kind(status.st_mode), status.st_size if kind == "file" else 0)
-                for name, status in entries(fd)
-            )
+        entries: list[Entry] = []
+        with self._directory(path) as (folder, base):
+            for name, status in folder.entries():
+                entries.append(Entry(name, join((*base, name)), _kind(status.st_mode), _size(status)))
+        return tuple(entries)
 
     def stat(self, path: str) -> Stat:
         parts = split(path)
-        with self._jail.locate(parts, path) as place:
+        with self._tree.locate(parts, path) as place:
             status = _existing(place, path)
-        kind = _kind(status.st_mode)
         modified = datetime.fromtimestamp(status.st_mtime, UTC)
-        return Stat(join(parts), kind, status.st_size if kind == "file" else 0, modified)
+        return Stat(join(parts), _kind(status.st_mode), _size(status), modified)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         check_fence()
         parts = split(path)
-        with self._lock, self._jail.locate(parts, path, follow=False) as place:
+        with self._lock, self._tree.locate(parts, path, follow=False) as place:
             if place.name == ".":
                 raise InvalidPathError("The root cannot be deleted", path=path)
             status = _existing(place, path)
             if stat.S_ISDIR(status.st_mode) and not recursive:
-                with _open_directory(place) as fd:
-                    if os.listdir(fd):
+                with closing(place.enter()) as folder:
+                    if folder.names():
                         raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
             self._delete(place, status)
 
     def snapshot(self) -> HostSnapshot:
-        return self._snapshot(lambda: self._journal.mark())
+        return self._snapshot(self._versions.mark)
 
     def begin_call(self) -> HostSnapshot:
         """A snapshot for the rollback of the current tool call: restoring it undoes only what the call changed.
@@ -213,9 +242,9 @@ class HostFilesystem(Searchable):
 
     def restore(self, snapshot: HostSnapshot) -> None:
         check_fence()
-        if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal not in (self._journal, self._changes):
+        if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal not in (self._versions, self._changes):
             raise SnapshotError(
-                f"The snapshot was not taken from this filesystem ({self.root}), or it has been closed since"
+                f"The snapshot was not taken from this filesystem ({self._tree.root}), or it has been closed since"
             )
         with self._lock:
             changes = {parts: state for parts, state in self._unrestored.items() if not self._is_tracked(parts)}
@@ -225,7 +254,7 @@ class HostFilesystem(Searchable):
                 if mark.journal is not self._changes:
                     self._changes.record(parts, partial(self._shared.store.current, parts))
                 if not self._is_tracked(parts):
-                    self._journal.record(parts, partial(self._store.current, parts))
+                    self._versions.record(parts, partial(self._store.current, parts))
             self._put_back(changes)
 
     def changes_since(self, mark: HostSnapshot) -> tuple[FileChange, ...]:
@@ -275,7 +304,7 @@ class HostFilesystem(Searchable):
             for parts in nodes:
                 self._changes.record(parts, partial(found.__getitem__, parts))
                 if not self._is_tracked(parts):
-                    self._journal.record(parts, partial(self._store.current, parts))
+                    self._versions.record(parts, partial(self._store.current, parts))
             # Until this is done, an interrupt leaves the next snapshot or restore to put back what was there.
             self._unrestored = {parts: found[parts] for parts in nodes}
             try:
@@ -307,49 +336,45 @@ class HostFilesystem(Searchable):
     def changed_since(self, snapshot: HostSnapshot) -> tuple[str, ...]:
         """The paths that differ from a snapshot, whoever changed them; needs `track_external=True`."""
         if self._tracker is None or snapshot.tree is None:
-            raise SnapshotError(f"Changes are found by HostFilesystem({self.root!r}, track_external=True) alone")
+            raise SnapshotError(f"Changes are found by HostFilesystem({self._tree.root!r}, track_external=True) alone")
         with self._lock:
             return tuple(sorted(map(join, self._tracker.changes_to(snapshot.tree))))
 
     def close(self) -> None:
         """Discard the snapshots and what was saved for them; the files and the copies in `saved_in` are kept."""
         with self._lock:
-            self._journal = Journal(self._store)
+            self._versions = Versions()
             self._unrestored, self._exported = {}, None
-            self._store.clear()
+            self._store.contents.clear()
 
     def __repr__(self) -> str:
-        return f"HostFilesystem({self.root!r})"
+        return f"HostFilesystem({self._tree.root!r})" + (".branch()" if self.is_branch else "")
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[int]:
-        """The descriptor of a regular file; the caller closes it."""
-        with self._jail.locate(split(path), path) as place:
-            fd = place.open(os.O_RDONLY)
-            try:
-                _check_file(os.fstat(fd), path)
-            except FilesystemError:
-                os.close(fd)
-                raise
-            yield fd
+    def _opened(self, path: str) -> Iterator[IO[bytes]]:
+        """The content of a regular file."""
+        with self._tree.locate(split(path), path) as place:
+            _check_file(_existing(place, path), path)
+            with place.open() as stream:
+                yield stream
 
     @contextmanager
-    def _directory(self, path: str) -> Iterator[tuple[int, Parts]]:
+    def _directory(self, path: str) -> Iterator[tuple[Folder, Parts]]:
         parts = split(path)
-        with self._jail.locate(parts, path) as place:
+        with self._tree.locate(parts, path) as place:
             if not stat.S_ISDIR(_existing(place, path).st_mode):
                 raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
-            with _open_directory(place) as fd:
-                yield fd, parts
+            with closing(place.enter()) as folder:
+                yield folder, parts
 
     def _walk(self, base: Parts, depth: int | None) -> Files:
         path = join(base)
-        with self._jail.locate(base, path) as place:
+        with self._tree.locate(base, path) as place:
             if not stat.S_ISDIR(_existing(place, path).st_mode):
                 yield base, lambda: self.read_bytes(path)
                 return
-            with _open_directory(place) as fd, closing(walk(fd, base, depth)) as found:
-                for entry, status in found:
+            with closing(place.enter()) as folder, closing(walk(folder, base, depth)) as entries:
+                for entry, status in entries:
                     if stat.S_ISREG(status.st_mode):
                         yield entry.parts, partial(_load, entry)
 
@@ -357,21 +382,23 @@ class HostFilesystem(Searchable):
         if parts and self.exists(join(parts)):
             return
         for depth in range(1, len(parts) + 1):
-            with self._jail.locate(parts[:depth], path) as place:
+            with self._tree.locate(parts[:depth], path) as place:
                 if place.stat() is None:
                     self._record(place)
-                    os.mkdir(place.name, dir_fd=place.fd)
+                    place.mkdir()
 
-    def _delete(self, place: Place, status: os.stat_result) -> None:
-        remove: Callable[..., None] = os.unlink
-        if stat.S_ISDIR(status.st_mode):
-            with _open_directory(place) as fd:
-                for name, inner in entries(fd):
-                    self._delete(Place(fd, name, (*place.parts, name)), inner)
-            remove = os.rmdir
+    def _delete(self, place: Place, status: Status) -> None:
+        is_directory = stat.S_ISDIR(status.st_mode)
+        if is_directory:
+            with closing(place.enter()) as folder:
+                for name, inner in folder.entries():
+                    self._delete(folder.place(name, (*place.parts, name)), inner)
         with translated(join(place.parts)):
             self._record(place)
-            remove(place.name, dir_fd=place.fd)
+            if is_directory:
+                place.rmdir()
+            else:
+                place.unlink()
 
     def _snapshot(self, mark: Callable[[], Mark | CallMark[State]]) -> HostSnapshot:
         with self._lock:
@@ -394,7 +421,7 @@ class HostFilesystem(Searchable):
         # Until this is done, all of them count as not restored: an interrupt may come at any time.
         self._unrestored = states
         failures = self._store.put_back(states)
-        self._journal.reached({parts: state for parts, state in states.items() if parts not in failures})
+        self._versions.reached({parts: state for parts, state in states.items() if parts not in failures})
         self._unrestored = {parts: states[parts] for parts in failures}
         outdated, (self._exported, missing) = self._exported, self._store.export(self._unrestored)
         if outdated is not None:
@@ -411,29 +438,20 @@ class HostFilesystem(Searchable):
         self._unrestored.pop(place.parts, None)
         self._changes.record(place.parts, lambda: self._shared.store.save(place, place.stat()))
         if not self._is_tracked(place.parts):
-            self._journal.record(place.parts, lambda: self._store.save(place, place.stat()))
+            self._versions.record(place.parts, lambda: self._store.save(place, place.stat()))
 
     def _is_tracked(self, parts: Parts) -> bool:
         return self._tracker is not None and not self._tracker.ignores(parts)
 
 
-@contextmanager
-def _open_directory(place: Place) -> Iterator[int]:
-    fd = place.open(os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
-
-
-def _existing(place: Place, path: str) -> os.stat_result:
+def _existing(place: Place, path: str) -> Status:
     status = place.stat()
     if status is None:
         raise NotFoundError(f"{path!r} does not exist", path=path)
     return status
 
 
-def _check_file(status: os.stat_result, path: str) -> None:
+def _check_file(status: Status, path: str) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsDirectoryError(f"{path!r} is a directory; list it instead", path=path)
     if not stat.S_ISREG(status.st_mode):
@@ -443,7 +461,7 @@ def _check_file(status: os.stat_result, path: str) -> None:
 def _load(place: Place) -> bytes:
     """The content of a file found by a walk; empty if it is binary or can no longer be read."""
     try:
-        with os.fdopen(place.open(os.O_RDONLY), "rb") as stream:
+        with place.open() as stream:
             head = stream.read(SNIFF_LENGTH)
             return b"" if is_binary(head) else head + stream.read()
     except OSError:
@@ -452,3 +470,7 @@ def _load(place: Place) -> bytes:
 
 def _kind(mode: int) -> EntryKind:
     return _KINDS.get(stat.S_IFMT(mode), "other")
+
+
+def _size(status: Status) -> int:
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

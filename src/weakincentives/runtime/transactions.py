@@ -21,7 +21,7 @@ from weakincentives.errors import (
     WinkError,
     callers_traceback,
 )
-from weakincentives.filesystem import FileChange, Filesystem, FilesystemError, StaleFilesError
+from weakincentives.filesystem import FileChange, Filesystem, FilesystemError, NeedsFolderError, StaleFilesError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Tool, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.resources import ResourceError, ScopedResourceContext, StaleResourceError
@@ -312,6 +312,8 @@ class Transactions:
                 self._undo(running)
                 running.resources.close()
                 raise error
+            if isinstance(error, NeedsFolderError) and running.branch is not None:
+                raise self._needs_to_run_alone(running, error)
             if error is not None:
                 result = self._failed(running, error)
             self.results.accept(running, result)
@@ -354,12 +356,9 @@ class Transactions:
             if not effects or (approved is not None and approved.digest == effects.digest):
                 return None
         except (StaleFilesError, StaleResourceError) as error:
-            # It wrote to what other calls see, too.
             if running.branch is not None:
-                self._undo(running)
-                self.held[running.call.id] = running
-                running.resources.close()
-                raise StaleEffectsError(str(error)) from error
+                # It wrote to what other calls see, too.
+                raise self._needs_to_run_alone(running, error) from error
             problem = f"Tool '{running.tool.name}' was undone, because files changed while it ran: {error}"
             running.result, running.message = ToolResult(problem, success=False), ""
             return None
@@ -368,6 +367,13 @@ class Transactions:
             self.results.programming_error(problem, error, running)
             return None
         return effects
+
+    def _needs_to_run_alone(self, running: StartedCall, error: Exception) -> StaleEffectsError:
+        """Undo a call beside others that does more than its branch can hold; it runs again after them."""
+        self._undo(running)
+        self.held[running.call.id] = running
+        running.resources.close()
+        return StaleEffectsError(str(error))
 
     def _hold(self, running: StartedCall, effects: Effects) -> Generator[Step, Any, ToolExecutionOutcome]:
         """Take the effects back, and ask about them."""
