@@ -14,8 +14,8 @@ from typing import IO, NoReturn
 from weakincentives.filesystem.contents import Contents, SavedContent
 from weakincentives.filesystem.jail import DiskFolder, DiskPlace, Jail
 from weakincentives.filesystem.protocol import Parts
-from weakincentives.filesystem.states import DirectoryState, FileState, LinkState, State
-from weakincentives.filesystem.tree import NOT_A_DIRECTORY, Folder, Place, Status, Tree
+from weakincentives.filesystem.states import DirectoryState, FileState, LinkState, State, Status
+from weakincentives.filesystem.tree import NOT_A_DIRECTORY, Check, Folder, Place, Tree
 
 MAX_NAME = 255
 """The bytes of a name in a directory that exists in a branch alone."""
@@ -28,6 +28,8 @@ class BranchStatus:
     st_mode: int
     st_size: int = 0
     st_mtime_ns: int = 0
+    st_ctime_ns: int = 0
+    st_ino: int = 0
 
     @property
     def st_mtime(self) -> float:
@@ -200,9 +202,13 @@ class OverlayPlace(Place):
                 return self._directory_status(mode)
         return None
 
-    def state(self) -> State:
+    def save(self, status: Status, contents: Contents) -> State:
         state = self._overlay.states.get(self.parts)
-        return state if isinstance(state, FileState | LinkState) else None
+        if isinstance(state, FileState | LinkState):
+            return state
+        if self._below is None or state is not None:
+            return DirectoryState(stat.S_IMODE(status.st_mode))
+        return self._below.save(status, contents)
 
     def open(self) -> IO[bytes]:
         state = self._overlay.states.get(self.parts)
@@ -244,7 +250,19 @@ class OverlayPlace(Place):
         content = self._overlay.contents.hold(content)
         self._put(FileState(content, mode, time.time_ns() if modified_ns is None else modified_ns))
 
-    def symlink(self, target: str) -> None:
+    def prepare(self, temporary: str, content: SavedContent, mode: int | None, modified_ns: int | None) -> bool:
+        return False
+
+    def put(self, temporary: str, check: Check | None) -> None:
+        raise NotImplementedError("nothing is prepared in a branch")
+
+    def drop(self, temporary: str) -> None:
+        raise NotImplementedError("nothing is prepared in a branch")
+
+    def sync(self) -> None:
+        return
+
+    def symlink(self, target: str, temporary: str, check: Check | None) -> None:
         self._put(LinkState(target))
 
     def mkdir(self) -> None:
@@ -255,6 +273,9 @@ class OverlayPlace(Place):
         self._put(DirectoryState(self._overlay.natural_mode(0o777) | inherited), opaque=True)
 
     def unlink(self) -> None:
+        self._remove()
+
+    def remove(self, temporary: str, check: Check) -> None:
         self._remove()
 
     def rmdir(self) -> None:

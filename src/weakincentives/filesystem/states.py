@@ -4,17 +4,61 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from weakincentives.filesystem.contents import SavedContent
 from weakincentives.filesystem.patch import Node
 
+SETTLED_NS = 50_000_000
+"""File times can be coarse: within this interval two changes may get the same time."""
+
+Signature = tuple[int, ...]
+
+
+class Status(Protocol):
+    """The fields of `os.stat_result` that every tree knows."""
+
+    @property
+    def st_mode(self) -> int: ...
+    @property
+    def st_size(self) -> int: ...
+    @property
+    def st_mtime(self) -> float: ...
+    @property
+    def st_mtime_ns(self) -> int: ...
+    @property
+    def st_ctime_ns(self) -> int: ...
+    @property
+    def st_ino(self) -> int: ...
+
+
+def identity(status: Status | None) -> Signature | None:
+    """The file that is at a place, as it was written; other names for it, and a new name, do not count."""
+    if status is None:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode
+
+
+def signature(status: Status) -> Signature:
+    """All that shows a change of a file without reading it."""
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_mode, status.st_ctime_ns
+
+
+def is_settled(status: Status, now_ns: int, *, renamed: bool = False) -> bool:
+    """True if a change after this moment would show in the times; renaming a file sets one of them."""
+    changed_ns = status.st_mtime_ns if renamed else max(status.st_mtime_ns, status.st_ctime_ns)
+    return now_ns - changed_ns > SETTLED_NS
+
 
 @dataclass(frozen=True, slots=True)
 class FileState:
+    """A file; `signature` is what it had when it was read, if a later change would show in it."""
+
     content: SavedContent
     mode: int | None
     modified_ns: int | None = None
+    signature: Signature | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +90,7 @@ def as_node(state: State, limit: int | None = None) -> Node | None:
         case None:
             return None
         case FileState() if limit is None or len(state.content) <= limit:
-            with state.content.open() as source:
-                return Node("file", source.read(), state.mode)
+            return Node("file", state.content.read(), state.mode)
         case DirectoryState():
             return Node("directory", mode=state.mode)
         case LinkState():

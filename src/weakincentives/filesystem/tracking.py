@@ -11,14 +11,19 @@ from typing import NoReturn, cast
 
 from weakincentives.filesystem.protocol import NotFoundError, Parts, SnapshotError, join
 from weakincentives.filesystem.search import compile_filter
-from weakincentives.filesystem.states import FORMATS, DirectoryState, FileState, LinkState, State
+from weakincentives.filesystem.states import (
+    FORMATS,
+    DirectoryState,
+    FileState,
+    LinkState,
+    Signature,
+    State,
+    identity,
+    is_settled,
+    signature,
+)
 from weakincentives.filesystem.store import StateStore
 from weakincentives.filesystem.tree import Place, walk
-
-SETTLED_NS = 50_000_000
-"""File times can be coarse: within this interval two changes may get the same time."""
-
-Signature = tuple[int, ...]
 
 
 class Tracker:
@@ -42,6 +47,8 @@ class Tracker:
         index: dict[Parts, tuple[Signature | None, State]] = {}
         now = time.time_ns()
         for place, status in self._walk(_reject):
+            if stat.S_IFMT(status.st_mode) not in FORMATS.values():
+                continue
             _, state = self._index.get(place.parts, (None, None))
             try:
                 if not self._is_unchanged(place, status, state):
@@ -50,29 +57,32 @@ class Tracker:
                 continue
             except OSError as error:
                 _reject(place.parts, error)
-            is_settled = now - max(status.st_mtime_ns, status.st_ctime_ns) > SETTLED_NS
-            index[place.parts] = (_signature(status) if is_settled else None, state)
+            index[place.parts] = (signature(status) if is_settled(status, now) else None, state)
         self._index = index
         return {parts: state for parts, (_, state) in index.items()}
 
-    def changes_to(self, tree: Mapping[Parts, State]) -> dict[Parts, State]:
-        """The states to put on the disk to reproduce this tree."""
-        changes: dict[Parts, State] = {}
+    def changes_to(self, tree: Mapping[Parts, State]) -> dict[Parts, tuple[State, Signature | None]]:
+        """The states to put on the disk to reproduce this tree, each with the identity of what is there now."""
+        changes: dict[Parts, tuple[State, Signature | None]] = {}
         missing = dict(tree)
         with suppress(NotFoundError):  # The root itself may have been removed.
             for place, status in self._walk():
+                is_special = stat.S_IFMT(status.st_mode) not in FORMATS.values()
+                if is_special and place.parts not in missing:
+                    continue
                 state = missing.pop(place.parts, None)
-                if not self._is_unchanged(place, status, state):
-                    changes[place.parts] = state
-        return {**changes, **missing}
+                if is_special or not self._is_unchanged(place, status, state):
+                    changes[place.parts] = state, identity(status)
+        for parts, state in missing.items():
+            changes[parts] = state, None
+        return changes
 
     def _walk(
         self, unreadable: Callable[[Parts, OSError], None] | None = None
     ) -> Iterator[tuple[Place, os.stat_result]]:
         with self._store.tree.locate((), ".") as root, closing(root.enter()) as folder:
             for place, status in walk(folder, (), skip=self._skips, unreadable=unreadable):
-                if stat.S_IFMT(status.st_mode) in FORMATS.values():
-                    yield place, cast(os.stat_result, status)
+                yield place, cast(os.stat_result, status)
 
     def _skips(self, parts: Parts) -> bool:
         return any(matches(parts) for matches in self._ignore)
@@ -85,7 +95,7 @@ class Tracker:
             return stat.S_ISLNK(mode) and place.readlink() == state.target
         if not isinstance(state, FileState) or not stat.S_ISREG(mode) or stat.S_IMODE(mode) != state.mode:
             return False
-        if self._index.get(place.parts) == (_signature(status), state):
+        if self._index.get(place.parts) == (signature(status), state):
             return True
         try:
             with place.open() as current:
@@ -99,7 +109,3 @@ def _reject(parts: Parts, error: OSError) -> NoReturn:
     raise SnapshotError(
         f"{path!r} cannot be saved ({error.strerror}) and so could not be restored; add it to ignore=", path=path
     ) from error
-
-
-def _signature(status: os.stat_result) -> Signature:
-    return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino, status.st_mode)

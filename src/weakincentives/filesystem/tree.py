@@ -11,9 +11,9 @@ import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager
-from typing import IO, Protocol
+from typing import IO
 
-from weakincentives.filesystem.contents import SavedContent
+from weakincentives.filesystem.contents import Contents, SavedContent
 from weakincentives.filesystem.protocol import (
     AlreadyExistsError,
     DirectoryNotEmptyError,
@@ -25,25 +25,12 @@ from weakincentives.filesystem.protocol import (
     Parts,
     join,
 )
-from weakincentives.filesystem.states import State
+from weakincentives.filesystem.states import State, Status
 
 MAX_LINKS = 40
 MAX_SWAPS = 10
 """How often a name may change between directory and link while it is being opened."""
 NOT_A_DIRECTORY = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
-
-
-class Status(Protocol):
-    """The fields of `os.stat_result` that every tree knows."""
-
-    @property
-    def st_mode(self) -> int: ...
-    @property
-    def st_size(self) -> int: ...
-    @property
-    def st_mtime(self) -> float: ...
-    @property
-    def st_mtime_ns(self) -> int: ...
 
 
 class Folder(ABC):
@@ -90,8 +77,8 @@ class Place(ABC):
         """The status of what is there; None if nothing is."""
 
     @abstractmethod
-    def state(self) -> State:
-        """The state of what is there, if it is held and need not be read; else None."""
+    def save(self, status: Status, contents: Contents) -> State:
+        """The state of what is there."""
 
     @abstractmethod
     def open(self) -> IO[bytes]:
@@ -122,7 +109,23 @@ class Place(ABC):
         """Write a file completely or not at all; without a mode, it gets that of a new one."""
 
     @abstractmethod
-    def symlink(self, target: str) -> None:
+    def prepare(self, temporary: str, content: SavedContent, mode: int | None, modified_ns: int | None) -> bool:
+        """Write a file under another name, for `put`; False if there is nothing to prepare."""
+
+    @abstractmethod
+    def put(self, temporary: str, check: Check | None) -> None:
+        """Give this name to a file that was prepared, in place of what the check allows to replace."""
+
+    @abstractmethod
+    def drop(self, temporary: str) -> None:
+        """Delete a file that was prepared."""
+
+    @abstractmethod
+    def sync(self) -> None:
+        """Wait until what is there is on the disk."""
+
+    @abstractmethod
+    def symlink(self, target: str, temporary: str, check: Check | None) -> None:
         """Put a link in place of nothing, a file or a link."""
 
     @abstractmethod
@@ -132,10 +135,18 @@ class Place(ABC):
     def unlink(self) -> None: ...
 
     @abstractmethod
+    def remove(self, temporary: str, check: Check) -> None:
+        """Delete a file or a link, if the check allows to; it has another name until it is gone."""
+
+    @abstractmethod
     def rmdir(self) -> None: ...
 
     @abstractmethod
     def set_directory_mode(self, mode: int) -> None: ...
+
+
+Check = Callable[[Place, Status | None], bool]
+"""True if what is at a place may be replaced."""
 
 
 class Tree(ABC):
