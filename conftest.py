@@ -44,6 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     leave_the_user_out(config)
+    # No test has to survive a power failure.
+    os.fsync = lambda fd: None
     config.addinivalue_line("markers", "slow: takes seconds; left out by --quick")
     # A loaded machine is no failure: no test has to be quick.
     patient = hypothesis.settings(

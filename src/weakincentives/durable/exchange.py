@@ -43,10 +43,10 @@ from weakincentives.runtime import (
     RewindReport,
     SectionOpened,
     ToolEmitted,
-    ToolExecutionOutcome,
 )
 from weakincentives.runtime.spi import (
     CallModel,
+    CallOutcome,
     Effect,
     ModelDelta,
     PartialParser,
@@ -293,7 +293,7 @@ class _Exchange(Execution):
         self._join(replied.joined, inner.session)
         return replied
 
-    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:
+    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[CallOutcome]:
         inner.executor.calls.emitted = lambda call, data: self._events.put(ToolEmitted(call.id, call.name, data))
         ran = self._run_tools_once(effect, inner)
         assert isinstance(ran, ToolsRan)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
 
+from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt.markdown import OWN_FILES
+from weakincentives.prompt.tools import Tool
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
@@ -232,3 +234,21 @@ class PromptResources(Resourceful):
                 f"Resources of prompt '{self._prompt.name}' are used outside `with prompt.resources:`; enter it first."
             )
         return resources
+
+
+def check_captured(
+    tools: Iterable[Tool[Any, Any]],
+    bound: Callable[[], ResourceRegistry],
+) -> None:
+    """Raise for a tool that declares changes of a resource which, as it is bound, has no snapshots."""
+    registry: ResourceRegistry | None = None
+    for tool in tools:
+        registry = registry or bound()
+        for protocol in tool.changes or ():
+            binding = registry.bindings.get(protocol)
+            problem = binding.capture_problem if binding is not None else ""
+            if problem:
+                raise PromptValidationError(
+                    f"Tool '{tool.name}': changes= names {protocol.__qualname__}, whose changes cannot "
+                    f"be captured: {problem}. Use approval='call' for a tool that acts on it."
+                )

@@ -8,7 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from hashlib import blake2b
 from pathlib import PurePath
 from types import FrameType
@@ -34,7 +34,7 @@ from weakincentives.prompt.overrides import (
     apply_override,
 )
 from weakincentives.prompt.presentation import LoadedSections, Presentation
-from weakincentives.prompt.resources import PromptResources, Resourceful
+from weakincentives.prompt.resources import PromptResources, Resourceful, check_captured
 from weakincentives.prompt.section import LateContent, Section, require_sections
 from weakincentives.prompt.tokens import Tokenizer
 from weakincentives.prompt.tools import HandlerContext, HostedTool, Tool, check_timeout
@@ -113,6 +113,7 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
 
     def _show(self, outline: Outline) -> None:
         self.outline = outline
+        check_captured(self.changing_tools, lambda: resources_of(outline, self.resources))
         guards = (*self.guards, *(guard for node in outline.guarded for guard in node.section.guards))
         hosted = [tool for node in outline.nodes for tool in node.hosted_tools] if guards else []
         check_hosted_names(f"Prompt '{self.key}'", guards, hosted)
@@ -139,6 +140,14 @@ class PromptTemplate(Displayed, _HasOutput, Generic[OutputT]):
         collapse = self.view_options.collapse_tool
         tools = self.disclosure.tools(with_tools=True, content_only=True)
         return tools if collapse is None else (*tools, collapse)
+
+    @property
+    def changing_tools(self) -> list[Tool[Any, Any]]:
+        """The tools that declare what they may change."""
+        tools: list[Tool[Any, Any]] = []
+        for node in self.outline.nodes:
+            tools.extend(tool for tool in node.tools if tool.changes)
+        return tools
 
     def ask_for_tools(self) -> None:
         """Take up what sections with their own `tools()` or `hosted_tools()` return now."""
@@ -369,7 +378,9 @@ class Prompt(Displayed, Resourceful, _HasOutput, Generic[OutputT]):
         self._bound_twice = self._bound_twice.difference(types) | twice
         self._bound.update(zip(types, params, strict=True))
         if len(resources):
-            self.bound_resources = self.bound_resources.merge(resources)
+            bound = self.bound_resources.merge(resources)
+            check_captured(self.template.changing_tools, partial(self.collect_resources, bound))
+            self.bound_resources = bound
             # What was loaded with others may be about somebody else.
             self.loaded = None if self.loaded is None else LoadedSections()
         return self
@@ -438,10 +449,7 @@ class Prompt(Displayed, Resourceful, _HasOutput, Generic[OutputT]):
 
     def collect_resources(self, bound: ResourceRegistry) -> ResourceRegistry:
         """Those of the template, of every section depth-first, and those that are bound; later ones win."""
-        registry = self.template.resources
-        for node in self.template.outline.nodes:
-            registry = registry.merge(node.section.resources())
-        return registry.merge(bound)
+        return resources_of(self.template.outline, self.template.resources).merge(bound)
 
     def outline(self) -> Outline:
         """The template's tree, with prompt overrides from the store applied."""
@@ -474,6 +482,13 @@ class Prompt(Displayed, Resourceful, _HasOutput, Generic[OutputT]):
             )
         if template.module:
             yield f"In the playground: wink play {template.module}:VARIABLE"
+
+
+def resources_of(outline: Outline, registry: ResourceRegistry) -> ResourceRegistry:
+    """These resources with those of every section, depth-first; later ones win."""
+    for node in outline.nodes:
+        registry = registry.merge(node.section.resources())
+    return registry
 
 
 def _callers_module() -> str:

@@ -24,6 +24,7 @@ from weakincentives.runtime.calls.approval import (
     rule_steps as rule_steps,
     waiting_calls as waiting_calls,
 )
+from weakincentives.runtime.calls.call import CallOutcome as CallOutcome, Waits as Waits
 from weakincentives.runtime.calls.transactions import CallSuspended as CallSuspended
 from weakincentives.runtime.context import LoopAdapter as LoopAdapter
 from weakincentives.runtime.evaluation import evaluate as evaluate, evaluate_async as evaluate_async

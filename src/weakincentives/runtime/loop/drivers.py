@@ -18,7 +18,7 @@ from weakincentives._base.steps import Cursor, run_steps, run_steps_async
 from weakincentives.errors import AbandonedCallError, DeadlineExceededError
 from weakincentives.prompt import SectionPath
 from weakincentives.runtime.calls.approval import PendingCall
-from weakincentives.runtime.calls.results import ToolExecutionOutcome
+from weakincentives.runtime.calls.call import CallOutcome, Waits
 from weakincentives.runtime.loop.bridge import Workers, call_async, call_sync, finish
 from weakincentives.runtime.loop.inner_loop import InnerLoop
 from weakincentives.runtime.messages import (
@@ -515,9 +515,9 @@ def started_events(effect: Effect) -> Iterator[StreamEvent[Any]]:
         yield ToolStarted(call.id, call.name, call.arguments)
 
 
-def ended_events(effect: Effect, outcomes: Sequence[ToolExecutionOutcome]) -> Iterator[StreamEvent[Any]]:
+def ended_events(effect: Effect, outcomes: Sequence[CallOutcome]) -> Iterator[StreamEvent[Any]]:
     for outcome in outcomes if isinstance(effect, RunTools) else ():
-        if outcome.pending is not None:
+        if isinstance(outcome, Waits):
             continue
         yield ToolEnded(outcome.tool_call_id, outcome.name, outcome.success, outcome.message)
         names = tuple(tool.name for tool in outcome.expanded_tools)
