@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import weakincentives
 from scripts.site import FRONTS, MAIN, repository
 from tests.npm_support import NpmModules
 from tests.viewer.axe import faults
@@ -75,10 +76,21 @@ def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Pag
     assert [link for path, page in pages.items() for link in broken(path, page)] == []
 
 
-def test_pages_link_to_the_repository_if_the_metadata_names_it() -> None:
-    home = "Homepage, https://example.com"
-    assert repository([home, "Source, https://example.com/git"]) == 'repo_url = "https://example.com/git"\n'
-    assert repository([home]) == repository([]) == ""
+def test_pages_link_to_the_repository_if_the_project_names_it() -> None:
+    home = {"Homepage": "https://example.com"}
+    settings = 'repo_url = "https://example.com/git"\nedit_uri = "edit/main/docs/"\n'
+    assert repository({**home, "Source": "https://example.com/git"}) == settings
+    assert repository(home) == repository({}) == ""
+
+
+def test_the_header_has_the_version_and_the_repository_and_guides_can_be_edited(site: Path) -> None:
+    guide = (site / "start" / "prompts.html").read_text(encoding="utf-8")
+    reference = (site / "api" / "prompt.html").read_text(encoding="utf-8")
+    for page in (guide, reference):
+        assert f'<span class="version">{weakincentives.__version__}</span>' in page
+        assert 'class="md-source"' in page
+    assert 'weakincentives/edit/main/docs/start/prompts.md"' in guide
+    assert "/edit/main/" not in reference
 
 
 def test_no_page_loads_anything_from_another_server(pages: dict[Path, Page]) -> None:
@@ -91,7 +103,7 @@ def documented(made: type) -> bool:
 
 
 def test_diagrams_are_drawn_and_chapters_lead_on(site: Path) -> None:
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     drawn = {name for name, text in texts.items() if '<figure class="diagram">' in text}
     assert drawn >= {"index", "glossary", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
     for part in ("md-footer__link--prev", "md-footer__link--next", "Switch to dark mode"):
@@ -137,8 +149,9 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
     assert "max_turns: int | None" in shown("limits.html")
     assert "default_params: ParamsT_co | None" in shown("prompt.html")
     assert "Opens the section without the model" in shown("prompt.html")
-    assert "read_only: bool = ..." in shown("prompt.html"), "an overload of tool() lists its options"
+    assert "read_only: bool = False," in shown("prompt.html"), "an overload of tool() lists its options"
     assert "at most 20." in shown("prompt.html")
+    assert "\n    *,\n    template: str,\n    title: str,\n" in shown("prompt.html"), "one parameter per line"
     assert not re.search(r"Unpack\[|Annotated\[(?!int, \"the second number)|\{MAX_", shown("prompt.html"))
     assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
 
@@ -163,7 +176,14 @@ def test_the_search_works_from_disk(site: Path, page: Any) -> None:
 
 def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path, page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    for name in ("comparing", "hosted-tools", "provider-support", "strategies", "api/prompt", "index"):
+    for name in (
+        "evaluate/comparing",
+        "tools/hosted-tools",
+        "models/provider-support",
+        "disclosure/strategies",
+        "api/prompt",
+        "index",
+    ):
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
     heights = "all => all.map(each => each.getBoundingClientRect().height)"
@@ -171,7 +191,7 @@ def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path
 
 
 @pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("name", ["first-agent", "api/prompt"])
+@pytest.mark.parametrize("name", ["start/first-agent", "api/prompt"])
 def test_pages_are_accessible(site: Path, page: Any, npm_modules: NpmModules, name: str, colours: str) -> None:
     page.emulate_media(color_scheme=colours)
     page.set_viewport_size({"width": 390, "height": 844})
