@@ -21,6 +21,7 @@ QUOTED = {
         **{peer: [f"K=10: {peer}", f"K=50: {peer}", f"200 runs at once: {peer}, wall"] for peer in PEERS},
     },
     "docs/operate/costs.md": {
+        "recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"],
         **{
             f"{model}, open": [f"full prompt, {model}: tokens sent"]
             for model in ("gpt-5.6", "claude-opus-5", "claude-sonnet-5")
@@ -68,7 +69,7 @@ QUOTED = {
         "50": ["50 exchanges, no compaction", "50 exchanges, when it pays"],
         "200": ["200 exchanges, no compaction", "200 exchanges, when it pays"],
     },
-    "docs/operate/sizing.md": {"recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"]},
+    
 }
 
 
