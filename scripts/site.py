@@ -106,6 +106,7 @@ def main(argv: list[str]) -> int:
         if built.returncode == 0:
             localize(work / "site")
             exchange_search(work / "site")
+            index_glossary(work / "site")
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(work / "site", target)
             print(f"wrote {target}")
@@ -222,6 +223,36 @@ def exchange_search(site: Path) -> None:
     if place not in script:
         raise SystemExit(f"search.js has no {place!r}")
     workers[0].write_text(script.replace(place, json.dumps(words)), encoding="utf-8")
+
+
+def index_glossary(site: Path) -> None:
+    """Let the search find each word of the glossary, which stands in the row of a table."""
+    file = site / "reference" / "glossary.html"
+    page = file.read_text(encoding="utf-8")
+    items = []
+
+    def with_anchor(row: re.Match[str]) -> str:
+        words = re.findall(r"<strong>(.*?)</strong>", row[1])
+        anchor = "word-" + re.sub(r"[^a-z0-9]+", "-", words[0].lower()).strip("-")
+        items.append(
+            {
+                "location": f"reference/glossary.html#{anchor}",
+                "level": 2,
+                "title": ", ".join(words),
+                "text": f"<p>{row[2]}</p>",
+                "path": ["Documentation", "Reference", "Glossary"],
+                "tags": [],
+            }
+        )
+        return f'<tr id="{anchor}"><td>{row[1]}</td><td>{row[2]}</td></tr>'
+
+    page = re.sub(r"<tr>\s*<td>(<strong>.*?)</td>\s*<td>(.*?)</td>\s*</tr>", with_anchor, page, flags=re.DOTALL)
+    file.write_text(page, encoding="utf-8")
+    index = json.loads((site / "search.json").read_text(encoding="utf-8"))
+    index["items"] += items
+    text = json.dumps(index)
+    (site / "search.json").write_text(text, encoding="utf-8")
+    (site / "search.js").write_text(f"var __index = {text}", encoding="utf-8")
 
 
 def configuration() -> str:
