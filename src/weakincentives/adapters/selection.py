@@ -9,13 +9,14 @@ from typing import Any, TypeVar, Unpack
 from weakincentives._base.display import shortened
 from weakincentives.errors import BudgetExceededError, DeadlineExceededError, PromptEvaluationError
 from weakincentives.limits import Meter
-from weakincentives.prompt import Overrides, Prompt
+from weakincentives.prompt import LoadedSections, Overrides, Prompt
 from weakincentives.runtime import (
     ArgumentsDelta,
     AsyncEventStream,
     EventStream,
     Explanation,
     ModelCalled,
+    ModelRequest,
     PromptRendered,
     PromptResponse,
     ProviderAdapter,
@@ -139,9 +140,15 @@ class FallbackAdapter(ProviderAdapter):
         """The explanation of the first adapter."""
         return self.adapters[0].explain(prompt, session, visibility_overrides=visibility_overrides)
 
-    def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
-        """The tokens of the next request on the first adapter."""
-        return self.adapters[0].count(prompt, session)
+    def next_request(
+        self, prompt: Prompt[Any], session: Session | None = None, *, loaded: LoadedSections | None = None
+    ) -> ModelRequest:
+        """The next request, to the first adapter."""
+        return self.adapters[0].next_request(prompt, session, loaded=loaded)
+
+    def count_request(self, request: ModelRequest) -> int:
+        """The tokens of a request to the first adapter."""
+        return self.adapters[0].count_request(request)
 
     def close(self) -> None:
         """Close every adapter."""

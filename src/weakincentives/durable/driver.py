@@ -583,7 +583,7 @@ def _fingerprint(request: ModelRequest) -> str:
 
 def _register_types(prompt: Prompt[Any]) -> None:
     """Register the params types of tools: a `@tool` function's type has no name in its module."""
-    for node in prompt.outline().nodes:
+    for node in prompt.bound().outline.nodes:
         for tool in node.tools:
             if tool.params_type is not None:
                 register_type(tool.params_type)

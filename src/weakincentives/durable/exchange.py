@@ -168,7 +168,8 @@ class _Exchange(Execution):
             return self._drive(adapter, adapter.loop(prompt, session, **options))
 
         with scope.meter.on_errors(), closing_resources(prompt, session, scope):
-            resources = prompt.resources.of_run(session)
+            assert scope.resources is not None
+            resources = scope.resources.of_session(session)
             apply_change(Change(resources=self._resources), session, resources, upgrades)
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.

@@ -189,7 +189,7 @@ class _Tuner:
         searches = isinstance(prompt.template.disclosure, SearchSections)
         ranker = getattr(prompt.template.disclosure, "ranker", None) if searches else None
         whole = (by or ("ranking" if searches else "summaries")) == "ranking"
-        outline = prompt.outline()
+        outline = prompt.bound().outline
         nodes = [node for node in outline.nodes if node.summary is not None]
         self.summarized = {node.key for node in nodes}
         self.above: dict[str, tuple[str, ...]] = {}

@@ -13,8 +13,8 @@ from weakincentives._base.fence import Fence
 from weakincentives._base.generics import AnyOutputT
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
-from weakincentives.prompt import Overrides, Prompt, Tokenizer, Tool, default_tokenizer
-from weakincentives.resources import ResourceCloseError, ResourceRegistry
+from weakincentives.prompt import LoadedSections, Overrides, Prompt, Tokenizer, Tool, default_tokenizer
+from weakincentives.resources import ResourceCloseError
 from weakincentives.runtime.calls.approval import Decisions, PendingCall, check_decisions, waiting_calls
 from weakincentives.runtime.context import Compaction, InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.events import ResourcesNotClosed
@@ -31,7 +31,7 @@ from weakincentives.runtime.loop.drivers import (
     drive_stream,
     drive_stream_async,
 )
-from weakincentives.runtime.loop.inner_loop import InnerLoop
+from weakincentives.runtime.loop.inner_loop import InnerLoop, check_prompt
 from weakincentives.runtime.loop.start import Beginning
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
 from weakincentives.runtime.runs import RunScope
@@ -194,7 +194,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         """Render the prompt, then call the model and run its tools until it answers."""
         if not self.has_channel and self._defines("evaluate_async"):
             return _run_alone(type(self).__name__, self.evaluate_async(prompt, session=session, **options))
-        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
+        with self._running(self.loop(prompt, session, **options), prompt, options) as (loop, channel):
             return drive(loop, channel)
 
     async def evaluate_async(
@@ -205,7 +205,8 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             scope = options.get("scope")
             fence = Fence() if scope is None else scope.fence
             return await _in_thread(partial(self.evaluate, prompt, session=session, **options), fence)
-        async with self._running_async(self.loop(prompt, session, **options), options) as (loop, channel):
+        loop = self.loop(prompt, session, **options)
+        async with self._running_async(loop, prompt, options) as (loop, channel):
             return await drive_async(loop, channel)
 
     def stream(
@@ -217,14 +218,14 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             for event in events: ...
         """
         loop = self.loop(prompt, session, **options)
-        return EventStream(self._stream(loop, options), loop.scope)
+        return EventStream(self._stream(loop, prompt, options), loop.scope)
 
     def stream_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> AsyncEventStream[OutputT]:
         """`stream` on an event loop."""
         loop = self.loop(prompt, session, **options)
-        return AsyncEventStream(self._stream_async(loop, options), loop.scope)
+        return AsyncEventStream(self._stream_async(loop, prompt, options), loop.scope)
 
     def resume(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
@@ -232,7 +233,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
         """Continue the session's run with the request it would have sent next, in this process or another."""
         # Not by `evaluate`: an adapter that defines that alone may not know how to continue.
         options["beginning"] = "resume"
-        with self._running(self.loop(prompt, session, **options), options) as (loop, channel):
+        with self._running(self.loop(prompt, session, **options), prompt, options) as (loop, channel):
             return drive(loop, channel)
 
     async def resume_async(
@@ -250,18 +251,28 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
 
     def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
         """The tokens of the next request: the vendor's own count if it offers one, else an estimate."""
-        request = self.next_request(prompt, session)
-        return self.count_request(request.messages, [*request.tools, *request.hosted_tools])
+        return self.count_request(self.next_request(prompt, session))
 
-    def next_request(self, prompt: Prompt[Any], session: Session | None = None) -> ModelRequest:
-        """The request that begins a run, or continues a session's conversation; nothing is changed."""
+    def count_request(self, request: ModelRequest) -> int:
+        """The tokens of a request: the vendor's own count if it offers one, else an estimate."""
+        return self.estimate_request(request.messages, [*request.tools, *request.hosted_tools])
+
+    def next_request(
+        self, prompt: Prompt[Any], session: Session | None = None, *, loaded: LoadedSections | None = None
+    ) -> ModelRequest:
+        """The request that begins a run, or continues a session's conversation; nothing is changed.
+
+        `loaded` is what sections have loaded in that conversation; others are left as they are.
+        """
         session = Session() if session is None else session.clone()
         session.silent = True
         beginning: Beginning = "new" if session[Message].latest() is None else "exchange"
-        return self.loop(prompt, session, beginning=beginning).next_request()
+        scope = RunScope(Meter(None), loaded=loaded)
+        return self.loop(prompt, session, beginning=beginning, scope=scope).next_request()
 
     def loop(self, prompt: Prompt[Any], session: Session, **options: Unpack[RunOptions]) -> InnerLoop:
         """The inner loop of one run, for a driver to run."""
+        check_prompt(prompt)
         unknown = options.keys() - RunOptions.__annotations__.keys()
         if unknown:
             raise TypeError(
@@ -280,8 +291,9 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             )
         if isinstance(session, Session):
             self._decide(scope, waiting_calls(session), prompt, options)
+        scope.prompt = prompt.bound() if scope.prompt is None else scope.prompt
         loop = InnerLoop(
-            prompt,
+            scope.prompt,
             session,
             scope,
             self,
@@ -313,32 +325,40 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             check_decisions(decisions or {}, waiting, prompt.name)
             scope.decisions = dict(decisions or {})
 
-    def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:
-        with self._running(loop, options) as (loop, channel):
+    def _stream(
+        self, loop: InnerLoop, prompt: Prompt[Any], options: RunOptions
+    ) -> Generator[StreamEvent[Any], None, None]:
+        with self._running(loop, prompt, options) as (loop, channel):
             yield from drive_stream(loop, channel)
 
-    async def _stream_async(self, loop: InnerLoop, options: RunOptions) -> AsyncGenerator[StreamEvent[Any], None]:
+    async def _stream_async(
+        self, loop: InnerLoop, prompt: Prompt[Any], options: RunOptions
+    ) -> AsyncGenerator[StreamEvent[Any], None]:
         async with (
-            self._running_async(loop, options) as (loop, channel),
+            self._running_async(loop, prompt, options) as (loop, channel),
             aclosing(drive_stream_async(loop, channel)) as events,
         ):
             async for event in events:
                 yield event
 
     @contextmanager
-    def _running(self, loop: InnerLoop, options: RunOptions) -> Iterator[tuple[InnerLoop, Channel]]:
+    def _running(
+        self, loop: InnerLoop, prompt: Prompt[Any], options: RunOptions
+    ) -> Iterator[tuple[InnerLoop, Channel]]:
         with (
             _claimed(loop, options.get("bus")),
-            closing_resources(loop.prompt, loop.session, loop.scope),
+            closing_resources(prompt, loop.session, loop.scope),
             self.open_channel(loop) as channel,
         ):
             yield loop, channel
 
     @asynccontextmanager
-    async def _running_async(self, loop: InnerLoop, options: RunOptions) -> AsyncIterator[tuple[InnerLoop, Channel]]:
+    async def _running_async(
+        self, loop: InnerLoop, prompt: Prompt[Any], options: RunOptions
+    ) -> AsyncIterator[tuple[InnerLoop, Channel]]:
         with _claimed(loop, options.get("bus")):
             async with (
-                closing_resources_async(loop.prompt, loop.session, loop.scope),
+                closing_resources_async(prompt, loop.session, loop.scope),
                 self.open_channel_async(loop) as channel,
             ):
                 yield loop, channel
@@ -385,7 +405,8 @@ def closing_resources(prompt: Prompt[Any], session: Session, scope: RunScope) ->
     """The resources of a run, as bound when it began; a failure to close them after a success is only recorded."""
     finished = False
     try:
-        with prompt.resources.for_run(session, _bound_resources(prompt, scope)):
+        scope.prompt = prompt.bound() if scope.prompt is None else scope.prompt
+        with prompt.resources.for_run(session, scope.prompt) as scope.resources:
             yield
             finished = True
     except ResourceCloseError as error:
@@ -399,17 +420,14 @@ async def closing_resources_async(prompt: Prompt[Any], session: Session, scope: 
     """`closing_resources` on an event loop."""
     finished = False
     try:
-        async with prompt.resources.for_run_async(session, _bound_resources(prompt, scope)):
+        scope.prompt = prompt.bound() if scope.prompt is None else scope.prompt
+        async with prompt.resources.for_run_async(session, scope.prompt) as scope.resources:
             yield
             finished = True
     except ResourceCloseError as error:
         if not finished:
             raise
         _record_not_closed(error, session, scope.run_id)
-
-
-def _bound_resources(prompt: Prompt[Any], scope: RunScope) -> ResourceRegistry:
-    return prompt.bound_resources if scope.presentation is None else scope.presentation.bound_resources
 
 
 def _record_not_closed(error: ResourceCloseError, session: Session, run_id: str) -> None:

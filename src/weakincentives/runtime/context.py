@@ -14,9 +14,9 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Prices
 from weakincentives.prompt import (
     AnyTool,
+    BoundPrompt,
     Overrides,
     Presentation,
-    Prompt,
     SectionPath,
     SectionVisibility,
     Tokenizer,
@@ -203,8 +203,8 @@ class LoopAdapter:
                 tokens += self.count_media(part)
         return tokens
 
-    def count_request(self, messages: Iterable[Message], tools: Iterable[AnyTool]) -> int:
-        """The tokens of a request: the one estimate where the vendor does not count."""
+    def estimate_request(self, messages: Iterable[Message], tools: Iterable[AnyTool]) -> int:
+        """The tokens of a request with these messages and tools: the one estimate where the vendor does not count."""
         return sum(map(self.count_message, messages)) + self.count_tools(tools)
 
     def long_description(self, tool: AnyTool) -> str:
@@ -254,7 +254,7 @@ class RunContext:
     `points` adds those of a conversation.
     """
 
-    prompt: Prompt[Any]
+    prompt: BoundPrompt[Any]
     session: Session
     scope: RunScope
     adapter: LoopAdapter
@@ -268,7 +268,7 @@ class RunContext:
 
     def __post_init__(self) -> None:
         session, known = self.session, self.scope.presentation
-        self.presentation = self.prompt.present(session) if known is None else known
+        self.presentation = self.prompt.present(session, self.scope.loaded) if known is None else known
         self.presentation.listed = lambda: _listed(session)
         self.scope.presentation = self.presentation
         self.transcript = Transcript(self.session, self.adapter.name)
@@ -287,7 +287,10 @@ class RunContext:
 
     @property
     def resources(self) -> ScopedResourceContext:
-        return self.prompt.resources.of_run(self.session)
+        resources = self.scope.resources
+        if resources is None:
+            raise RuntimeError(f"The resources of the run of '{self.name}' are not open.")
+        return resources.of_session(self.session)
 
     @property
     def has_guards(self) -> bool:

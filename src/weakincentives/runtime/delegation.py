@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +26,7 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import (
     ApprovalRule,
+    LoadedSections,
     Prompt,
     PromptTemplate,
     PromptValidationError,
@@ -164,9 +164,11 @@ class _Child:
         given = [params] if len(tool._types) == 1 else [getattr(params, name) for name in tool._types]
         self.prompt: Prompt[Any] = Prompt(tool.template).bind(*(given if tool._types else ()))
         self._asked: Message | None = None
+        loaded: LoadedSections | None = None
         if tool.fork:
             self._asked = _words(self.prompt)
             self.prompt = _forked(parent)
+            loaded = parent.presentation.copy_content()
         elif (files := context.filesystem) is not None:
             self.prompt.bind(resources={Filesystem: files})
         deadline = parent.scope.meter.deadline
@@ -188,6 +190,7 @@ class _Child:
             outer=parent,
             handler_of=parent.scope.handler_of,
             parents=(*parent.scope.parents, parent.scope.run_id),
+            loaded=loaded,
         )
 
         self.options: RunOptions = {
@@ -362,13 +365,13 @@ def delegate(
 
 
 def _forked(parent: RunContext) -> Prompt[Any]:
-    """The parent's prompt for a fork, whose answer has a type of its own, with what sections have loaded so far."""
-    prompt, forked = parent.prompt, copy(parent.prompt)
-    forked.bound_resources = parent.presentation.bound_resources
-    forked.loaded = parent.presentation.copy_content()
-    prompt.resources.lend(parent.session, forked.resources)
+    """The parent's prompt for a fork, whose answer has a type of its own."""
+    prompt, resources = parent.prompt, parent.scope.resources
+    assert resources is not None
     if prompt.template.structured_output is not None:
-        forked.template = prompt.template.answering(None)
+        prompt = prompt.with_template(prompt.template.with_(output=None))
+    forked = Prompt.of(prompt)
+    forked.resources.borrow(resources)
     return forked
 
 

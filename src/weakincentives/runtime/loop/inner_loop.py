@@ -19,6 +19,7 @@ from weakincentives.errors import (
     PromptEvaluationError,
 )
 from weakincentives.prompt import (
+    BoundPrompt,
     OpenSectionsResult,
     Overrides,
     Prompt,
@@ -83,7 +84,7 @@ class InnerLoop:
 
     def __init__(
         self,
-        prompt: Prompt[Any],
+        prompt: BoundPrompt[Any],
         session: Session,
         scope: RunScope,
         adapter: LoopAdapter,
@@ -93,7 +94,6 @@ class InnerLoop:
         beginning: Beginning = "new",
         message: Message | None = None,
     ) -> None:
-        check_prompt(prompt)
         if not isinstance(session, Session):
             raise TypeError(f"session must be a Session, got {session!r}; pass session=Session()")
         self.prompt, self.session, self.scope = prompt, session, scope

@@ -225,7 +225,7 @@ class RunStart:
             if not same_run:
                 self._begin_presentation(words)
         view = context.view
-        rendered = context.prompt.template.rendered(view)
+        rendered = context.prompt.rendered(view)
         self.tools.check_hosted(view)
         said = [m for m in spoken if (m.role, m.kind) != ("user", PROMPT_TEXT)]
         context.adapter.check_parts(rendered.user_parts, said)
@@ -289,7 +289,7 @@ class RunStart:
 
     def _answers_before(self, messages: Iterable[Message]) -> int:
         """The number of assistant messages before this run; only hosted tools need to know."""
-        if not self.context.prompt.template.outline.may_have_hosted:
+        if not self.context.prompt.outline.may_have_hosted:
             return 0
         run = self.context.session[Run].latest()
         if run is not None and run.run_id == self.context.scope.run_id:

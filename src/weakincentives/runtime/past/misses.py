@@ -49,7 +49,7 @@ def possible_misses(context: RunContext, answer: str) -> list[Miss]:
     view = context.view
     if not view.closed():
         return []
-    outline, strategy = context.prompt.outline(), context.prompt.template.disclosure
+    outline, strategy = context.prompt.outline, context.prompt.template.disclosure
     by_model = getattr(getattr(strategy, "ranker", None), "finds_misses", False)
     finder: SectionFinder = getattr(strategy, "finder", WORD_FINDER) if by_model else WORD_FINDER
     if len(outline.nodes) > MAX_SECTIONS and not finder.has_index(outline):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from weakincentives.filesystem import MAX_RESTORABLE, FileEdit, edits_of
-from weakincentives.prompt import Prompt
+from weakincentives.prompt import BoundPrompt
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.events import ContextWindow
 from weakincentives.runtime.messages import Message
@@ -102,7 +102,7 @@ class RewindUndo(Moment):
 class Points:
     """Adds the points of one run to its session."""
 
-    def __init__(self, prompt: Prompt[Any], session: Session) -> None:
+    def __init__(self, prompt: BoundPrompt[Any], session: Session) -> None:
         self._session = session
         self._bound = {"params": prompt.params, "params_digest": prompt.params_digest}
         self._before = state_of(session), session.timestamp()

@@ -239,7 +239,7 @@ class Compactor:
         """The tokens of these messages, and of the tools, by the adapter's tokenizer."""
         offered = self.tools.toolbox.offered
         tools = (*offered["tools"], *offered["hosted_tools"]) if with_tools else ()
-        return self.context.adapter.count_request(messages, tools)
+        return self.context.adapter.estimate_request(messages, tools)
 
 
 class _Job:
