@@ -57,11 +57,12 @@ from weakincentives.runtime.spi import (
     Cursor,
     Effect,
     LoadSections,
-    LoopAdapter,
+    Model,
     RunScope,
     RunTools,
     Settled,
     Undecided,
+    UseModel,
     call_async,
     closing_resources_async,
     load_sections,
@@ -261,7 +262,7 @@ def _for_hosts(template: PromptTemplate[Any]) -> PromptTemplate[Any]:
     return template.with_(output=None)
 
 
-class _HostAdapter(LoopAdapter):
+class _HostAdapter(Model):
     """The model behind an MCP host: it lists tools again whenever they change."""
 
     name = "mcp"
@@ -335,7 +336,7 @@ class _Host:
         self._prompt = prompt
         bound = prompt.bound()
         scope = RunScope(Meter(Budget(max_turns=None)), prompt=bound)
-        self._loop = InnerLoop(bound, session, scope, _HostAdapter(prompt))
+        self._loop = InnerLoop(bound, session, scope, [_HostAdapter(prompt)])
         self._cursor: Cursor[Effect, PromptResponse[Any]] | None = None
         self._loop.executor.calls.idempotency_key = self._idempotency_key
         # They are not in the session: the run goes on with other calls.
@@ -527,8 +528,10 @@ class _Host:
     async def _advance(self) -> list[Tool[Any, Any]]:
         """Load sections until the loop waits for the host, and return the tools it then offers."""
         assert self._cursor is not None
-        while isinstance(effect := self._cursor.step, LoadSections | AskGuards):
-            if isinstance(effect, AskGuards):
+        while isinstance(effect := self._cursor.step, LoadSections | AskGuards | UseModel):
+            if isinstance(effect, UseModel):
+                self._cursor.answer(None)
+            elif isinstance(effect, AskGuards):
                 self._cursor.answer(await call_async(effect.steps()))
             else:
                 self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))

@@ -42,8 +42,8 @@ from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.calls.approval import DecisionError, PendingCall, Undecided, waiting_calls
 from weakincentives.runtime.calls.transactions import CallWaits
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.evaluation import evaluate_through_restarts, evaluate_through_restarts_async
 from weakincentives.runtime.events import ContextWindow, Exposure
+from weakincentives.runtime.loop.drive import RunDriver
 from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.serde import declare_type
@@ -119,12 +119,10 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             return child
         try:
             with child.running():
-                response = await evaluate_through_restarts_async(
-                    child.adapter, child.prompt, child.session, child.options
-                )
+                response = await child.run(child.options).awaited()
         except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
-                await evaluate_through_restarts_async(child.adapter, child.prompt, child.session, rest)
+                await child.run(rest).awaited()
             return child.failed(error)
         return child.ended(response)
 
@@ -135,10 +133,10 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             return child
         try:
             with child.running():
-                response = evaluate_through_restarts(child.adapter, child.prompt, child.session, child.options)
+                response = child.run(child.options).returned()
         except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
-                evaluate_through_restarts(child.adapter, child.prompt, child.session, rest)
+                child.run(rest).returned()
             return child.failed(error)
         return child.ended(response)
 
@@ -208,6 +206,10 @@ class _Child:
         elif self._asked is not None:
             self._begin_as_parent()
             self.options["beginning"], self.options["message"] = "exchange", self._asked
+
+    def run(self, options: RunOptions) -> RunDriver[Any]:
+        """The child, or what is left of it, ready to begin."""
+        return self.adapter.run_driver(self.prompt, self.session, options, within=True)
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, Unpack
@@ -19,10 +19,10 @@ from weakincentives.prompt import BoundPrompt, LoadedSections, Presentation, Pro
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.calls.approval import Decisions, PendingCall
 from weakincentives.runtime.context import Compaction
-from weakincentives.runtime.evaluation import evaluate_through_restarts, evaluate_through_restarts_async
 from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
-from weakincentives.runtime.loop.drivers import AsyncEventStream, EventStream, StreamEvent
+from weakincentives.runtime.loop.drive import RunDriver
 from weakincentives.runtime.loop.inner_loop import check_prompt
+from weakincentives.runtime.loop.streams import AsyncEventStream, EventStream
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, user_message
 from weakincentives.runtime.past.rewind import Rewindable
 from weakincentives.runtime.providers import prices_for
@@ -61,54 +61,38 @@ class MainLoop:
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[T]:
         """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
-        self._scope(prompt, adapter, options)
-        with self.recorder or nullcontext():
-            return evaluate_through_restarts(adapter, prompt, session, options)
+        return self._run(prompt, session, adapter, options).returned()
 
     async def execute_async(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[T]:
         """`execute` on an event loop."""
-        self._scope(prompt, adapter, options)
-        with self.recorder or nullcontext():
-            return await evaluate_through_restarts_async(adapter, prompt, session, options)
+        return await self._run(prompt, session, adapter, options).awaited()
 
     def stream(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> EventStream[T]:
         """`execute` as a stream of events, through restarts."""
-        scope = self._scope(prompt, adapter, options)
-
-        def events() -> Generator[StreamEvent[T], None, None]:
-            with self.recorder or nullcontext(), adapter.stream(prompt, session=session, **options) as stream:
-                yield from stream
-
-        return EventStream(events(), scope)
+        return self._run(prompt, session, adapter, options).streamed()
 
     def stream_async(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> AsyncEventStream[T]:
         """`stream` on an event loop."""
-        scope = self._scope(prompt, adapter, options)
+        return self._run(prompt, session, adapter, options).streamed_async()
 
-        async def events() -> AsyncGenerator[StreamEvent[T], None]:
-            with self.recorder or nullcontext():
-                async with adapter.stream_async(prompt, session=session, **options) as stream:
-                    async for event in stream:
-                        yield event
-
-        return AsyncEventStream(events(), scope)
-
-    def _scope(self, prompt: Prompt[Any], adapter: object, options: RunOptions) -> RunScope:
-        """Put the scope of a new run, which may restart, into its options."""
+    def _run(self, prompt: Prompt[T], session: Session, adapter: ProviderAdapter, options: RunOptions) -> RunDriver[T]:
+        """A run that may restart, ready to begin."""
         check_prompt(prompt)
         if not isinstance(adapter, ProviderAdapter):
             way_out = f"adapter_for({adapter!r})" if isinstance(adapter, str) else "one, such as OpenAIAdapter(model)"
             raise TypeError(f"adapter must be a ProviderAdapter, got {adapter!r}; pass {way_out}")
         meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
-        scope = options["scope"] = options.get("scope") or RunScope(meter)
+        scope = options.get("scope") or RunScope(meter)
         scope.max_expansions = self.max_expansions
-        return scope
+        driver = adapter.run_driver(prompt, session, {**options, "scope": scope}, within=True)
+        driver.recorder = self.recorder
+        return driver
 
 
 def run(

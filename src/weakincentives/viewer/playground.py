@@ -159,7 +159,8 @@ class Playground:
         """The prompt with these params, states and drafts: sections, text, tools, and what they cost."""
         adapter = self._adapter(wanted)
         params = self._params(wanted, examples=True)
-        now, declared = self._prompt(wanted, params), self._given.with_template(self._template).bind(*params)
+        now = self._prompt(wanted, params)
+        declared = self._given.with_template(self._template).bind(*params)
         chosen, out = self._states(wanted)
         explained, base = adapter.explain(now, visibility_overrides=chosen), adapter.explain(declared)
         rendered = now.render(visibility_overrides=chosen)

@@ -14,14 +14,12 @@ from weakincentives.runtime.calls.executor import ToolExecutor
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.known.notices import Notices
 from weakincentives.runtime.known.offers import OfferedTools
+from weakincentives.runtime.loop.effects import Effect, LoadSections, RunTools
 from weakincentives.runtime.loop.words import pass_decisions, pass_words
 from weakincentives.runtime.messages import (
     INSTRUCTIONS,
     PROMPT_TEXT,
-    Effect,
-    LoadSections,
     Message,
-    RunTools,
     ToolCall,
     assistant_messages,
     failed_results,

@@ -311,9 +311,8 @@ class Rewindable:
 
     def _compensated(self, call: OutsideCall) -> OutsideCall:
         """Undo the effects outside of a call, as if it had failed."""
-        loop = self.adapter.loop(
-            self.prompt, self.session, scope=RunScope(Meter(None), run_id=call.run_id, decisions={})
-        )
+        scope = RunScope(Meter(None), run_id=call.run_id, decisions={})
+        loop = self.adapter.loop(self.prompt, self.session, {"scope": scope}, asked=self.adapter)
         if (run := self.session[Run].latest()) is not None:
             loop.context.presentation.keep_names(run.used_names)
         tool = loop.context.find_tool(call.section_key, call.tool)
