@@ -38,6 +38,7 @@ from weakincentives.durable.work import Cancelled, DatabaseUnavailableError, Rel
 from weakincentives.errors import PromptEvaluationError, SessionError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, Tool
+from weakincentives.prompt.resources import OpenResources
 from weakincentives.runtime import (
     Completed,
     Conversation,
@@ -174,17 +175,19 @@ class _Exchange(Execution):
 
         with scope.meter.on_errors(), closing_resources(prompt, session, scope):
             assert scope.resources is not None
-            resources = scope.resources.of_session(session)
+            opened = scope.resources
+            resources = opened.of_session(session)
             apply_change(Change(resources=self._resources), session, resources, upgrades)
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.
                 chat = Conversation(prompt, adapter=workflow.adapter, session=session)
-                chat.rewind(sent.point)
+                with chat.prompt.resources.borrowing(opened):
+                    chat.rewind(sent.point)
                 prompt.rebind(chat.prompt.params)
                 prompt.bind(*sent.params)
             try:
                 if sent.action is not None:
-                    return self._act(sent.action, Conversation(prompt, adapter=workflow.adapter, session=session))
+                    return self._act(sent.action, prompt, session, opened)
                 return self._drive(workflow.adapter.loop(prompt, session, options))
             finally:
                 self._resources = resource_states(resources)
@@ -198,15 +201,17 @@ class _Exchange(Execution):
         self._replayed = not self._live
         return None if seconds is None else Deadline(began + timedelta(seconds=seconds)).on(self._clock)
 
-    def _act(self, action: Action, chat: Conversation[Any]) -> RewindReport | str:
+    def _act(self, action: Action, prompt: Prompt[Any], session: Session, opened: OpenResources) -> RewindReport | str:
         """Go back, look at what that would change, undo it, or fork; nothing of it calls a model."""
-        if action.name == "undo_rewind":
-            return chat.undo_rewind()
-        if action.name == "preview":
-            return chat.preview(action.point or "")
-        if action.name == "rewind":
-            return chat.rewind(action.point or "", compensate=action.compensate)
-        fork = chat.fork(action.point)
+        chat = Conversation(prompt, adapter=self._of.adapter, session=session)
+        with chat.prompt.resources.borrowing(opened):
+            if action.name == "undo_rewind":
+                return chat.undo_rewind()
+            if action.name == "preview":
+                return chat.preview(action.point or "")
+            if action.name == "rewind":
+                return chat.rewind(action.point or "", compensate=action.compensate)
+            fork = chat.fork(action.point)
         session, name = fork.session, f"{self._of.name}/{action.new}"
         session.session_id = name
         if (last := session[Run].latest()) is not None:

@@ -112,9 +112,19 @@ class PromptResources(Resourceful):
         return self._required().of_session(session)
 
     def borrow(self, resources: OpenResources) -> None:
-        """Hold the open resources of another prompt's run, which closes them."""
-        self._held = replace(resources, borrowed=True)
-        self._depth = 1
+        """Hold the open resources of a run, which closes them."""
+        with self._lock:
+            self._held = replace(resources, borrowed=True)
+            self._depth += 1
+
+    @contextmanager
+    def borrowing(self, resources: OpenResources) -> Iterator[None]:
+        """Hold the open resources of a run for a while, such as to go back in its conversation."""
+        self.borrow(resources)
+        try:
+            yield
+        finally:
+            self.leave()
 
     def enter(self, session: Session | None = None) -> None:
         """Hold the resources open, for runs on this session; if they are, once more."""
