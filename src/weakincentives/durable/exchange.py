@@ -38,7 +38,6 @@ from weakincentives.durable.work import Cancelled, DatabaseUnavailableError, Rel
 from weakincentives.errors import PromptEvaluationError, SessionError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, Tool
-from weakincentives.prompt.resources import OpenResources
 from weakincentives.runtime import (
     Completed,
     Conversation,
@@ -175,19 +174,18 @@ class _Exchange(Execution):
 
         with scope.meter.on_errors(), closing_resources(prompt, session, scope):
             assert scope.resources is not None
-            opened = scope.resources
-            resources = opened.of_session(session)
+            resources = scope.resources.of_session(session)
             apply_change(Change(resources=self._resources), session, resources, upgrades)
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.
                 chat = Conversation(prompt, adapter=workflow.adapter, session=session)
-                with chat.prompt.resources.borrowing(opened):
+                with chat.prompt.resources.borrowing(scope.resources):
                     chat.rewind(sent.point)
                 prompt.rebind(chat.prompt.params)
                 prompt.bind(*sent.params)
             try:
                 if sent.action is not None:
-                    return self._act(sent.action, prompt, session, opened)
+                    return self._act(sent.action, prompt, session, scope)
                 return self._drive(workflow.adapter.loop(prompt, session, options))
             finally:
                 self._resources = resource_states(resources)
@@ -201,10 +199,11 @@ class _Exchange(Execution):
         self._replayed = not self._live
         return None if seconds is None else Deadline(began + timedelta(seconds=seconds)).on(self._clock)
 
-    def _act(self, action: Action, prompt: Prompt[Any], session: Session, opened: OpenResources) -> RewindReport | str:
+    def _act(self, action: Action, prompt: Prompt[Any], session: Session, scope: RunScope) -> RewindReport | str:
         """Go back, look at what that would change, undo it, or fork; nothing of it calls a model."""
         chat = Conversation(prompt, adapter=self._of.adapter, session=session)
-        with chat.prompt.resources.borrowing(opened):
+        assert scope.resources is not None
+        with chat.prompt.resources.borrowing(scope.resources):
             if action.name == "undo_rewind":
                 return chat.undo_rewind()
             if action.name == "preview":

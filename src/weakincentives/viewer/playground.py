@@ -162,7 +162,8 @@ class Playground:
         now = self._prompt(wanted, params)
         declared = self._given.with_template(self._template).bind(*params)
         chosen, out = self._states(wanted)
-        explained, base = adapter.explain(now, visibility_overrides=chosen), adapter.explain(declared)
+        explained = adapter.explain(now, visibility_overrides=chosen)
+        base = adapter.explain(declared)
         rendered = now.render(visibility_overrides=chosen)
         sections = list(self._sections(explained, base, out, wanted))
         total, full = explained.text_tokens + explained.tool_tokens, base.full_tokens

@@ -37,16 +37,17 @@ from weakincentives.prompt import (
     tool,
 )
 from weakincentives.runtime import (
+    Completed,
     Conversation,
     MainLoop,
     Message,
     ModelCalled,
     ModelRequest,
     Settings,
+    TextDelta,
     ToolInvoked,
     ToolsInjected,
 )
-from weakincentives.runtime.loop.drivers import Completed, TextDelta
 from weakincentives.session import Session
 
 # The embedded model computes for seconds, and for minutes beside others.
