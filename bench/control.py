@@ -97,7 +97,7 @@ def calling(approval: Any, calls: int = CALLS) -> Callable[[], object]:
     return work
 
 
-@tool(name="write", approval="effects")
+@tool(name="write", approval="effects", changes=(Filesystem,))
 def write_asking(context: ToolContext) -> str:
     "Write."
     return _write(context)

@@ -104,7 +104,7 @@ def break_off(context: ToolContext) -> ToolResult[None]:
     return ToolResult("broken", success=False)
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Filesystem, Total))
 def pay(amount: int, context: ToolContext) -> str:
     """Pay, once a person has seen the effects."""
     assert context.filesystem is not None

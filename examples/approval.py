@@ -8,7 +8,7 @@ from weakincentives.filesystem import Filesystem, HostFilesystem
 from weakincentives.runtime import Approve, PendingCall, ProviderAdapter
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Filesystem,))
 def write_file(path: str, content: str, context: ToolContext) -> str:
     """Write content to a file."""
     context.resources.get(Filesystem).write(path, content)

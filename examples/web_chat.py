@@ -27,7 +27,7 @@ from weakincentives.runtime import ProviderAdapter
 from weakincentives.ui import DurableThreads, Threads, ag_ui, vercel_ai
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Filesystem,))
 def change_address(order: int, address: str, *, context: ToolContext) -> str:
     "Change where an order is sent."
     files, path = context.resources.get(Filesystem), f"orders/{order}.txt"

@@ -208,7 +208,7 @@ class Bought:
     what: str
 
 
-@tool(name="buy", approval="effects")
+@tool(name="buy", approval="effects", changes=(Bought,))
 def buying(what: str, context: ToolContext) -> str:
     """Buy something."""
     context.session.dispatch(Bought(what))

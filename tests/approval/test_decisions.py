@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +21,7 @@ from weakincentives import (
     MarkdownSection,
     Prompt,
     PromptEvaluationError,
+    PromptTemplate,
     PromptValidationError,
     ScriptedAdapter,
     Session,
@@ -33,7 +37,17 @@ from weakincentives import (
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.guards import Ask, Guard, Replace
 from weakincentives.prompt import CollapseSection, SectionVisibility
-from weakincentives.runtime import ApprovalNeeded, CallDecided, Completed, MainLoop, PendingCall, RunEnded, ToolInvoked
+from weakincentives.resources import Binding, ResourceRegistry, Scope, TransactionRefusedError
+from weakincentives.runtime import (
+    ApprovalNeeded,
+    CallDecided,
+    Completed,
+    MainLoop,
+    PendingCall,
+    RunEnded,
+    ToolInvoked,
+    UndeclaredChangesError,
+)
 
 OUTSIDE: list[str] = []
 FILES: list[InMemoryFilesystem] = []
@@ -44,7 +58,7 @@ def compensated(params: Any, *, context: ToolContext) -> None:
 
 
 def tools(approval: Any, *, outside: bool = False) -> list[Tool[Any, Any]]:
-    @tool(approval=approval, compensate=compensated if outside else None)
+    @tool(approval=approval, compensate=compensated if outside else None, changes=(Filesystem, Balance))
     def pay(amount: int, *, context: ToolContext) -> str:
         "Pay an amount."
         OUTSIDE.append(f"pay {amount}")
@@ -86,8 +100,7 @@ BEFORE = (100, (), {"log.txt": "begin\n"})
 AFTER = (95, (Paid(5),), {"log.txt": "begin\npaid 5\n"})
 
 
-@pytest.mark.parametrize("needs", ["call", "effects"])
-@pytest.mark.parametrize("outside", [False, True], ids=["inside", "outside"])
+@pytest.mark.parametrize(("needs", "outside"), [("call", False), ("call", True), ("effects", False)])
 def test_a_call_waits_and_then_happens_as_it_was_decided(needs: str, outside: bool) -> None:
     for decision in (Approve(by="ann"), Deny("too much"), Edit({"amount": 7}), Answer("later")):
         OUTSIDE.clear()
@@ -102,7 +115,6 @@ def test_a_call_waits_and_then_happens_as_it_was_decided(needs: str, outside: bo
         assert ([] if needs == "call" else ["pay 5"]) == OUTSIDE
         if needs == "effects":
             assert "+paid 5" in pending.text and pending.effects is not None
-            assert pending.effects.outside is outside
             assert pending.effects.events == (Paid(5),)
         second = run(prompt, model, session=session, decisions={pending.call_id: decision})
         if needs == "effects" and isinstance(decision, Edit):
@@ -132,7 +144,6 @@ def test_a_call_waits_and_then_happens_as_it_was_decided(needs: str, outside: bo
             assert "undone" not in OUTSIDE
         else:
             assert made == (["pay 5", "pay 7"] if isinstance(decision, Edit) else ["pay 5"])
-            assert OUTSIDE.count("undone") == (outside and not isinstance(decision, Approve))
         (invoked,) = session[ToolInvoked].all()
         assert invoked.call_id == pending.call_id
         decided = session[CallDecided].all()[0]
@@ -162,17 +173,17 @@ def test_other_calls_of_the_turn_run_and_nothing_is_sent_until_all_are_decided(n
 
 
 def test_a_base_that_changed_makes_the_handler_run_again_and_the_person_is_asked_again() -> None:
-    prompt, session = prompt_with("effects", outside=True), Session()
+    prompt, session = prompt_with("effects"), Session()
     model = ScriptedAdapter([call("pay", amount=5), "Done."])
     (pending,) = run(prompt, model, session=session).pending
     session.dispatch(Paid(1))
     (again,) = run(prompt, model, session=session, decisions={pending.call_id: Approve()}).pending
-    assert OUTSIDE == ["pay 5", "undone", "pay 5"]
+    assert OUTSIDE == ["pay 5", "pay 5"]
     assert again.effects is not None and again.effects.slices[0].before == (Balance(99),)
     assert session[Balance].latest() == Balance(99)
     assert run(prompt, model, session=session, decisions={pending.call_id: Approve()}).text == "Done."
     assert session[Balance].latest() == Balance(94)
-    assert OUTSIDE == ["pay 5", "undone", "pay 5"]
+    assert OUTSIDE == ["pay 5", "pay 5"]
 
 
 @pytest.mark.parametrize("decision", [Deny("no"), Answer("later")], ids=["deny", "answer"])
@@ -252,7 +263,7 @@ def test_a_new_run_over_waiting_calls_is_refused_by_name() -> None:
 def test_a_conversation_decides_or_goes_on(needs: str) -> None:
     script = [call("pay", amount=5), "Paid.", call("pay", amount=6), "You said no more.", "Fine."]
     model = ScriptedAdapter(script)
-    chat = Conversation(prompt_with(needs, outside=True), adapter=model)
+    chat = Conversation(prompt_with(needs), adapter=model)
     (pending,) = chat.send("Pay 5.").pending
     assert chat.pending == (pending,)
     assert chat.decide({pending.call_id: Approve()}).text == "Paid."
@@ -263,7 +274,7 @@ def test_a_conversation_decides_or_goes_on(needs: str) -> None:
     assert (result.role, result.call_id, said.text) == ("tool", late.call_id, "No, do not.")
     assert result.text.startswith("Not decided: the user went on")
     assert chat.session[Balance].latest() == Balance(95)
-    assert (["pay 5"] if needs == "call" else ["pay 5", "pay 6", "undone"]) == OUTSIDE
+    assert (["pay 5"] if needs == "call" else ["pay 5", "pay 6"]) == OUTSIDE
     assert chat.pending == ()
     assert chat.send("Thanks.").text == "Fine."
 
@@ -358,23 +369,217 @@ def test_a_rule_is_asked_once() -> None:
 
 
 def test_a_handler_that_fails_or_changes_nothing_asks_nobody() -> None:
-    @tool(approval="effects")
+    @tool(approval="effects", changes=(Balance,))
     def fail(context: ToolContext) -> str:
         "Fail."
         context.session.dispatch(Paid(1))
         raise RuntimeError("broken")
 
-    @tool(approval="effects")
+    @tool(approval="effects", changes=(Filesystem, Balance))
     def look() -> str:
         "Look."
         return "seen"
 
     section = MarkdownSection(key="t", title="T", template="Go.", tools=[fail, look])
     prompt, session = Prompt(ns="tests", key="quiet", sections=[section]), Session()
+    prompt.bind(resources={Filesystem: InMemoryFilesystem()})
     model = ScriptedAdapter([[call("fail"), call("look")], "Done."])
     assert run(prompt, model, session=session).text == "Done."
-    assert [event.success for event in session[ToolInvoked].all()] == [False, True]
+    failed, unchanged = session[ToolInvoked].all()
+    assert (failed.success, failed.unchanged) == (False, ())
+    assert (unchanged.success, unchanged.unchanged) == (True, ("Filesystem", "Balance"))
     assert session[Paid].all() == ()
+
+
+class Register:
+    """A resource with a whole state."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[str, ...] = ()
+
+    def snapshot(self) -> tuple[str, ...]:
+        return self.rows
+
+    def restore(self, rows: tuple[str, ...]) -> None:
+        self.rows = rows
+
+
+class Unsaved:
+    """A resource without snapshots."""
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ((Filesystem, Register), "it changed Balance, which it does not declare"),
+        ((Balance, Register), "it changed Filesystem, which it does not declare"),
+        ((Filesystem, Balance), "it changed Register, which it does not declare"),
+        ((PendingCall,), "it changed Balance, Filesystem, Register, which it does not declare"),
+    ],
+)
+def test_a_change_of_more_than_was_declared_is_undone_and_named(changes: Any, named: str) -> None:
+    @tool(approval="effects", changes=changes)
+    def act(context: ToolContext) -> str:
+        "Act."
+        context.session.dispatch(Paid(1))
+        assert context.filesystem is not None
+        context.filesystem.write("a.txt", "new")
+        context.resources.get(Register).restore(("row",))
+        return "done"
+
+    register, files, session = Register(), InMemoryFilesystem({"a.txt": "old"}), Session()
+    session[Balance].seed(Balance(50))
+    prompt: Prompt[None] = Prompt(
+        ns="tests", key="undeclared", sections=[MarkdownSection(key="t", title="T", template="Go.", tools=[act])]
+    )
+    prompt.bind(resources={Filesystem: files, Register: register})
+    model = ScriptedAdapter([call("act"), "Done."], tool_errors="tell")
+    response = run(prompt, model, session=session)
+    assert (response.pending, response.text) == ((), "Done.")
+    text = model.requests[-1].messages[-1].text
+    assert named in text and "Write changes=(" in text and "approval='call' if it acts outside" in text
+    assert (session[Paid].all(), session[Balance].latest()) == ((), Balance(50))
+    assert (files.read("a.txt"), register.rows) == ("old", ())
+    with pytest.raises(UndeclaredChangesError, match=named):
+        run(prompt, ScriptedAdapter([call("act"), "Done."]))
+
+
+def test_a_transaction_is_not_opened_before_a_person_has_agreed() -> None:
+    opened: list[str] = []
+
+    @contextmanager
+    def unit_of_work() -> Iterator[list[str]]:
+        opened.append("begin")
+        yield opened
+
+    @tool(approval="effects", changes=(Balance,))
+    def act(context: ToolContext) -> str:
+        "Act."
+        context.session.dispatch(Paid(1))
+        context.resources.get(list).append("row")
+        return "done"
+
+    section = MarkdownSection(key="t", title="T", template="Go.", tools=[act])
+    registry = ResourceRegistry.of(Binding(list, lambda resolver: unit_of_work(), scope=Scope.TOOL_CALL))
+    prompt = Prompt[None](ns="tests", key="transaction", sections=[section]).bind(resources=registry)
+    session = Session()
+    with pytest.raises(TransactionRefusedError, match="list cannot be opened"):
+        run(prompt, ScriptedAdapter([call("act"), "Done."]), session=session)
+    assert (session[PendingCall].all(), session[Paid].all(), opened) == ((), (), [])
+
+
+@pytest.mark.parametrize(
+    ("declared", "problem"),
+    [
+        ({}, "must name what it may change: changes=.Filesystem, Cart."),
+        ({"changes": ()}, "must name what it may change"),
+        ({"changes": Filesystem}, "changes takes a tuple of classes, got"),
+        ({"changes": ("files",)}, "changes must name classes, got 'files'"),
+        ({"changes": (Unsaved,)}, "changes= names Unsaved, whose changes cannot be captured"),
+        (
+            {"changes": (Balance,), "outside": True},
+            "but outside=True says that it acts outside before anybody is asked",
+        ),
+        ({"changes": (Balance,), "compensate": compensated}, "but compensate= says that it acts outside"),
+        ({"changes": (Balance,), "read_only": True}, "read_only, so it has no effects"),
+        ({"approval": None, "changes": (Balance,), "read_only": True}, "so it changes nothing; drop changes="),
+        ({"approval": None, "outside": True, "read_only": True}, "so it changes nothing; drop outside=True"),
+    ],
+)
+def test_effects_are_for_declared_changes_that_can_be_taken_back(declared: Any, problem: str) -> None:
+    def act() -> str:
+        "Act."
+        return ""
+
+    with pytest.raises(PromptValidationError, match=problem):
+        tool(**{"approval": "effects", **declared})(act)
+
+
+class Store(ABC):
+    """What a tool changes, whatever is bound to it."""
+
+    @abstractmethod
+    def rows(self) -> tuple[str, ...]: ...
+
+
+class UnsavedStore(Store):
+    def rows(self) -> tuple[str, ...]:
+        return ()
+
+
+class SavedStore(UnsavedStore):
+    def snapshot(self) -> tuple[str, ...]:
+        return ()
+
+    def restore(self, rows: tuple[str, ...]) -> None:
+        pass
+
+
+UNSAVED = "changes= names Store, whose changes cannot be captured: UnsavedStore has no snapshot"
+
+
+@pytest.mark.parametrize(
+    ("bound", "problem"),
+    [
+        (Binding.instance(Store, SavedStore()), ""),
+        (Binding.instance(Store, UnsavedStore()), UNSAVED),
+        (Binding(Store, UnsavedStore), UNSAVED),
+        (Binding(Store, lambda resolver: SavedStore(), scope=Scope.PROTOTYPE), "it is bound as a PROTOTYPE"),
+    ],
+)
+@pytest.mark.parametrize("where", ["template", "bind"])
+def test_what_is_bound_to_a_declared_protocol_can_be_captured(bound: Any, problem: str, where: str) -> None:
+    @tool(approval="effects", changes=(Store,))
+    def act() -> str:
+        "Act."
+        return ""
+
+    sections = [MarkdownSection(key="t", title="T", template="Go.", tools=[act])]
+    registry = ResourceRegistry.of(bound)
+    expected = pytest.raises(PromptValidationError, match=problem) if problem else nullcontext()
+    with expected:
+        if where == "template":
+            PromptTemplate[None](ns="tests", key="bound", sections=sections, resources=registry)
+        else:
+            Prompt[None](ns="tests", key="bound", sections=sections).bind(resources=registry)
+
+
+@pytest.mark.parametrize("approval", ["effects", lambda params: "effects"], ids=["declared", "by a rule"])
+def test_a_declared_resource_that_is_not_bound_is_an_error_of_the_call(approval: Any) -> None:
+    @tool(approval=approval, changes=(Register,))
+    def act() -> str:
+        "Act."
+        OUTSIDE.append("acted")
+        return ""
+
+    section = MarkdownSection(key="t", title="T", template="Go.", tools=[act])
+    model = ScriptedAdapter([call("act"), "Done."])
+    assert run(Prompt(ns="tests", key="unbound", sections=[section]), model).pending == ()
+    assert "it declares changes of Register, but nothing is bound to it" in model.requests[-1].messages[-1].text
+    assert OUTSIDE == []
+
+
+@pytest.mark.parametrize(
+    ("declared", "problem"),
+    [
+        ({}, "it returned 'effects', which tool 'act' cannot have, because it does not declare what it may change"),
+        ({"changes": ()}, "it returned 'effects', which tool 'act' cannot have"),
+        ({"changes": (Balance,), "outside": True}, "it returned 'effects', but the tool acts outside"),
+        ({"changes": (Balance,), "compensate": compensated}, "it returned 'effects', but the tool acts outside"),
+    ],
+)
+def test_a_rule_may_ask_for_effects_only_of_declared_changes(declared: Any, problem: str) -> None:
+    @tool(approval=lambda params: "effects", **declared)
+    def act() -> str:
+        "Act."
+        OUTSIDE.append("acted")
+        return ""
+
+    section = MarkdownSection(key="t", title="T", template="Go.", tools=[act])
+    model = ScriptedAdapter([call("act"), "Done."])
+    run(Prompt(ns="tests", key="rule", sections=[section]), model)
+    assert problem in model.requests[-1].messages[-1].text
+    assert OUTSIDE == []
 
 
 def test_a_tool_without_a_handler_is_answered_by_a_person() -> None:
@@ -414,7 +619,7 @@ def test_the_output_says_that_calls_wait() -> None:
 
 
 def test_results_with_media_are_kept_with_the_effects() -> None:
-    @tool(approval="effects")
+    @tool(approval="effects", changes=(Balance,))
     def act(context: ToolContext) -> ToolResult[int]:
         "Act."
         context.session.dispatch(Paid(1))
@@ -430,7 +635,7 @@ def test_results_with_media_are_kept_with_the_effects() -> None:
 
 @pytest.mark.parametrize("decision", [Approve(), Edit({"amount": 7}), Deny("no"), Answer("later")])
 def test_a_call_whose_section_was_closed_meanwhile_does_not_happen(decision: Any) -> None:
-    pay, _ = tools("effects", outside=True)
+    pay, _ = tools("effects")
     shop = MarkdownSection(key="shop", title="Shop", template="Pay.", summary="Paying.", tools=[pay])
     prompt = Prompt(ns="tests", key="closed", sections=[shop]).bind(resources={Filesystem: InMemoryFilesystem()})
     session, model = Session(), ScriptedAdapter([call("pay", amount=5), "Done."])
@@ -443,7 +648,7 @@ def test_a_call_whose_section_was_closed_meanwhile_does_not_happen(decision: Any
         else session[ToolInvoked].all()[-1].text
     )
     assert ("is closed" in text) is isinstance(decision, Approve | Edit)
-    assert (session[Paid].all(), OUTSIDE) == ((), ["pay 5", "undone"])
+    assert (session[Paid].all(), OUTSIDE) == ((), ["pay 5"])
 
 
 class More(Guard):
@@ -510,7 +715,7 @@ def test_no_part_of_a_secret_is_shown(before: int, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("BANK_API_KEY", secret := "k7Qm2ZpX9vLr4TnB8wYc5HdJ")
     monkeypatch.setenv("BANK_PRIVATE_KEY", KEY)
 
-    @tool(approval="effects")
+    @tool(approval="effects", changes=(Filesystem,))
     def keep(text: str, context: ToolContext) -> str:
         "Keep a text."
         context.session.dispatch(Noted(text))
@@ -529,21 +734,18 @@ def test_no_part_of_a_secret_is_shown(before: int, monkeypatch: pytest.MonkeyPat
         assert not any(hidden[at : at + 6] in shown for at in range(len(hidden) - 5))
 
 
-GONE = "Its effects outside are not undone, because tool 'pay' is gone."
-
-
 @pytest.mark.parametrize(
     ("decision", "result"),
     [
-        (Approve(), "Unknown tool 'pay'. Available tools: none.\n" + GONE),
-        (Edit({"amount": 7}), "Unknown tool 'pay'. Available tools: none.\n" + GONE),
-        (Deny("Too much."), "A person denied this call: Too much.\n" + GONE),
-        (Answer("Later."), "Later.\n" + GONE),
+        (Approve(), "Unknown tool 'pay'. Available tools: none."),
+        (Edit({"amount": 7}), "Unknown tool 'pay'. Available tools: none."),
+        (Deny("Too much."), "A person denied this call: Too much."),
+        (Answer("Later."), "Later."),
     ],
 )
 def test_a_decision_about_a_tool_that_is_gone_says_why(decision: Any, result: str) -> None:
     session, model = Session(), ScriptedAdapter([call("pay", amount=5), "Done."])
-    (pending,) = run(prompt_with("effects", outside=True), model, session=session).pending
+    (pending,) = run(prompt_with("effects"), model, session=session).pending
     bare: Prompt[None] = Prompt(
         ns="tests", key="approval", sections=[MarkdownSection(key="pay", title="Pay", template="No tools.")]
     )

@@ -51,10 +51,12 @@ class World:
         if name == "pay_outside":
             self.outside.append(("done", amount))
         context.session.dispatch(Paid(amount))
-        self.files.write("log.txt", f"{amount}\n", mode="append")
-        self.files.write(f"bills/{amount}.txt", name)
+        files = context.filesystem
+        assert files is not None
+        files.write("log.txt", f"{amount}\n", mode="append")
+        files.write(f"bills/{amount}.txt", name)
         if amount % 7 == 0:
-            self.files.delete("bills", recursive=True)
+            files.delete("bills", recursive=True)
         return f"paid {amount}"
 
     def digest(self, session: Session) -> str:
@@ -64,19 +66,20 @@ class World:
 
 
 WORLD = World()
+CHANGES = (Filesystem, Balance)
 
 
 def undo(params: Any, *, context: ToolContext) -> None:
     WORLD.outside.append(("undone", params.amount))
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=CHANGES)
 def pay_effects(amount: int, context: ToolContext) -> str:
     "Pay."
     return WORLD.pay("pay_effects", amount, context)
 
 
-@tool(approval="effects", compensate=undo)
+@tool(approval="call", compensate=undo)
 def pay_outside(amount: int, context: ToolContext) -> str:
     "Pay."
     return WORLD.pay("pay_outside", amount, context)
@@ -94,14 +97,14 @@ def pay_free(amount: int, context: ToolContext) -> str:
     return WORLD.pay("pay_free", amount, context)
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=CHANGES)
 def fail(amount: int, context: ToolContext) -> str:
     "Fail."
     WORLD.pay("fail", amount, context)
     raise ToolValidationError("broken")
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=CHANGES)
 def look(amount: int) -> str:
     "Look."
     return f"seen {amount}"

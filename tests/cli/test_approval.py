@@ -22,7 +22,7 @@ from pathlib import Path
 from weakincentives import MarkdownSection, Prompt, Tool, ToolContext, tool
 from weakincentives.filesystem import Filesystem, HostFilesystem
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Filesystem,))
 def pay(amount: int, *, context: ToolContext) -> str:
     "Pay an amount."
     context.filesystem.write("log.txt", f"paid {{amount}} with {SECRET}\\n", mode="append")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.approval.bank import Paid
+from tests.approval.bank import Balance, Paid
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, ToolContext, call, delegate, tool
 
 
@@ -20,7 +20,7 @@ def template(key: str, *tools: Any) -> PromptTemplate[Any]:
     return PromptTemplate(ns="tests", key=key, sections=[section])
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Balance,))
 def pay(amount: int, context: ToolContext) -> str:
     "Pay."
     context.session.dispatch(Paid(amount))

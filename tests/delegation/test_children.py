@@ -37,6 +37,7 @@ from weakincentives import (
     run_async,
     tool,
 )
+from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import TokenUsage
 from weakincentives.resources import Binding, ResourceRegistry
@@ -60,7 +61,7 @@ class Found:
     pages: int
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Filesystem, Balance))
 def pay(amount: int, context: ToolContext) -> str:
     "Pay."
     context.session.dispatch(Paid(amount))
@@ -395,11 +396,11 @@ def test_calls_of_children_have_keys_of_their_own_and_keep_them_until_they_are_c
     def undo(params: Any, *, context: ToolContext) -> None:
         keys["undone"].append((params.amount, context.idempotency_key))
 
-    @tool(approval="effects", compensate=undo)
+    @tool(approval="call", compensate=undo)
     def charge(amount: int, context: ToolContext) -> str:
         "Charge."
         keys["done"].append((amount, context.idempotency_key))
-        return "charged"
+        raise ToolValidationError("The card was refused.")
 
     def twice(amount: int, *below: Any) -> ScriptedAdapter:
         """Repeats its ids, as some providers do."""
@@ -412,7 +413,7 @@ def test_calls_of_children_have_keys_of_their_own_and_keep_them_until_they_are_c
     model, session = twice(5, down), Session()
     response = run(parent(charge, middle), model, session=session)
     while response.pending:
-        decisions = {response.pending[0].call_id: Deny()}
+        decisions = {response.pending[0].call_id: Approve()}
         response = run(parent(charge, middle), model, session=session, decisions=decisions)
     assert sorted(keys["undone"]) == sorted(keys["done"])
     assert len({key for _, key in keys["done"]}) == len(keys["done"]) == 14

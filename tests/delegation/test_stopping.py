@@ -31,11 +31,7 @@ INTERRUPTS = [False]
 WAYS = ("sync", "async")
 
 
-def undo(params: Any, *, context: ToolContext) -> None:
-    OUTSIDE.append(f"undo {params.amount}")
-
-
-@tool(approval="effects", compensate=undo)
+@tool(approval="effects", changes=(Balance,))
 def pay(amount: int, context: ToolContext) -> str:
     "Pay, here and outside."
     OUTSIDE.append(f"pay {amount}")
@@ -103,20 +99,20 @@ def test_after_an_interrupt_only_the_undecided_calls_of_a_child_wait(levels: int
     (again,) = run(prompt, model, session=session, decisions={left.call_id: Approve()}).pending
     response = run(prompt, model, session=session, decisions={again.call_id: Approve()})
     assert (response.text, session[Balance].latest()) == ("All done.", Balance(92))
-    assert OUTSIDE == ["pay 3", "pay 5", "undo 5", "pay 5"]
+    assert OUTSIDE == ["pay 3", "pay 5", "pay 5"]
     assert [each.call_id for each in session[Message].all() if each.role == "tool"] == ["c"]
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("levels", [1, 2])
-def test_a_child_that_ends_by_its_own_time_compensates_the_calls_that_wait(way: str, levels: int) -> None:
+def test_a_child_that_ends_by_its_own_time_leaves_no_call_waiting(way: str, levels: int) -> None:
     prompt, model = agents([call("act"), call("pay", amount=5)], levels, timeout=0.3)
     session = Session()
     acted, _ = evaluated(way, prompt, model, session).pending
     session = moved(session)
     response = evaluated(way, prompt, model, session, decisions={acted.call_id: Approve()})
     assert (response.text, response.pending) == ("All done.", ())
-    assert OUTSIDE == ["pay 5", "undo 5"]
+    assert OUTSIDE == ["pay 5"]
     assert session[Paid].all() == ()
 
 

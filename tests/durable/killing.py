@@ -78,7 +78,8 @@ def bill_for(seed: int) -> Bill:
     """A random bill, paid by the run itself or by one or more up to three levels below it; some payments are late."""
     chance = random.Random(seed)
     amounts = tuple(chance.sample(range(1, 100), chance.randint(1, 3)))
-    needs, outside = chance.choice(["call", "effects"]), chance.random() < 0.7
+    needs = chance.choice(["call", "effects"])
+    outside = needs == "call" and chance.random() < 0.7
     late = tuple(amount for amount in amounts if chance.random() < 0.25)
     return Bill(needs, amounts, outside, levels=seed % 4, late=late, side_by_side=chance.random() < 0.5)
 

@@ -38,7 +38,8 @@ LOG = "begin\n"
 
 @dataclass(frozen=True, slots=True)
 class Bill:
-    """One call for each amount. With `outside`, each also charges a service, which compensation undoes.
+    """One call for each amount. With `outside`, each also charges a service, which compensation undoes: they then ask
+    before the call.
 
     Those of `late` amounts do not end in time. The calls are those of a run so many `levels` below the first, or of
     several such runs `side_by_side`.
@@ -166,7 +167,8 @@ class Payer:
             self.passed()
             return f"paid {amount}"
 
-        options: Any = {"approval": bill.needs, "compensate": undo if bill.outside else None}
+        compensate = undo if bill.outside else None
+        options: Any = {"approval": bill.needs, "compensate": compensate, "changes": (Filesystem, Balance)}
 
         @tool(**options)
         def pay(amount: int, *, context: ToolContext) -> str:

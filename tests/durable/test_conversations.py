@@ -402,7 +402,7 @@ def test_a_run_that_is_stopped_before_it_begins_keeps_its_message(database_url: 
 def test_a_call_waits_for_a_decision_that_any_client_makes(database_url: str) -> None:
     keys: list[str] = []
 
-    @tool(approval="effects")
+    @tool(approval="effects", changes=(Filesystem,))
     def write(text: str, *, context: ToolContext) -> str:
         """Write."""
         keys.append(context.idempotency_key)

@@ -13,7 +13,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.durable.fleet import PATIENCE, until
-from tests.durable.payer import LOG, Bill, Paid, Payer
+from tests.durable.payer import LOG, Balance, Bill, Paid, Payer
 from weakincentives import (
     Answer,
     Approve,
@@ -72,7 +72,7 @@ def test_a_call_waits_and_then_happens_as_it_was_decided(
     payer, decision = Payer(tmp_path), DECISIONS[kind]
     with payer.loop() as loop:
         loop.start()
-        loop.submit(Bill(needs, amounts, outside=True), key="bill")
+        loop.submit(Bill(needs, amounts, outside=needs == "call"), key="bill")
         names = [f"c{number}" for number in range(1, len(amounts) + 1)]
         asked = waiting(loop, *names)
         assert payer.state() == BEFORE
@@ -96,7 +96,7 @@ def test_a_call_waits_and_then_happens_as_it_was_decided(
     assert found["results"][0][2] == expected.get(kind, found["results"][0][2])
     if kind == "edit":
         assert found["results"][0][2].startswith('A person changed the arguments of this call to {"amount": 50}.')
-    assert list(payer.service.charged().values()) == list(done)
+    assert list(payer.service.charged().values()) == (list(done) if needs == "call" else [])
     assert len({key for _, key, _ in payer.service.entries()}) <= len(amounts)
 
 
@@ -112,7 +112,7 @@ def test_a_call_waits_without_a_process_and_no_handler_runs_twice(database_url: 
     budget = Budget(max_tool_calls=3)
     with payer.loop(database_url=database_url, budget=budget) as loop:
         loop.start()
-        loop.submit(Bill("effects", (5, 7), outside=True), key="bill")
+        loop.submit(Bill("effects", (5, 7)), key="bill")
         waiting(loop, "c1", "c2")
         assert loop.drain(PATIENCE)
     with DurableClient[Bill, None]("payer", database_url) as client:
@@ -122,7 +122,6 @@ def test_a_call_waits_without_a_process_and_no_handler_runs_twice(database_url: 
         (question,) = waiting(loop, "c1")
         assert loop.drain(PATIENCE)
         assert "+paid 5" in question.text
-        assert payer.service.charged() == {"payer/bill:3:c1": 5}
     with payer.loop(database_url=database_url, budget=budget) as loop:
         loop.approve("bill", "c1")
         loop.start()
@@ -347,7 +346,7 @@ SECRET = "sk-ant-api03-" + "a1B2c3D4" * 11 + "-AAAAAAAA"
 def test_secrets_are_replaced_in_what_is_shown_and_kept_in_what_happens(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    @tool(approval="effects")
+    @tool(approval="effects", changes=(Balance,))
     def save(key: str, *, context: ToolContext) -> str:
         """Save a key."""
         context.session.dispatch(Paid(len(key)))

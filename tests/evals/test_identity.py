@@ -17,6 +17,7 @@ from tests.evals.shop import CASES, adapter, shop
 from weakincentives.adapters.openai_chat import OpenAIChatAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.evals import Judge, Scorer, compare, contains, evaluate, list_evaluations, prompt_hash
+from weakincentives.filesystem import Filesystem
 from weakincentives.guards import Guard, MaxCalls, RequiresTool
 from weakincentives.prompt import (
     Disclosure,
@@ -77,6 +78,8 @@ class Spec:
     handler: Callable[..., str] | None = None
     param: type = int
     approval: Any = None
+    changes: Any = None
+    outside: bool = False
     timeout: float | None = None
     read_only: bool = False
     examples: tuple[dict[str, Any], ...] = ()
@@ -103,6 +106,8 @@ class Spec:
             name="refund",
             description=self.description,
             approval=self.approval,
+            changes=self.changes or ((Shop,) if self.approval == "effects" else None),
+            outside=self.outside,
             timeout=self.timeout,
             read_only=self.read_only,
             examples=self.examples,
@@ -232,6 +237,10 @@ CHANGES: dict[str, tuple[Any, ...]] = {
 }
 
 
+# Not for random prompts, in which they may contradict other changes.
+DECLARED: dict[str, tuple[Any, ...]] = {"changes": ((Shop,), (Shop, Filesystem)), "outside": (True,)}
+
+
 def changed(spec: Spec, drawn: random.Random) -> Spec:
     name = drawn.choice([*CHANGES])
     return replace(spec, **{name: drawn.choice(CHANGES[name])})
@@ -246,9 +255,9 @@ def seen(spec: Spec) -> tuple[Any, ...]:
     return (*texts, [tool.definition for _, tool in opened.offered()])
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("name", [*CHANGES, *DECLARED])
 def test_each_change_of_a_prompt_changes_its_hash(name: str) -> None:
-    specs = [Spec(), *(replace(Spec(), **{name: value}) for value in CHANGES[name])]
+    specs = [Spec(), *(replace(Spec(), **{name: value}) for value in {**CHANGES, **DECLARED}[name])]
     hashes = [prompt_hash(spec.prompt()) for spec in specs]
     assert hashes == [prompt_hash(spec.prompt()) for spec in specs]
     assert len({*hashes}) == len(hashes)

@@ -74,7 +74,9 @@ def undo(params: Any, *, context: ToolContext) -> None:
 
 
 def prompt_with(approval: Any) -> tuple[Prompt[Any], Tool[Any, Any]]:
-    @tool(approval=approval, compensate=undo)
+    acts_outside = approval in (None, "call")
+
+    @tool(approval=approval, compensate=undo if acts_outside else None, changes=(Paid,))
     def pay(amount: int, *, context: ToolContext) -> str:
         "Pay an amount."
         OUTSIDE.append(f"pay {amount}")
@@ -121,8 +123,6 @@ def test_a_call_that_a_guard_asked_about_is_decided_once_and_survives_its_proces
     assert paid(later) == amounts
     asked = [each for each in later[GuardDecided].all() if each.outcome == "ask"]
     assert [(each.guard, each.message) for each in asked] == [("AsksAbove5", "That is a lot.")]
-    undone = with_effects and not isinstance(decision, Approve)
-    assert OUTSIDE.count("undo 5") == undone
     made = [entry for entry in OUTSIDE if entry.startswith("pay")]
     assert made == ["pay 5"] * with_effects + [f"pay {amount}" for amount in amounts if amount == 6 or not with_effects]
     # Guards see the edited arguments, and are not asked about a call that does not happen.
@@ -150,7 +150,7 @@ def test_a_policy_that_has_changed_meanwhile_counts_after_the_approval(
     (result,) = results(session)
     assert result.endswith("Not run: Closed." if stops else "Closed.")
     assert (paid(session), session[PendingCall].all()) == ([], ())
-    assert ([] if approval != "effects" else ["pay 5", "undo 5"]) == OUTSIDE
+    assert ([] if approval != "effects" else ["pay 5"]) == OUTSIDE
 
 
 def test_a_denial_comes_before_every_guard() -> None:
@@ -183,9 +183,9 @@ def test_other_params_than_those_whose_effects_were_shown_are_shown_again() -> N
     POLICY.append(Replace(pay.params_type(amount=4)))
     (again,) = run(prompt, model, session=session, decisions={pending.call_id: Approve()}).pending
     assert (again.params.amount, paid(session)) == (4, [])
-    assert OUTSIDE == ["pay 5", "undo 5", "pay 4"]
+    assert OUTSIDE == ["pay 5", "pay 4"]
     assert run(prompt, model, session=session, decisions={pending.call_id: Approve()}).text == "Done."
-    assert (paid(session), OUTSIDE) == ([4], ["pay 5", "undo 5", "pay 4"])
+    assert (paid(session), OUTSIDE) == ([4], ["pay 5", "pay 4"])
 
 
 def test_a_result_is_refused_when_its_effects_are_applied_too() -> None:
@@ -195,7 +195,7 @@ def test_a_result_is_refused_when_its_effects_are_applied_too() -> None:
     AFTER.append(Refuse("Not any more."))
     assert run(prompt, model, session=session, decisions={pending.call_id: Approve()}).text == "Done."
     assert (paid(session), results(session)) == ([], ["Not any more."])
-    assert OUTSIDE == ["pay 5", "undo 5"]
+    assert OUTSIDE == ["pay 5"]
 
 
 def test_a_result_that_is_refused_before_the_question_asks_nobody() -> None:
@@ -204,7 +204,7 @@ def test_a_result_that_is_refused_before_the_question_asks_nobody() -> None:
     session, model = Session(), ScriptedAdapter([call("pay", amount=5), "Done."])
     assert run(prompt, model, session=session).text == "Done."
     assert (paid(session), results(session)) == ([], ["Not like this."])
-    assert OUTSIDE == ["pay 5", "undo 5"]
+    assert OUTSIDE == ["pay 5"]
 
 
 def test_the_answer_of_a_person_is_a_result_that_guards_see() -> None:

@@ -27,12 +27,7 @@ OUTSIDE: list[str] = []
 KEYS: list[str] = []
 
 
-def undo(params: Any, *, context: ToolContext) -> None:
-    OUTSIDE.append("undone")
-    KEYS.append(context.idempotency_key)
-
-
-@tool(approval="effects", compensate=undo)
+@tool(approval="effects", changes=(Filesystem,))
 def pay(amount: int, *, context: ToolContext) -> str:
     "Pay an amount."
     OUTSIDE.append(f"paid {amount}")
@@ -111,8 +106,8 @@ NOT_DECIDED = "Not decided: the user went on before a person decided about this 
     ("action", "result", "log", "outside"),
     [
         ("accept", ("paid 5", False), "begin\npaid 5\n", ["paid 5"]),
-        ("decline", ("A person denied this call", True), "begin\n", ["paid 5", "undone"]),
-        ("cancel", (NOT_DECIDED, True), "begin\n", ["paid 5", "undone"]),
+        ("decline", ("A person denied this call", True), "begin\n", ["paid 5"]),
+        ("cancel", (NOT_DECIDED, True), "begin\n", ["paid 5"]),
     ],
 )
 async def test_the_client_asks_with_the_diff_and_the_call_happens_as_decided(
@@ -177,7 +172,7 @@ async def test_a_base_that_changed_while_the_person_thought_is_asked_about_again
         assert text(await client.call_tool("look", {})) == ("begin\nchanged\npaid 5\n", False)
     first, second = (asked.message for asked in person.asked)
     assert " changed\n+paid 5" in second and " changed" not in first
-    assert OUTSIDE == ["paid 5", "undone", "paid 5"]
+    assert OUTSIDE == ["paid 5", "paid 5"]
 
 
 @MODES
@@ -233,7 +228,7 @@ async def test_a_call_that_is_cancelled_at_its_question_leaves_nothing(mode: str
         call.cancel()
         assert text(await client.call_tool("look", {})) == ("begin\n", False)
     # In the newer protocol the server learns it when the host leaves.
-    assert OUTSIDE == ["paid 5", "undone"]
+    assert OUTSIDE == ["paid 5"]
     assert [event.decision for event in session[CallDecided]] == ["undecided"]
 
 
@@ -241,7 +236,7 @@ async def test_a_client_that_fails_to_ask_leaves_the_call_undone() -> None:
     person = Person(types.ErrorData(code=-32603, message="no window"))
     async with Client(serve(prompt()).server, mode="legacy", elicitation_callback=person) as client:
         assert text(await client.call_tool("pay", {"amount": 5})) == (NOT_DECIDED, True)
-    assert OUTSIDE == ["paid 5", "undone"]
+    assert OUTSIDE == ["paid 5"]
 
 
 async def test_an_answer_counts_once_and_only_for_the_call_that_was_asked_about() -> None:
@@ -270,8 +265,8 @@ async def test_a_host_that_leaves_questions_open_has_decided_nothing(monkeypatch
     async with Client(serve(prompt()).server, elicitation_callback=Person()) as client:
         for amount in (1, 2, 3):
             await client.session.call_tool("pay", {"amount": amount}, allow_input_required=True)
-        assert OUTSIDE == ["paid 1", "paid 2", "undone", "paid 3"]
-    assert OUTSIDE[4:] == ["undone", "undone"]
+        assert text(await client.call_tool("look", {})) == ("begin\n", False)
+    assert OUTSIDE == ["paid 1", "paid 2", "paid 3"]
 
 
 @MODES

@@ -58,7 +58,7 @@ def test_params_must_be_a_dataclass() -> None:
 
 
 def test_a_read_only_tool_has_nothing_to_compensate() -> None:
-    with pytest.raises(PromptValidationError, match="nothing to compensate"):
+    with pytest.raises(PromptValidationError, match="drop compensate="):
         Tool(name="x", description="x", handler=handle, read_only=True, compensate=handle)
 
 

@@ -56,7 +56,7 @@ def write(path: str, text: str, context: ToolContext) -> str:
     return "Written."
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Filesystem,))
 def publish(text: str, context: ToolContext) -> str:
     "Publish a text."
     assert context.filesystem is not None

@@ -18,10 +18,8 @@ from weakincentives import (
     ScriptedAdapter,
     SectionVisibility,
     Session,
-    ToolContext,
     call,
     delegate,
-    tool,
 )
 from weakincentives.errors import SessionBusyError, SessionError
 from weakincentives.filesystem import HostFilesystem, InMemoryFilesystem
@@ -313,31 +311,6 @@ def test_pending_calls_are_those_of_the_point() -> None:
     assert chat.session.workspace.read("published.txt") == "a"
     chat.rewind(chat.checkpoints()[1])
     assert chat.pending == () and not chat.session.workspace.exists("published.txt")
-
-
-def test_a_call_that_had_effects_outside_for_its_question_is_named_and_runs_again_once_they_were_undone() -> None:
-    sent: list[str] = []
-
-    def unsend(params: Any, *, context: ToolContext) -> None:
-        sent.append("not sent")
-
-    @tool(approval="effects", compensate=unsend)
-    def send_mail() -> str:
-        "Send a mail."
-        sent.append("sent")
-        return "Sent."
-
-    desk = Desk(extra=(send_mail,))
-    chat = desk.chat(call("send_mail", call_id="c"), "Denied.", "Sent.")
-    chat.session.dispatch(SetVisibilityOverride(("more",), SectionVisibility.FULL))
-    chat.send("Mail it.")
-    assert [each.call_id for each in chat.preview(chat.checkpoints()[0]).outside] == ["c"]
-    chat.send("No.")
-    assert sent == ["sent", "not sent"]
-    (no,) = [each for each in chat.checkpoints() if each.text == "No."]
-    chat.rewind(no)
-    chat.decide({"c": Approve()})
-    assert sent == ["sent", "not sent", "sent"]
 
 
 def test_effects_outside_are_named_and_undone_only_on_request() -> None:

@@ -50,7 +50,7 @@ class Balance:
         return replace(self, total=self.total - event.amount)
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Filesystem, Balance))
 def pay(amount: int, *, context: ToolContext) -> str:
     "Pay an amount."
     context.session.dispatch(Paid(amount))

@@ -64,7 +64,10 @@ class Shop:
         def undo(params: Any, *, context: ToolContext) -> None:
             self.outside.append("undone")
 
-        @tool(approval=needs, compensate=undo)
+        changes = (Filesystem, Balance)
+        compensate = undo if needs == "call" else None
+
+        @tool(approval=needs, compensate=compensate, changes=changes)
         def pay(amount: int, *, context: ToolContext) -> str:
             "Pay an amount."
             self.outside.append(f"pay {amount}")
@@ -703,7 +706,7 @@ async def test_calls_of_a_delegated_run_are_decided_with_the_call_that_the_page_
 @PATHS
 async def test_without_show_a_page_gets_name_arguments_and_paths(path: str) -> None:
     _, visitor = await asked(path)
-    effects = {"files": [{"path": "log.txt"}], "outside": True, "reruns": False, "complete": False}
+    effects = {"files": [{"path": "log.txt"}], "complete": False}
     text = 'pay({"amount": 5})\nlog.txt'
     assert visitor.shown("c") == {"text": text, "arguments": {"amount": 5}, "effects": effects}
     await visitor.reload()
@@ -723,8 +726,6 @@ async def test_show_lets_the_effects_through_and_secrets_are_replaced(path: str)
             "events": [{"type": "Paid", "value": {"amount": 5, "password": "[redacted]"}}],
             "slices": [{"type": "Balance", "before": [{"total": 100}], "after": [{"total": 95}]}],
             "resources": [],
-            "outside": True,
-            "reruns": False,
             "complete": True,
         }
         assert diff.splitlines()[-1] == "+paid 5 with [redacted]"
@@ -753,7 +754,7 @@ async def test_show_may_say_it_in_other_words_and_what_fails_hides(path: str, sh
 
 
 async def test_long_effects_are_cut_and_say_so() -> None:
-    @tool(approval="effects")
+    @tool(approval="effects", changes=(Balance,))
     def fill(*, context: ToolContext) -> str:
         "Fill."
         for number in range(120):

@@ -28,7 +28,7 @@ def on_call(folder: Path) -> Playground:
     )
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Filesystem,))
 def pay(amount: int, to: str = "ann", *, context: ToolContext) -> str:
     "Pay an amount."
     assert context.filesystem is not None

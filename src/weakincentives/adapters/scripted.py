@@ -21,6 +21,7 @@ from weakincentives.runtime import (
     ProviderAdapter,
     StopReason,
     ToolCall,
+    UndeclaredChangesError,
 )
 from weakincentives.runtime.spi import CORRECTION
 from weakincentives.session import extends
@@ -30,7 +31,15 @@ __all__ = ["ScriptedAdapter", "call"]
 Line = str | ToolCall | Sequence[ToolCall] | ModelReply | Exception | Any
 Script = Iterable[Line] | Callable[[ModelRequest], Line]
 
-PROGRAMMING_ERRORS = (AttributeError, NameError, TypeError, AssertionError, UnboundParamsError, ResourceError)
+PROGRAMMING_ERRORS = (
+    AttributeError,
+    NameError,
+    TypeError,
+    AssertionError,
+    UnboundParamsError,
+    ResourceError,
+    UndeclaredChangesError,
+)
 
 
 class ScriptedAdapter(ProviderAdapter):
@@ -41,9 +50,9 @@ class ScriptedAdapter(ProviderAdapter):
     A line is text, one or more tool calls, a dataclass (sent as JSON), a `ModelReply`, or an exception to raise.
     `requests` records every request. As a context manager, the adapter checks on exit that the script was used up.
 
-    A programming error in a tool (`AttributeError`, `NameError`, `TypeError`, `ResourceError`, `UnboundParamsError` or
-    a failed assertion) is raised, so that the test fails; with `tool_errors="tell"` the model reads it, as with other
-    adapters.
+    A programming error in a tool (`AttributeError`, `NameError`, `TypeError`, `ResourceError`, `UnboundParamsError`,
+    `UndeclaredChangesError` or a failed assertion) is raised, so that the test fails; with `tool_errors="tell"` the
+    model reads it, as with other adapters.
     """
 
     name = "scripted"

@@ -15,6 +15,7 @@ from weakincentives.prompt import (
     Approvals,
     SectionOptions,
     Timeouts,
+    Tool,
     ToolContext,
     ToolResult,
     WorkspaceSection,
@@ -88,11 +89,15 @@ class VfsToolsSection(WorkspaceSection):
         if approval == "effects" or callable(approval):
             # Tools that only read have no effects to ask about.
             approvals |= dict.fromkeys(_READERS, _for_readers(approval) if callable(approval) else None)
-        made = [
-            tool(read_only=name in _READERS, timeout=timeouts[name], approval=approvals[name])(_reporting(each))
-            for name, each in zip(names, functions, strict=True)
-        ]
-        options["tools"] = (*made, *options.get("tools", ()))
+        tools: list[Tool[Any, Any]] = []
+        for name, function in zip(names, functions, strict=True):
+            declared: dict[str, Any] = {"timeout": timeouts[name], "approval": approvals[name]}
+            if name in _READERS:
+                declared["read_only"] = True
+            else:
+                declared["changes"] = (Filesystem,)
+            tools.append(tool(**declared)(_reporting(function)))
+        options["tools"] = (*tools, *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
 

@@ -30,7 +30,7 @@ from weakincentives.durable.database import (
     run_table as runs,
     stream_table as streams,
 )
-from weakincentives.durable.journal import ResourceChange, TaggedSerializer
+from weakincentives.durable.journal import ChangedResource, TaggedSerializer
 from weakincentives.durable.ownership import Ownership
 from weakincentives.durable.signals import Signals
 from weakincentives.durable.work import (
@@ -108,12 +108,12 @@ class State:
     """A conversation between two runs: its session as JSON text, and the states of its resources."""
 
     session: str
-    resources: tuple[ResourceChange, ...] = ()
+    resources: tuple[ChangedResource, ...] = ()
     # What `session` says, if this process has it.
     known: Snapshot | None = field(default=None, compare=False)
 
     @classmethod
-    def of(cls, session: Session, resources: tuple[ResourceChange, ...] = ()) -> State:
+    def of(cls, session: Session, resources: tuple[ChangedResource, ...] = ()) -> State:
         snapshot = session.snapshot()
         return cls(snapshot.to_json(), resources, snapshot)
 

@@ -44,11 +44,11 @@ from weakincentives.runtime import (
     PendingCall,
     PromptResponse,
     ProviderAdapter,
-    ToolExecutionOutcome,
 )
 from weakincentives.runtime.spi import (
     AskGuards,
     CallModel,
+    CallOutcome,
     Compute,
     Cursor,
     Decision,
@@ -62,6 +62,7 @@ from weakincentives.runtime.spi import (
     Summarize,
     UseModel,
     Verdict,
+    Waits,
     call_sync,
     closing_resources,
     edited_arguments,
@@ -102,7 +103,7 @@ class ToolsRan:
     """The outcome of a turn's tool calls and what they changed; `spent` is what the run had spent after them, with what
     runs inside the calls did."""
 
-    outcomes: tuple[ToolExecutionOutcome, ...]
+    outcomes: tuple[CallOutcome, ...]
     change: Change
     at: datetime
     spent: Spent = field(default_factory=Spent)
@@ -110,7 +111,7 @@ class ToolsRan:
 
 
 @dataclass(frozen=True, slots=True)
-class ApprovalNeeded:
+class HandlerAsked:
     """A handler cannot continue until a person has answered."""
 
     question: Question
@@ -147,7 +148,7 @@ class StopRun(BaseException):
 
 
 T = TypeVar("T")
-TurnOutcome: TypeAlias = ToolsRan | ApprovalNeeded | DecisionRejected
+TurnOutcome: TypeAlias = ToolsRan | HandlerAsked | DecisionRejected
 OutcomeT = TypeVar("OutcomeT", WorkBegan, ModelReplied, TurnOutcome, GuardsDecided)
 
 
@@ -473,7 +474,7 @@ class Execution:
         names = (call_id if number == 1 else f"{call_id}#{number}" for number in count(1))
         return next(name for name in names if name not in self._answers)
 
-    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:
+    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[CallOutcome]:
         work_id, first, steps, session = self._engine.work_id, self._engine.next_step, self._first_steps, inner.session
         for call in effect.calls:
             steps.setdefault(call.id, first)
@@ -525,7 +526,7 @@ class Execution:
                 outcomes, change = record_change(session, resources, lambda: inner.executor.execute_all(effect.calls))
             except ApprovalRequired as needed:
                 session.restore(before, preserve_logs=False)
-                return ApprovalNeeded(needed.question, self._clock.now())
+                return HandlerAsked(needed.question, self._clock.now())
             except (DecisionError, GuardRefusedError) as error:
                 if not (isinstance(error, DecisionError) or refuses_decision(error)):
                     raise
@@ -584,10 +585,11 @@ def run_contained(run: Callable[[], T]) -> T:
         raise failure.with_traceback(error.__traceback__) from None
 
 
-def _recorded(outcome: ToolExecutionOutcome) -> ToolExecutionOutcome:
+def _recorded(outcome: CallOutcome) -> CallOutcome:
     """The outcome as it is recorded; what a waiting call would change is in the session."""
-    waits = outcome.pending and replace(outcome.pending, effects=None, result=None)
-    return replace(outcome, expanded_tools=(), pending=waits)
+    if isinstance(outcome, Waits):
+        return replace(outcome, pending=replace(outcome.pending, effects=None, result=None))
+    return replace(outcome, expanded_tools=())
 
 
 def _shown(question: Question) -> Question:

@@ -50,11 +50,11 @@ from weakincentives.runtime import (
     RewindReport,
     SectionOpened,
     ToolEmitted,
-    ToolExecutionOutcome,
 )
 from weakincentives.runtime.spi import (
     NO_REPLY,
     CallModel,
+    CallOutcome,
     Effect,
     ModelDelta,
     PartialParser,
@@ -301,7 +301,7 @@ class _Exchange(Execution):
         self._join(replied.joined, inner.session)
         return replied
 
-    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[ToolExecutionOutcome]:
+    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[CallOutcome]:
         inner.on_emission(lambda call, data: self._events.put(ToolEmitted(call.id, call.name, data)))
         ran = self._run_tools_once(effect, inner)
         assert isinstance(ran, ToolsRan)

@@ -29,7 +29,7 @@ _EXCEPTION = "$exception"
 
 
 @dataclass(frozen=True, slots=True)
-class SliceChange:
+class ChangedSlice:
     """A slice keeps its first `kept` items, followed by `items`."""
 
     slice_type: type
@@ -38,7 +38,7 @@ class SliceChange:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceChange:
+class ChangedResource:
     """A resource's new state as tagged JSON: its snapshot, or a `Patch` to the previous one."""
 
     protocol: type
@@ -49,8 +49,8 @@ class ResourceChange:
 class Change:
     """Everything that a step changed."""
 
-    slices: tuple[SliceChange, ...] = ()
-    resources: tuple[ResourceChange, ...] = ()
+    slices: tuple[ChangedSlice, ...] = ()
+    resources: tuple[ChangedResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def apply_change(
         resource.restore(apply_patch(resource.snapshot(), state) if isinstance(state, Patch) else state)
 
 
-def resource_states(resources: ScopedResourceContext | None) -> tuple[ResourceChange, ...]:
+def resource_states(resources: ScopedResourceContext | None) -> tuple[ChangedResource, ...]:
     """The states of all resources that can be stored."""
     return () if resources is None else _resource_changes({}, resources.snapshot())
 
@@ -104,13 +104,13 @@ def apply_patch(old: InMemorySnapshot, patch: Patch) -> InMemorySnapshot:
     return InMemorySnapshot(_patched(old.root, patch))
 
 
-def _slice_changes(before: Snapshot, after: Snapshot) -> tuple[SliceChange, ...]:
+def _slice_changes(before: Snapshot, after: Snapshot) -> tuple[ChangedSlice, ...]:
     changes = []
     for slice_type, (items, length) in after.marks.items():
         old, old_length = before.marks.get(slice_type, ([], 0))
         kept = min(length, old_length) if items is old else _common_prefix(old[:old_length], items[:length])
         if kept < length or kept < old_length:
-            changes.append(SliceChange(slice_type, kept, tuple(map(_storable, items[kept:length]))))
+            changes.append(ChangedSlice(slice_type, kept, tuple(map(_storable, items[kept:length]))))
     return tuple(changes)
 
 
@@ -129,7 +129,7 @@ def _common_prefix(old: list[Any], new: list[Any]) -> int:
     return next((i for i in range(shorter) if old[i] is not new[i]), shorter)
 
 
-def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> tuple[ResourceChange, ...]:
+def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> tuple[ChangedResource, ...]:
     changes = []
     for protocol, state in after.items():
         if protocol in before and (before[protocol] is state or before[protocol] == state):
@@ -140,7 +140,7 @@ def _resource_changes(before: Mapping[type, Any], after: Mapping[type, Any]) -> 
         if isinstance(state, InMemorySnapshot) and isinstance(old, InMemorySnapshot):
             state = difference(old, state)
         try:
-            changes.append(ResourceChange(protocol, json.dumps(dump_tagged(state), separators=(",", ":"))))
+            changes.append(ChangedResource(protocol, json.dumps(dump_tagged(state), separators=(",", ":"))))
         except SerdeError:
             _unserializable.add(type(state))
             _log.info("%s is not recorded: its snapshot cannot be serialised.", protocol.__qualname__)

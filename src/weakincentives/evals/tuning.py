@@ -25,7 +25,7 @@ from weakincentives.prompt import (
     PromptError,
     PromptOverride,
     PromptTemplate,
-    SearchSections,
+    SectionPath,
     default_tokenizer,
 )
 from weakincentives.prompt.disclosure.ranking import LexicalRanker, SectionText, section_text, sentences, terms
@@ -186,9 +186,9 @@ class _Tuner:
         score: Score | None,
     ) -> None:
         self.prompt, self.tag, self.within = prompt, tag, within
-        searches = isinstance(prompt.template.disclosure, SearchSections)
-        ranker = getattr(prompt.template.disclosure, "ranker", None) if searches else None
-        whole = (by or ("ranking" if searches else "summaries")) == "ranking"
+        finder = prompt.template.disclosure.finder
+        ranker = LexicalRanker() if finder is None else finder.ranker
+        whole = (by or ("summaries" if finder is None else "ranking")) == "ranking"
         outline = prompt.bound().outline
         nodes = [node for node in outline.nodes if node.summary is not None]
         self.summarized = {node.key for node in nodes}
@@ -197,8 +197,11 @@ class _Tuner:
             # What is open from the start needs no summary, and is found with the closed section around it.
             nodes = list(filter(outline.may_be_closed, nodes))
             self.above = closed_above(outline, {node.key for node in nodes})
-        self.paths = {node.key: node.path for node in nodes}
-        self.sections = {node.key: section_text(node) for node in nodes}
+        self.paths: dict[str, SectionPath] = {}
+        self.sections: dict[str, SectionText] = {}
+        for node in nodes:
+            self.paths[node.key] = node.path
+            self.sections[node.key] = section_text(node)
         self.given = self.sections
         count = default_tokenizer().count
         # A fifth more than the prompt's own summary, so that tuning again what was tuned leaves no more room.
@@ -207,7 +210,7 @@ class _Tuner:
             for node in prompt.template.outline.nodes
             if node.key in self.sections
         }
-        self.ranking = Ranking(self.sections, ranker or LexicalRanker(), within, whole=whole, above=self.above)
+        self.ranking = Ranking(self.sections, ranker, within, whole=whole, above=self.above)
         self.scored, self.propose = score, propose
         self.proposed: dict[str, Mapping[str, str]] = {}
         self.first_of: dict[str, str] = {}

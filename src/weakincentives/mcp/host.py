@@ -54,6 +54,7 @@ from weakincentives.runtime import (
 from weakincentives.runtime.spi import (
     AskGuards,
     CallModel,
+    CallOutcome,
     Cursor,
     Effect,
     LoadSections,
@@ -63,6 +64,7 @@ from weakincentives.runtime.spi import (
     Settled,
     Undecided,
     UseModel,
+    Waits,
     call_async,
     closing_resources_async,
     load_sections,
@@ -490,22 +492,22 @@ class _Host:
             shown = UNATTENDED.format(name=call.name, arguments=call.arguments)
             loop.executor.unattended = "" if attended else Redactor().text(shown)
             self._deciding = question
-            outcome: ToolExecutionOutcome | Question
-            outcome = done = await self._run(call)
+            outcome = await self._run(call)
             held = loop.session[PendingCall].all()
             loop.session[PendingCall].clear()
             loop.scope.decisions.clear()
-            if done.pending is not None:
+            next_question: Question | None = None
+            if isinstance(outcome, Waits):
                 turn = loop.scope.meter.own_turns if question is None else question.turn
-                outcome = Question(secrets.token_urlsafe(16), call, done.pending, held, turn)
-                self._questions[outcome.token] = outcome
-                done = replace(done, message="A person is asked about this call.", pending=None)
-            self._cursor.answer([done])
+                token = secrets.token_urlsafe(16)
+                next_question = Question(token, call, outcome.pending, held, turn)
+                self._questions[token] = next_question
+                text = "A person is asked about this call."
+                outcome = ToolExecutionOutcome(call.id, text, False, name=call.name)
+            self._cursor.answer([outcome])
             if await self._advance() != before:
                 await self._announce()
-            if isinstance(outcome, Question):
-                return outcome
-            return self._with_notices(outcome)
+            return next_question or self._with_notices(outcome)
 
     def _with_notices(self, outcome: ToolExecutionOutcome) -> ToolExecutionOutcome:
         """The outcome, followed by the messages that the loop has added for the model since the last one.
@@ -543,7 +545,7 @@ class _Host:
         self._offered = [tool for tool in request.tools if tool.name not in request.revoked]
         return self._offered
 
-    async def _run(self, call: ToolCall) -> ToolExecutionOutcome:
+    async def _run(self, call: ToolCall) -> CallOutcome:
         try:
             (outcome,) = await self._loop.executor.execute_all_async([call])
         except asyncio.CancelledError:
@@ -553,6 +555,8 @@ class _Host:
         except BaseException as error:  # Whatever a tool raises, the other hosts go on.
             logger.exception("Tool '%s' failed.", call.name)
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' failed: {error}", False, name=call.name)
+        if isinstance(outcome, Waits):
+            return outcome
         if outcome.ends_turn or (outcome.disclosure is not None and outcome.disclosure.files):
             return self._open_in_place(outcome)
         return outcome

@@ -6,7 +6,7 @@ import copy
 import logging
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from hashlib import blake2b
@@ -152,7 +152,7 @@ class PromptTemplate(Displayed, HasOutput, Generic[OutputT]):
                 if expected_content is not None:
                     outline = outline.with_late(node.path, expected_content)
             vars(self)["outline"] = outline
-        self._check_guards(self.outline)
+        self._check(self.outline)
         # The output type is checked now, and not in the first run.
         assert self.structured_output is None or self.output_type is not None
 
@@ -254,7 +254,7 @@ class PromptTemplate(Displayed, HasOutput, Generic[OutputT]):
 
     def _outline_with_current_tools(self) -> Outline:
         outline = self.outline.rebuilt()
-        self._check_guards(outline)
+        self._check(outline)
         return outline
 
     def overridden(self, outline: Outline, store: PromptOverridesStore, tag: str) -> Outline:
@@ -265,8 +265,9 @@ class PromptTemplate(Displayed, HasOutput, Generic[OutputT]):
             return outline
         return self._overridden.of((outline, override), lambda: apply_override(outline, descriptor, override))
 
-    def _check_guards(self, outline: Outline) -> None:
-        """Raise for a guard that names a tool which none of these sections can have."""
+    def _check(self, outline: Outline) -> None:
+        """Raise for a tool whose changes cannot be captured, and a guard that names a tool which nothing can have."""
+        check_captured(changing_tools(outline), lambda: resources_of(outline, self.resources))
         section_guards = (guard for node in outline.guarded for guard in node.section.guards)
         guards = (*self.guards, *section_guards)
         if not guards:
@@ -399,7 +400,9 @@ class BoundPrompt(Displayed, Generic[OutputT]):
 
     def with_resources(self, resources: ResourceRegistry) -> BoundPrompt[OutputT]:
         """The prompt with more bound resources; they take precedence over those that are bound."""
-        return replace(self, bound_resources=self.bound_resources.merge(resources))
+        bound = replace(self, bound_resources=self.bound_resources.merge(resources))
+        check_captured(changing_tools(self.template.outline), bound.collect_resources)
+        return bound
 
     def with_template(self, template: PromptTemplate[Any]) -> BoundPrompt[Any]:
         """The same bound to a variant of the template."""
@@ -407,9 +410,7 @@ class BoundPrompt(Displayed, Generic[OutputT]):
 
     def collect_resources(self) -> ResourceRegistry:
         """Those of the template, of every section depth-first, and those that are bound; later ones win."""
-        registry = self.template.resources
-        for node in self.template.outline.nodes:
-            registry = registry.merge(node.section.resources())
+        registry = resources_of(self.template.outline, self.template.resources)
         return registry.merge(self.bound_resources)
 
     def present(self, session: Session | None = None, loaded: LoadedSections | None = None) -> Presentation:
@@ -496,6 +497,36 @@ class BoundPrompt(Displayed, Generic[OutputT]):
         for node in outline.nodes:
             tokens = self.template.counter.count(descriptions[node.path].source or "")
             yield node, PACKED[visibility[node.index]].value, "declared", 0, tokens
+
+
+def resources_of(outline: Outline, registry: ResourceRegistry) -> ResourceRegistry:
+    """These resources with those of every section, depth-first; later ones win."""
+    for node in outline.nodes:
+        registry = registry.merge(node.section.resources())
+    return registry
+
+
+def changing_tools(outline: Outline) -> list[Tool[Any, Any]]:
+    """The tools that declare what they may change."""
+    tools: list[Tool[Any, Any]] = []
+    for node in outline.nodes:
+        tools.extend(tool for tool in node.tools if tool.changes)
+    return tools
+
+
+def check_captured(tools: Iterable[Tool[Any, Any]], bound: Callable[[], ResourceRegistry]) -> None:
+    """Raise for a tool that declares changes of a resource which, as it is bound, has no snapshots."""
+    registry: ResourceRegistry | None = None
+    for tool in tools:
+        registry = registry or bound()
+        for protocol in tool.changes or ():
+            binding = registry.bindings.get(protocol)
+            problem = binding.capture_problem if binding is not None else ""
+            if problem:
+                raise PromptValidationError(
+                    f"Tool '{tool.name}': changes= names {protocol.__qualname__}, whose changes cannot "
+                    f"be captured: {problem}. Use approval='call' for a tool that acts on it."
+                )
 
 
 def digest_of(params: tuple[Any, ...]) -> str:

@@ -37,6 +37,8 @@ from weakincentives.content import Media, Part, Text, parts_of
 from weakincentives.errors import FieldProblem, PromptValidationError, SerdeError
 from weakincentives.prompt.docstrings import split_docstring
 from weakincentives.prompt.visibility import DisclosureRequest
+from weakincentives.resources import has_snapshots
+from weakincentives.session.slices import reducer_methods
 
 ParamsT = TypeVar("ParamsT")
 ParamsT_contra = TypeVar("ParamsT_contra", contravariant=True)
@@ -117,6 +119,8 @@ class ToolOptions(TypedDict, total=False):
     read_only: bool  #: promises that the call changes nothing
     compensate: Compensation[Any] | None  #: undoes an effect outside if the call fails after it
     approval: ApprovalRule | None  #: when a person decides about the call
+    changes: Iterable[type] | None  #: all that a call may change, which can then be taken back
+    outside: bool  #: says that calls have effects outside, which no rewind takes back
     timeout: float | None  #: in seconds
     concurrent: bool  #: calls may run at the same time
     examples: Iterable[Mapping[str, Any]]  #: arguments of typical calls
@@ -126,15 +130,20 @@ class ToolOptions(TypedDict, total=False):
 class Tool(Specializable, Generic[ParamsT, ResultT]):
     """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
-    `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so that
-    several calls may run concurrently without a transaction. `compensate(params, *, context)` undoes an effect outside
-    our resources when the call fails after it. `approval` has a person decide: before the "call", or with its
-    "effects", which are captured, taken back, and applied as they were shown; or a function of the params (and
-    `session=` if it takes that) returns one of both or None. A tool without a handler is answered by a person. After
-    `timeout` seconds a call has failed: an async handler is cancelled, and a blocking one continues in its thread, but
-    what it still writes is refused. `concurrent=True` lets the calls of one reply run at the same time, each in its
-    own transaction; if two change the same thing, the later one is repeated alone. `examples` are arguments of typical
-    calls; the Anthropic adapter sends them.
+    `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes
+    nothing, so that several calls may run concurrently without a transaction.
+    `compensate(params, *, context)` undoes an effect outside our resources when the call fails
+    after it. `approval` has a person decide: before the "call", which is for tools that act
+    outside, or with its "effects", which is for calls that can be taken back: they are captured,
+    and applied as they were shown; or a function of the params (and `session=` if it takes that)
+    returns one of both or None. `changes` names all that a call may change, which "effects" needs:
+    `Filesystem`, the types of slices of the session, and those that snapshotable resources are
+    bound to. `outside=True` says that calls act outside, as calls of a tool with `approval="call"`
+    do that declares no `changes`. A tool without a handler is answered by a person. After `timeout`
+    seconds a call has failed: an async handler is cancelled, and a blocking one continues in its
+    thread, but what it still writes is refused. `concurrent=True` lets the calls of one reply run at
+    the same time, each in its own transaction; if two change the same thing, the later one is
+    repeated alone. `examples` are arguments of typical calls; the Anthropic adapter sends them.
     """
 
     _params_type: Any = None
@@ -146,7 +155,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     transactional = True
     """False if a failed call undoes nothing by itself, because the calls inside it do, as they keep to its time."""
     reaches_outside = False
-    """True if calls have effects outside our resources, although `compensate` may not be given."""
+    """True if calls count as having effects outside, which a rewind does not undo."""
     blocking: Handler[Any, Any] | None = None
     """The function that sync runs call in place of an async handler, if there is one."""
 
@@ -161,6 +170,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         read_only: bool = False,
         compensate: Compensation[ParamsT] | None = None,
         approval: ApprovalRule | None = None,
+        changes: Iterable[type] | None = None,
+        outside: bool = False,
         timeout: float | None = None,
         concurrent: bool = False,
         examples: Iterable[Mapping[str, Any]] = (),
@@ -175,10 +186,17 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         result_type = self._result_type if result_type is None else result_type
         if params_type is not None:
             _check_params(name, params_type)
-        check_flags(name, read_only=read_only, concurrent=concurrent, accepts_overrides=accepts_overrides)
-        if compensate is not None and read_only:
-            raise PromptValidationError(f"Tool '{name}' is read_only, so it has nothing to compensate; drop one.")
+        flags = {"read_only": read_only, "outside": outside, "concurrent": concurrent}
+        check_flags(name, **flags, accepts_overrides=accepts_overrides)
         check_approval(name, approval, has_handler=handler is not None, read_only=read_only)
+        self.changes = require_changes(name, changes)
+        self.reaches_outside = self._acts_outside(
+            name,
+            approval,
+            compensate,
+            outside=outside,
+            read_only=read_only,
+        )
         handler, approval = (_no_handler, "answer") if handler is None else (handler, approval)
         check_timeout(f"Tool '{name}': timeout", timeout)
         given = params_type if _schema is None else dict
@@ -194,13 +212,35 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.result_type = result_type
         self.read_only = read_only
         self.compensate = compensate
-        self.reaches_outside = compensate is not None
         self.approval = approval
         self.timeout = timeout
         self.concurrent = concurrent
         self.accepts_overrides = accepts_overrides
         self.examples = tuple(dict(example) for example in examples)
         self._check_examples()
+
+    def _acts_outside(
+        self,
+        name: str,
+        approval: Any,
+        compensate: Compensation[ParamsT] | None,
+        *,
+        outside: bool,
+        read_only: bool,
+    ) -> bool:
+        """True if calls count as having effects outside; contradicting options are an error."""
+        options = {"compensate=": compensate, "changes=": self.changes, "outside=True": outside}
+        if read_only:
+            for option, value in options.items():
+                if value:
+                    problem = f"is read_only, so it changes nothing; drop {option}"
+                    raise PromptValidationError(f"Tool '{name}' {problem}.")
+        says_outside = outside or compensate is not None
+        if approval == "effects":
+            check_effects(name, self.changes, "outside=True" * outside or "compensate=" * says_outside)
+        # A tool without a handler has no approval: a person answers.
+        asks_first = approval is not None and approval != "effects" and not read_only
+        return says_outside or (asks_first and self.changes is None)
 
     def _check_examples(self) -> None:
         for example in self.examples:
@@ -462,6 +502,49 @@ def check_flags(tool_name: str, **flags: Any) -> None:
     for name, value in flags.items():
         if not isinstance(value, bool):
             raise PromptValidationError(f"Tool '{tool_name}': {name} must be True or False, got {value!r}.")
+
+
+def require_changes(tool_name: str, changes: Any) -> tuple[type, ...] | None:
+    """The classes that `changes` names, if it is given; an error names one that cannot be captured."""
+    if changes is None:
+        return None
+    which = f"Tool '{tool_name}': changes"
+    if isinstance(changes, type | str) or not isinstance(changes, Iterable):
+        raise PromptValidationError(
+            f"{which} takes a tuple of classes, got {changes!r}; write changes=(Filesystem, Cart)."
+        )
+    declared = tuple(changes)
+    for kind in declared:
+        if not isinstance(kind, type):
+            raise PromptValidationError(f"{which} must name classes, got {kind!r}.")
+        is_data = serde.is_record(kind) or bool(reducer_methods(kind))
+        if not (is_data or has_snapshots(kind) or is_bound_later(kind)):
+            raise PromptValidationError(
+                f"{which}= names {kind.__qualname__}, whose changes cannot be captured: a resource "
+                "needs snapshot() and restore(state), and a slice of the session is a dataclass. "
+                "Use approval='call' for a tool that acts on it."
+            )
+    return declared
+
+
+def is_bound_later(kind: type) -> bool:
+    """True for a protocol or an abstract class: what is bound to it is checked then."""
+    return bool(getattr(kind, "_is_protocol", False)) or inspect.isabstract(kind)
+
+
+def check_effects(tool_name: str, changes: tuple[type, ...] | None, acts_outside: str) -> None:
+    """Reject `approval="effects"` for calls that cannot be taken back."""
+    rule = f"Tool '{tool_name}': approval=\"effects\" is for calls that can be taken back"
+    if acts_outside:
+        raise PromptValidationError(
+            f"{rule}, but {acts_outside} says that it acts outside before anybody is asked; use approval='call'."
+        )
+    if not changes:
+        raise PromptValidationError(
+            f"{rule}, so it must name what it may change: changes=(Filesystem, Cart), the files, "
+            "slices and resources. A tool that acts outside (HTTP, a server, a payment) is "
+            "approval='call'."
+        )
 
 
 def check_approval(tool_name: str, approval: Any, *, has_handler: bool = True, read_only: bool = False) -> None:

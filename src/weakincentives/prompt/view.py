@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Generic, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from weakincentives._base.display import Displayed, Shown, folded, tree
 from weakincentives._base.generics import OutputT
@@ -33,6 +33,9 @@ from weakincentives.prompt.visibility import (
     visible,
     with_ancestors,
 )
+
+if TYPE_CHECKING:
+    from weakincentives.prompt.disclosure.ranking.finder import SectionFinder
 
 Decider = Literal["declared", "selector", "override", "session", "budget", "rule", "search"]
 Menu = Literal["all", "top", "none"]
@@ -99,6 +102,11 @@ class Disclosure:
     preopen: int = 0
     voice: Voice = "result"
     suffix: Suffix = "sentence"
+
+    @property
+    def finder(self) -> SectionFinder | None:
+        """Finds sections with the ranker of the strategy; None if it has none of its own."""
+        return None
 
     def tools(self, *, with_tools: bool, content_only: bool) -> tuple[Tool[Any, Any], ...]:
         """The tools to offer, given which kinds of summarized sections are shown."""

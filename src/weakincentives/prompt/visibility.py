@@ -6,11 +6,11 @@ hides what is inside it (`visible`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from weakincentives.errors import PromptError, PromptValidationError
 from weakincentives.session import reducer
@@ -34,6 +34,8 @@ class SectionVisibility(StrEnum):
 
 
 Overrides = Mapping[SectionPath, SectionVisibility]
+ToolsBySection = Mapping[str, Container[str]]
+"""The names of the tools that may be called once a section is open, by its key."""
 
 # A tree's visibility is packed into one byte per section, so that it can be compared and cached as one value.
 PACKED = (SectionVisibility.ABSENT, SectionVisibility.FULL, SectionVisibility.SUMMARY, SectionVisibility.HIDDEN)
@@ -159,6 +161,20 @@ class VisibilityOverrides:
         return changed
 
 
+class DisclosureValue:
+    """Base of the values of disclosure tools, which say as data what the call asks for."""
+
+    __slots__ = ()
+
+    def requested(self) -> DisclosureRequest:
+        """The sections and tools that the value names."""
+        raise NotImplementedError
+
+    def limited(self, tools: Container[Any], by_section: ToolsBySection) -> Self:
+        """The value without tools that cannot be called, and sections that do not exist."""
+        return self
+
+
 @dataclass(frozen=True, slots=True)
 class DisclosureRequest:
     """A request to open or close sections, carried by the result of the tool that made it.
@@ -166,6 +182,8 @@ class DisclosureRequest:
     `keys` are the sections as the model named them, and `current_visibility_state` is what was shown at that moment.
     `overrides` open the sections; empty if reading them changes nothing. `content` are the sections whose text is in
     the result, `files` those that it was written to; with `halt`, the caller decides what to open.
+    `tools` are those that the result names, and `found` the sections that a search has listed. It
+    `quotes` if the value is nothing but the text of sections, which may have the prompt's authority.
     """
 
     keys: tuple[str, ...]
@@ -176,11 +194,22 @@ class DisclosureRequest:
     files: tuple[str, ...] = ()
     halt: bool = False
     action: Literal["open", "close"] = "open"  #: whether to open or to close
+    tools: tuple[Any, ...] = ()  #: tools that the result names
+    found: tuple[str, ...] = ()  #: keys of the sections that a search has listed
+    quotes: bool = False  #: True if the value is the text of sections
+
+    @classmethod
+    def of(cls, value: object) -> DisclosureRequest:
+        """The request that a tool's value makes; an empty one if it is no disclosure."""
+        return value.requested() if isinstance(value, DisclosureValue) else NO_DISCLOSURE
 
     @property
     def requested_sections(self) -> tuple[str, ...]:
         """`keys`, by the name that the specs use."""
         return self.keys
+
+
+NO_DISCLOSURE = DisclosureRequest(())
 
 
 class VisibilityExpansionRequired(PromptError):

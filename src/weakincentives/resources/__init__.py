@@ -17,7 +17,9 @@ from weakincentives.resources.binding import (
     ScopeError as ScopeError,
     Snapshotable as Snapshotable,
     StaleResourceError as StaleResourceError,
+    TransactionRefusedError as TransactionRefusedError,
     UnboundResourceError as UnboundResourceError,
+    has_snapshots as has_snapshots,
 )
 from weakincentives.resources.context import (
     ResourceRegistry as ResourceRegistry,

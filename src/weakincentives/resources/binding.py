@@ -4,6 +4,7 @@ ResourceError
 ├── UnboundResourceError        nothing is bound to the requested protocol
 ├── CircularDependencyError     providers depend on each other in a circle
 ├── RolledBackError             passed to the context manager of a resource whose tool call failed
+├── TransactionRefusedError     a transaction in a call that is shown before it counts
 ├── ScopeError                  a TOOL_CALL resource requested outside a tool call, or by a SINGLETON
 ├── ResourceCloseError          one or more resources failed to close; also an ExceptionGroup
 └── ResourceRestoreError        one or more resources failed to restore; also an ExceptionGroup
@@ -95,6 +96,18 @@ class Binding(Generic[T]):
         if self.eager and self.scope is not Scope.SINGLETON:
             raise ResourceError(f"{name} has eager=True but {self.scope}; only singletons can be created at start")
 
+    @property
+    def capture_problem(self) -> str:
+        """Why its changes cannot be captured; empty if they can, or if only the provider knows."""
+        if self.scope is Scope.PROTOTYPE:
+            return "it is bound as a PROTOTYPE, which is created anew for each get"
+        kind: Any = self.provider
+        if isinstance(kind, Constant):
+            kind = type(kind.value)
+        if isinstance(kind, type) and not has_snapshots(kind):
+            return f"{kind.__qualname__} has no snapshot() and restore(state)"
+        return ""
+
     @staticmethod
     def instance(protocol: ClassOf[U], value: U, *, fallback: bool = False) -> Binding[U]:
         """Bind an existing object. The caller remains responsible for closing it."""
@@ -144,7 +157,11 @@ class ResourceChange:
 
 def is_snapshotable(value: object) -> TypeGuard[Snapshotable]:
     """Like `isinstance(value, Snapshotable)`, but cheaper, and False for classes."""
-    kind = type(value)
+    return has_snapshots(type(value))
+
+
+def has_snapshots(kind: type) -> bool:
+    """True for the class of resources whose changes can be captured and taken back."""
     return callable(getattr(kind, "snapshot", None)) and callable(getattr(kind, "restore", None))
 
 
@@ -185,6 +202,10 @@ class ScopeError(ResourceError):
         super().__init__(message)
         self.protocol = protocol
         self.chain = chain
+
+
+class TransactionRefusedError(ResourceError):
+    """A transaction was requested in a call whose effects are shown before they count."""
 
 
 class RolledBackError(ResourceError):

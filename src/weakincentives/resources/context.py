@@ -146,6 +146,8 @@ class ScopedResourceContext:
     ) -> None:
         self._bindings = bindings
         self._own = own
+        # False if calls here may open no transaction.
+        self._opens_managers = True
         # What else was there as a branch began: calls at the same time may create what they then share.
         self._branched: tuple[dict[int, Held], int] | None = None
         self._root = self if root is None else root
@@ -159,6 +161,10 @@ class ScopedResourceContext:
                 instances.setdefault(protocol, binding.provider.value)
         for protocol, value in instances.items():
             self._layer.add(Held(protocol, value))
+
+    def __contains__(self, protocol: object) -> bool:
+        """True if something is bound to the protocol."""
+        return protocol in self._bindings or protocol in self._own
 
     @property
     def holds_any(self) -> bool:
@@ -204,15 +210,23 @@ class ScopedResourceContext:
         self.loop.home = get_running_loop()
         await run_steps_async(self._starting("aclose"), self.loop.wait)
 
-    def tool_scope(self, *, branch: bool = False) -> ScopedResourceContext:
+    def tool_scope(
+        self,
+        *,
+        branch: bool = False,
+        transactions: bool = True,
+    ) -> ScopedResourceContext:
         """The context of one tool call: `with context.tool_scope() as scope:`.
 
-        It creates TOOL_CALL resources and closes them at its end; singletons come from this context. With `branch`, it
-        has branches of those with snapshots, for a call at the same time as others.
+        It creates TOOL_CALL resources and closes them at its end; singletons come from this context.
+        With `branch`, it has branches of those with snapshots, for a call at the same time as others.
+        Without `transactions`, a context manager that would live for the call is refused.
         """
         self.check_open()
         if not branch:
-            return ScopedResourceContext(self._bindings, root=self._root, own=self._own)
+            scope = ScopedResourceContext(self._bindings, root=self._root, own=self._own)
+            scope._opens_managers = transactions
+            return scope
         shared = self._layers[-1]
         values = {**{each: held.value for each, held in shared.held.items()}, **self._own}
         values = {each: value for each, value in values.items() if is_snapshotable(value)}
@@ -370,6 +384,7 @@ class ScopedResourceContext:
         if binding.scope is Scope.TOOL_CALL and self._root is self:
             raise _out_of_scope(protocol, around)
         owner = self._root if binding.scope is Scope.SINGLETON else self
+        creation.opens = owner._opens_managers
         return (yield from owner._layer.create(owner, binding, creation))
 
     def _drop(self, held: Held) -> None:

@@ -16,7 +16,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from weakincentives._base.fence import current_fence
-from weakincentives.resources.binding import Binding, Resolver, ResourceError, chain_text, type_name
+from weakincentives.resources.binding import (
+    Binding,
+    Resolver,
+    ResourceError,
+    TransactionRefusedError,
+    chain_text,
+    type_name,
+)
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -48,12 +55,14 @@ class Creation:
 
     `chain` lists what it is created for, outermost first, and itself; `needs` is what it waits for in turn. `done` is
     there once somebody waits for it. A creation is `abandoned` once the tool call that needed it is: its provider may
-    still be running, but the result is not kept.
+    still be running, but the result is not kept. `opens` is false if what is created may not be a
+    context manager of the tool call, such as a transaction.
     """
 
-    __slots__ = ("_fence", "_outer", "awaits", "chain", "done", "needs", "root")
+    __slots__ = ("_fence", "_outer", "awaits", "chain", "done", "needs", "opens", "root")
 
     def __init__(self, protocol: type, root: object) -> None:
+        self.opens = True
         self.root: object = root
         around = creating.get()
         self._outer = around if around is not None and around.root is root else None
@@ -157,7 +166,11 @@ def provide(resolver: Resolver, binding: Binding[Any], creation: Creation) -> St
     """Call the provider, then await or enter what it returns."""
     token, chain = creating.set(creation), creation.chain
     try:
-        held = yield from _held(binding.protocol, binding.provider(resolver), chain)  # type: ignore[arg-type]
+        protocol: Any = binding.protocol
+        created = binding.provider(resolver)
+        if not creation.opens:
+            yield from _refuse_manager(protocol, created)
+        held = yield from _held(protocol, created, chain)
     except ResourceError:
         raise
     except SystemExit as error:
@@ -173,6 +186,19 @@ def provide(resolver: Resolver, binding: Binding[Any], creation: Creation) -> St
         yield from held.end(nothing, "close")
         raise nothing
     return held
+
+
+def _refuse_manager(protocol: type, created: Any) -> Steps[None]:
+    """Raise for a context manager, which is not entered."""
+    kind = type(created)
+    if kind.__module__ in _LOCKS or not (hasattr(kind, "__enter__") or hasattr(kind, "__aenter__")):
+        return
+    refused = TransactionRefusedError(
+        f"{type_name(protocol)} cannot be opened: this call is shown to a person before it counts, and "
+        "what a transaction does cannot be shown; declare the tool with approval='call'"
+    )
+    yield from Held(protocol, created).end(refused, "close")
+    raise refused
 
 
 def _held(protocol: type, found: Any, chain: tuple[type, ...]) -> Steps[Held]:

@@ -20,9 +20,12 @@ from weakincentives.runtime.calls.approval import (
     Edit as Edit,
     PendingCall as PendingCall,
 )
-from weakincentives.runtime.calls.effects import Effects as Effects
+from weakincentives.runtime.calls.call import ToolExecutionOutcome as ToolExecutionOutcome
+from weakincentives.runtime.calls.effects import (
+    Effects as Effects,
+    UndeclaredChangesError as UndeclaredChangesError,
+)
 from weakincentives.runtime.calls.executor import ToolExecutor as ToolExecutor
-from weakincentives.runtime.calls.results import ToolExecutionOutcome as ToolExecutionOutcome
 from weakincentives.runtime.context import Compaction as Compaction, InnerLoopConfig as InnerLoopConfig
 from weakincentives.runtime.delegation import delegate as delegate
 from weakincentives.runtime.events import (

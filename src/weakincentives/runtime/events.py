@@ -413,6 +413,7 @@ class ToolInvoked(RunEvent):
     """A tool was called, or the call was refused; the event is kept even if the changes are rolled back.
 
     `text` is what the model read of the result, and `operator_text` what followed the results as a system message.
+    `unchanged` names what a call with `approval="effects"` might have changed, but did not: it ran without a question.
     """
 
     name: str  #: the tool's name
@@ -427,6 +428,7 @@ class ToolInvoked(RunEvent):
     text: str = ""
     operator_text: str = ""
     own_name: str = ""  #: the section's own name for the tool, if it was loaded late
+    unchanged: tuple[str, ...] = ()
 
     def is_of(self, name: str) -> bool:
         """True if the tool was called by this name, or if it is this `section.tool`."""

@@ -20,6 +20,7 @@ from weakincentives.runtime.calls.approval import (
     rule_steps as rule_steps,
     waiting_calls as waiting_calls,
 )
+from weakincentives.runtime.calls.call import CallOutcome as CallOutcome, Waits as Waits
 from weakincentives.runtime.calls.transactions import CallSuspended as CallSuspended
 from weakincentives.runtime.events import RUN_EVENTS as RUN_EVENTS, SectionState as SectionState
 from weakincentives.runtime.loop.bridge import (

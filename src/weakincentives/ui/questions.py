@@ -83,7 +83,7 @@ def waiting(chat: Conversation[Any], call: PendingCall, show: Show | None, made:
 def _paths(effects: Effects) -> dict[str, Any]:
     """The part of effects that needs no `show`."""
     files = [{"path": file.path} for file in effects.files[:MAX_ITEMS]]
-    return {"files": files, "outside": effects.outside, "reruns": effects.reruns, "complete": False}
+    return {"files": files, "complete": False}
 
 
 def _effects(effects: Effects, clean: Redactor) -> dict[str, Any]:
@@ -106,8 +106,6 @@ def _effects(effects: Effects, clean: Redactor) -> dict[str, Any]:
         "events": [{"type": type(each).__qualname__, "value": brief(each)} for each in effects.events[:MAX_ITEMS]],
         "slices": [change(each.slice_type, each.before, each.after) for each in effects.slices[:MAX_ITEMS]],
         "resources": [change(each.protocol, (each.before,), (each.after,)) for each in others[:MAX_ITEMS]],
-        "outside": effects.outside,
-        "reruns": effects.reruns,
         "complete": all(len(each) <= MAX_ITEMS for each in lists),
     }
 

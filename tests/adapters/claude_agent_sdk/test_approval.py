@@ -47,7 +47,7 @@ DECISIONS = [Approve(by="ann"), Deny("too much"), Edit({"amount": 7}), Answer("l
 
 
 def desk(needs: Any) -> list[Tool[Any, Any]]:
-    @tool(approval=needs)
+    @tool(approval=needs, changes=(Balance,))
     def pay(amount: int, *, context: ToolContext) -> str:
         "Pay an amount."
         context.session.dispatch(Paid(amount))

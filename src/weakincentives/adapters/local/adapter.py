@@ -27,7 +27,7 @@ from weakincentives.adapters.local.relevance import (
 )
 from weakincentives.adapters.local.replier import Replier
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import SearchSectionsResult, SectionVisibility, Tokenizer
+from weakincentives.prompt import DisclosureRequest, SectionVisibility, Tokenizer
 from weakincentives.prompt.disclosure.ranking import section_text
 from weakincentives.runtime import (
     Channel,
@@ -144,7 +144,7 @@ class LocalAdapter(ProviderAdapter):
             closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
             opened = [node for node in view.shown if view.is_open(node.path) and view.decided_by(node) != "declared"]
             read = [node for node in (*closed, *opened) if exposure[node.path].source in ("prompt", "conversation")]
-            searches = (each.result.value for each in invoked if isinstance(each.result.value, SearchSectionsResult))
+            searches = (DisclosureRequest.of(event.result.value) for event in invoked)
             openings = [each for each in invoked if each.disclosure is not None]
             return Sections(
                 spans=() if rendered is None else rendered.spans,
@@ -152,7 +152,7 @@ class LocalAdapter(ProviderAdapter):
                 closed={node.key for node in closed},
                 read=[(node.section.title, "".join(view.own_pieces(node.path))) for node in read],
                 asked={key for each in openings if each.disclosure for key in each.disclosure.keys},
-                found={found.key for search in searches for found in search.sections},
+                found={key for search in searches for key in search.found},
                 openings={each.call_id for each in openings if each.run_id == loop.scope.run_id},
             )
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
@@ -27,9 +27,11 @@ from weakincentives.prompt.view import Disclosure, Menu, Suffix, View, Voice
 from weakincentives.prompt.visibility import (
     CollapseSection,
     DisclosureRequest,
+    DisclosureValue,
     Overrides,
     SectionPath,
     SectionVisibility,
+    ToolsBySection,
     VisibilityExpansionRequired,
 )
 
@@ -65,11 +67,18 @@ class CollapseSectionParams:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadSectionResult:
+class ReadSectionResult(DisclosureValue):
     """A section's content and the tools it adds."""
 
     content: str  #: the rendered text
     expanded_tools: tuple[AnyTool, ...] = ()  #: the tools that may now be called
+
+    def requested(self) -> DisclosureRequest:
+        return DisclosureRequest((), tools=self.expanded_tools, quotes=True)
+
+    def limited(self, tools: Container[Any], by_section: ToolsBySection) -> ReadSectionResult:
+        remaining = tuple(tool for tool in self.expanded_tools if tool in tools)
+        return ReadSectionResult(self.content, remaining)
 
     def render(self) -> str:
         if not self.expanded_tools:
@@ -78,12 +87,18 @@ class ReadSectionResult:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenSectionsResult:
+class OpenSectionsResult(DisclosureValue):
     """Sections to open on the next evaluation, or files that hold their content."""
 
     requested_overrides: Overrides = field(default_factory=dict)  #: visibility by section path
     written_files: tuple[str, ...] = ()  #: paths of the files
     reason: str = ""  #: the model's reason
+
+    def requested(self) -> DisclosureRequest:
+        overrides = self.requested_overrides
+        keys = tuple(".".join(path) for path in overrides)
+        request = DisclosureRequest(keys, self.reason, files=self.written_files)
+        return replace(request, overrides=overrides, halt=bool(overrides))
 
     def render(self) -> str:
         if self.written_files:
@@ -115,8 +130,20 @@ class FoundSection:
 
 
 @dataclass(frozen=True, slots=True)
-class SearchSectionsResult:
+class SearchSectionsResult(DisclosureValue):
     sections: tuple[FoundSection, ...] = ()  #: best match first
+
+    def requested(self) -> DisclosureRequest:
+        return DisclosureRequest((), found=tuple(section.key for section in self.sections))
+
+    def limited(self, tools: Container[Any], by_section: ToolsBySection) -> SearchSectionsResult:
+        sections: list[FoundSection] = []
+        for section in self.sections:
+            if section.key in by_section:
+                names = by_section[section.key]
+                remaining = tuple(name for name in section.tools if name in names)
+                sections.append(replace(section, tools=remaining))
+        return SearchSectionsResult(tuple(sections))
 
     def render(self) -> str:
         return "\n".join(section.render() for section in self.sections)

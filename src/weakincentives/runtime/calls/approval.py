@@ -135,6 +135,13 @@ def rule_steps(
         raise ValueError(f"it must return 'call', 'effects' or None, got {shortened(repr(rule), 100)}")
     if rule == "effects" and tool.read_only:
         raise ValueError("it returned 'effects', but the tool is read_only; return 'call'")
+    if rule == "effects" and tool.reaches_outside and tool.changes is not None:
+        raise ValueError("it returned 'effects', but the tool acts outside, as it declares; return 'call'")
+    if rule == "effects" and not tool.changes:
+        raise ValueError(
+            f"it returned 'effects', which tool '{tool.name}' cannot have, because it does not declare what it may "
+            "change; return 'call', or write changes=(...)"
+        )
     needs: Needs | None = rule
     return needs
 

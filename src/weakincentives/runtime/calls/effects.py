@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from weakincentives._base.display import shortened
 from weakincentives.errors import WinkError
 from weakincentives.filesystem import FileChange, StaleFilesError
+from weakincentives.prompt import Tool
 from weakincentives.redaction import KnownSecrets
 from weakincentives.resources import ResourceChange, ScopedResourceContext, StaleResourceError
 from weakincentives.serde import dump_tagged
@@ -26,6 +27,20 @@ MAX_SHOWN = 2_000
 
 class StaleEffectsError(WinkError):
     """The base of the effects has changed since, so they cannot be applied as they were shown."""
+
+
+class UndeclaredChangesError(WinkError):
+    """A call that asks with its effects has changed more than its tool declares, and was undone."""
+
+    def __init__(self, tool: Tool[Any, Any], undeclared: Sequence[type]) -> None:
+        changed = ", ".join(names_of(undeclared))
+        declared = ", ".join(names_of((*(tool.changes or ()), *undeclared)))
+        super().__init__(
+            f"Tool '{tool.name}' was undone: it changed {changed}, which it does not declare, so a person could not be "
+            f"asked. Write changes=({declared}), or approval='call' if it acts outside."
+        )
+        self.tool = tool.name
+        self.undeclared = tuple(undeclared)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,19 +57,20 @@ class Effects:
     """The changes of one tool call, to be shown, stored and applied.
 
     `events` were appended to the slices of their types, `slices` were changed in another way, and `resources` are
-    snapshotable ones. `outside` says that the call also had effects that only its `compensate=` can undo. `reruns` says
-    that it used something that was rolled back and cannot be captured, such as a database transaction: its handler runs
-    again after the approval, and its changes count only if they are the ones that were shown.
+    snapshotable ones.
     """
 
     events: tuple[Any, ...] = ()
     slices: tuple[SliceChange, ...] = ()
     resources: tuple[ResourceChange, ...] = ()
-    outside: bool = False
-    reruns: bool = False
 
     def __bool__(self) -> bool:
-        return bool(self.events or self.slices or self.resources or self.outside or self.reruns)
+        return bool(self.events or self.slices or self.resources)
+
+    def undeclared(self, declared: Collection[type]) -> tuple[type, ...]:
+        """The classes of what was changed without being declared; an event's own entry needs no declaration."""
+        changed = [*(change.slice_type for change in self.slices), *(change.protocol for change in self.resources)]
+        return tuple(kind for kind in changed if kind not in declared)
 
     @property
     def files(self) -> tuple[FileChange, ...]:
@@ -90,15 +106,9 @@ class Effects:
         for resource in self.resources:
             if not resource.changes:
                 yield f"{_name(resource.protocol)}: {shown(resource.before)} -> {shown(resource.after)}"
-        if self.outside:
-            yield "It also had effects outside, which have happened; a denial undoes them."
-        if self.reruns:
-            yield "It also used a transaction, which is not shown; it is made again after the approval."
 
 
-def capture(
-    session: Session, before: Snapshot, resources: Iterable[ResourceChange], *, outside: bool, reruns: bool
-) -> Effects:
+def capture(session: Session, before: Snapshot, resources: Iterable[ResourceChange]) -> Effects:
     """The changes of the session since a snapshot, with those of resources."""
     events: list[Any] = []
     slices: list[SliceChange] = []
@@ -112,7 +122,7 @@ def capture(
             events.extend(added)
         elif old[:old_length] != items[:length]:
             slices.append(SliceChange(slice_type, tuple(old[:old_length]), tuple(items[:length])))
-    return Effects(tuple(events), tuple(slices), tuple(resources), outside, reruns)
+    return Effects(tuple(events), tuple(slices), tuple(resources))
 
 
 def apply(effects: Effects, session: Session, resources: ScopedResourceContext) -> None:
@@ -131,6 +141,10 @@ def apply(effects: Effects, session: Session, resources: ScopedResourceContext) 
         session[type(event)].append(event)
     for each in effects.slices:
         session[each.slice_type].seed(each.after)
+
+
+def names_of(kinds: Iterable[type]) -> tuple[str, ...]:
+    return tuple(kind.__qualname__ for kind in kinds)
 
 
 def _name(cls: Any) -> str:

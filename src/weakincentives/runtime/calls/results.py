@@ -4,105 +4,27 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any
 
-from weakincentives._base.frozen import quick_init
-from weakincentives.content import Part, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import (
     AnyTool,
     DisclosureRequest,
-    FoundSection,
-    OpenSectionsResult,
-    ReadSectionResult,
-    SearchSectionsResult,
     SectionVisibility,
     SetVisibilityOverride,
     ToolResult,
     VisibilityOverrides,
 )
 from weakincentives.runtime.calls.approval import PendingCall
+from weakincentives.runtime.calls.call import RanCall, ToolExecutionOutcome
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ModelCalled, ToolInvoked
 from weakincentives.runtime.messages import Message, ToolCall
 from weakincentives.runtime.runs import Toolbox
 
 logger = logging.getLogger("weakincentives.runtime")
-NO_RESULT: ToolResult[Any] = ToolResult()
-
-
-@quick_init
-@dataclass(frozen=True, slots=True)
-class ToolExecutionOutcome:
-    """The outcome of one call. `message` is what the model reads.
-
-    `disclosure` is what a successful call opened or closed, and `expanded_tools` are the tools that appeared with it.
-    A call ends the turn if it `restarts` the run, which alone can open the sections, or halts for the caller.
-    `operator_text` is to be sent as a system message; `found` are the sections that a search has listed. A call that
-    waits for a person is `pending`: it has no result yet.
-    """
-
-    tool_call_id: str  #: the id of the call
-    message: str
-    success: bool  #: False if the call failed or was refused
-    expanded_tools: tuple[Any, ...] = ()
-    name: str = ""  #: the tool's name
-    disclosure: DisclosureRequest | None = None
-    restarts: bool = False
-    attachments: tuple[Part, ...] = ()  #: media for the model
-    operator_text: str = ""
-    found: tuple[str, ...] = ()
-    pending: PendingCall | None = None
-
-    def as_message(self, tools: tuple[str, ...] = ()) -> Message:
-        """The message for the model; `tools` are those that come with it."""
-        parts = parts_of([self.message, *self.attachments]) if self.attachments else ()
-        text = text_of(parts) if parts else self.message
-        made = Message("tool", text, call_id=self.tool_call_id, name=self.name, success=self.success, parts=parts)
-        return replace(made, tools=tools) if tools else made
-
-    @property
-    def halts(self) -> bool:
-        return self.disclosure is not None and self.disclosure.halt
-
-    @property
-    def ends_turn(self) -> bool:
-        return self.restarts or self.halts
-
-    @property
-    def opened(self) -> tuple[str, ...]:
-        """The sections that were opened or read, as the model named them."""
-        asked = self.disclosure
-        return () if asked is None or asked.action != "open" else asked.keys
-
-
-@dataclass(slots=True, eq=False)
-class ToolAttempt:
-    """A call and its outcome so far; `error` is raised once the call is recorded.
-
-    `arguments` are those that a person or a guard has put in place of the model's, and `notice` tells the model of a
-    person's. `note` is the text with which a guard has asked for a person.
-    """
-
-    call: ToolCall
-    since: float
-    result: ToolResult[Any]
-    params: Any
-    _: KW_ONLY
-    message: str = ""
-    error: BaseException | None = None
-    expansion: DisclosureRequest | None = None
-    rolled_back: bool = False
-    compensation: str = ""
-    arguments: str = ""
-    notice: str = ""
-    note: str = ""
-
-    def failed(self, message: str) -> ToolAttempt:
-        self.result = ToolResult(message, success=False)
-        return self
 
 
 @dataclass(slots=True)
@@ -139,11 +61,11 @@ class Results:
             takes_effect = takes_effect and overrides.overrides.get(path) is visibility
         return takes_effect
 
-    def recorded(self, attempt: ToolAttempt) -> ToolExecutionOutcome:
+    def recorded(self, ran: RanCall) -> ToolExecutionOutcome:
         """The recorded outcome of a call that ended; raises the error that it ended with."""
-        outcome = self.record(attempt)
-        if attempt.error is not None:
-            raise attempt.error
+        outcome = self.record(ran)
+        if ran.error is not None:
+            raise ran.error
         return outcome
 
     def refusal(self, name: str) -> str:
@@ -168,42 +90,55 @@ class Results:
             f"'{was}', and '{waiting.tool}' is a tool of section '{now}' now. Call the tool again."
         )
 
-    def accept(self, running: ToolAttempt, result: Any) -> None:
-        """Keep the result and its text for the model; one that cannot be rendered is the programmer's mistake."""
-        name = running.call.name
+    def accept(self, ran: RanCall, result: Any) -> RanCall:
+        """The call with this result and its text for the model; a result that cannot be rendered ends the run."""
+        name = ran.call.name
         if not isinstance(result, ToolResult):
             problem = f"The handler of tool '{name}' returned a {type(result).__name__}; return a ToolResult."
-            self.programming_error(problem, None, running)
-            return
+            return self.programming_error(ran, problem, None)
         try:
-            if isinstance(result.value, ReadSectionResult) and result.value.expanded_tools:
-                result = self._with_callable_tools(name, result, result.value)
-            elif isinstance(result.value, SearchSectionsResult):
-                result = self._with_existing_sections(name, result, result.value)
-            running.result, running.message = result, result.render()
+            result = self._without_missing(name, result)
+            message = result.render()
         except (Exception, SystemExit) as error:
             problem = (
                 f"The result of tool '{name}' cannot be shown to the model: {type(error).__name__}: {error}; give its "
                 "value a render() method or JSON-able fields; images and other media go into attachments=."
             )
-            self.programming_error(problem, error, running)
-            return
+            return self.programming_error(ran, problem, error)
         try:
             if result.attachments:
                 ended = (outcome.as_message() for outcome in list(self.ended.values()))
                 self.context.adapter.check_parts(result.attachments, (*self.context.session[Message].view(), *ended))
         except PromptEvaluationError as error:
-            text = f"{running.message}\n\nThe attachments cannot be shown: {error}".lstrip()
-            running.result, running.message = ToolResult(text, success=False), ""
+            return ran.failed(f"{message}\n\nThe attachments cannot be shown: {error}".lstrip())
+        return replace(ran, result=result, message=message)
 
-    def _with_callable_tools(self, name: str, result: ToolResult[Any], value: ReadSectionResult) -> ToolResult[Any]:
-        """The result of reading a section, naming only tools that can be called afterwards."""
+    def _without_missing(self, name: str, result: ToolResult[Any]) -> ToolResult[Any]:
+        """The result of a disclosure tool, naming only tools that can be called afterwards, and sections that exist."""
+        value: Any = result.value
+        request = DisclosureRequest.of(value)
+        if not (request.tools or request.found):
+            return result
+        tools = self._callable_tools(name, result, request.tools)
+        sections: dict[str, set[str]] = {}
+        for key in request.found:
+            names = self._tools_of_section(key)
+            if names is None:
+                logger.warning("The result of tool '%s' names a section '%s' that does not exist.", name, key)
+            else:
+                sections[key] = names
+        return replace(result, value=value.limited(tools, sections))
+
+    def _callable_tools(self, name: str, result: ToolResult[Any], tools: tuple[AnyTool, ...]) -> tuple[AnyTool, ...]:
+        """Those of the tools in the result of a reading call that can be called afterwards."""
+        if not tools:
+            return ()
         request = result.disclosure if result.success else None
         overrides = {} if request is None or request.halt else request.overrides
         view = self.context.view.opened(overrides) if overrides else self.context.view
         callable_names = {tool.name for _, tool in view.offered()}
         callable_names.update(tool.name for tool in self.context.own_tools)
-        missing = [tool.name for tool in value.expanded_tools if tool.name not in callable_names]
+        missing = [tool.name for tool in tools if tool.name not in callable_names]
         if missing:
             logger.warning(
                 "The result of tool '%s' names tools that nothing offers: %s; give it "
@@ -211,66 +146,62 @@ class Results:
                 name,
                 ", ".join(missing),
             )
-        free = self.toolbox.available(value.expanded_tools)
-        tools = tuple(tool for tool in free if tool.name in callable_names)
-        return replace(result, value=replace(value, expanded_tools=tools))
+        return tuple(tool for tool in self.toolbox.available(tools) if tool.name in callable_names)
 
-    def _with_existing_sections(
-        self, name: str, result: ToolResult[Any], value: SearchSectionsResult
-    ) -> ToolResult[Any]:
-        """The result of a search, naming only sections of the prompt and tools that opening them adds."""
+    def _tools_of_section(self, key: str) -> set[str] | None:
+        """The tools that may be called once a section is open; None if there is no such section."""
         view = self.context.view
-        offered = {tool.name for _, tool in view.offered()}
-        sections: list[FoundSection] = []
-        for section in value.sections:
-            path = view.find(section.key)
-            if path is None:
-                logger.warning("The result of tool '%s' names a section '%s' that does not exist.", name, section.key)
-                continue
-            added = {tool.name for tool in self.toolbox.available(view.opening(path).tools)}
-            tools = tuple(tool for tool in section.tools if tool in added or tool in offered)
-            sections.append(replace(section, tools=tools))
-        return replace(result, value=replace(value, sections=tuple(sections)))
+        path = view.find(key)
+        if path is None:
+            return None
+        names = {tool.name for _, tool in view.offered()}
+        names.update(tool.name for tool in self.toolbox.available(view.opening(path).tools))
+        return names
 
-    def programming_error(self, problem: str, cause: BaseException | None, running: ToolAttempt) -> None:
+    def programming_error(self, ran: RanCall, problem: str, cause: BaseException | None) -> RanCall:
+        """The call as one that fails and ends the run, because of a mistake in the program."""
         mistake = PromptEvaluationError(problem, prompt_name=self.context.prompt.name, phase="tool")
         mistake.__cause__ = cause
-        running.result, running.message, running.error = ToolResult(problem, success=False), "", mistake
+        return replace(ran.failed(problem), error=mistake)
 
-    def record(self, attempt: ToolAttempt) -> ToolExecutionOutcome:
+    def record(self, ran: RanCall) -> ToolExecutionOutcome:
         """Open what was read, record the call, and return its outcome."""
-        call, result, value = attempt.call, self.with_disclosure(attempt.result), attempt.result.value
+        call, result = ran.call, self.with_disclosure(ran.result)
+        value: Any = result.value
+        named = DisclosureRequest.of(value)
         asked = result.disclosure if result.success else None
         offer = self.toolbox.get(call.name)
-        restarts, expanded = attempt.expansion is not None, tuple[AnyTool, ...]()
+        restarts, expanded = ran.expansion is not None, tuple[AnyTool, ...]()
         if asked is not None and asked.overrides:
             expanded = self._added_tools(asked)
             if expanded and not (restarts or asked.halt or self.context.config.supports_dynamic_tools):
                 # The next attempt opens it, if there is one; else the caller decides.
                 restarts, asked = True, replace(asked, reason="Adapter does not support dynamic tools.")
-        message, operator_text = attempt.message or result.message, ""
-        if attempt.notice:
-            message = f"{attempt.notice}\n\n{message}"
-        if asked is not None and restarts and attempt.expansion is None:
+        message, operator_text = ran.message or result.message, ""
+        if ran.notice:
+            message = f"{ran.notice}\n\n{message}"
+        if asked is not None and restarts and ran.expansion is None:
             keys = ", ".join(asked.keys)
             message = f"Opening {keys}: once it is open, the prompt shows the full text, and its tools are available."
-        elif asked is not None and isinstance(result.value, ReadSectionResult) and self._speaks_as_system(asked):
-            message, operator_text = "The section's text follows as a system message.", result.value.render()
-        if isinstance(result.value, ReadSectionResult):
-            result = replace(result, value=replace(result.value, expanded_tools=()))
+        elif asked is not None and named.quotes and self._speaks_as_system(asked):
+            message, operator_text = "The section's text follows as a system message.", value.render()
+        if named.tools:
+            # They are in the outcome, and cannot be stored.
+            result = replace(result, value=value.limited((), {}))
         event = ToolInvoked(
             name=call.name,
-            params=attempt.params,
+            params=ran.params,
             result=result,
             call_id=call.id,
             arguments=call.arguments,
-            rolled_back=attempt.rolled_back,
-            duration=self.context.session.clock.monotonic() - attempt.since,
-            section_key=self.toolbox.section_of(call.name),
+            rolled_back=ran.rolled_back,
+            duration=self.context.session.clock.monotonic() - ran.since,
+            section_key="" if offer is None else offer.ref.section_key,
             own_name="" if offer is None else offer.ref.own_name,
-            compensation=attempt.compensation,
+            compensation=ran.compensation,
             text=message,
             operator_text=operator_text,
+            unchanged=ran.unchanged,
             **self.context.stamp,
         )
         # All at once: a snapshot has the call and what it has opened, or neither.
@@ -289,18 +220,17 @@ class Results:
             restarts=restarts,
             attachments=() if restarts else result.attachments,
             operator_text=operator_text,
-            found=_listed_keys(value),
+            found=named.found,
         )
         return outcome
 
     def with_disclosure(self, result: ToolResult[Any]) -> ToolResult[Any]:
         """A value that opens sections makes the result a disclosure, whatever the tool's name."""
-        value = result.value
-        if result.disclosure is not None or not isinstance(value, OpenSectionsResult):
+        named = DisclosureRequest.of(result.value)
+        if result.disclosure is not None or not (named.overrides or named.files or named.halt):
             return result
-        overrides = value.requested_overrides
         request = self.context.view.request(
-            map(".".join, overrides), value.reason, overrides=overrides, files=value.written_files, halt=bool(overrides)
+            named.keys, named.reason, overrides=named.overrides, files=named.files, halt=named.halt
         )
         return replace(result, disclosure=request)
 
@@ -334,14 +264,5 @@ def outcome_of(event: ToolInvoked) -> ToolExecutionOutcome:
         disclosure=result.disclosure if result.success else None,
         attachments=result.attachments,
         operator_text=event.operator_text,
-        found=_listed_keys(result.value),
+        found=DisclosureRequest.of(result.value).found,
     )
-
-
-def _listed_keys(value: Any) -> tuple[str, ...]:
-    """The keys of the sections that a search has listed."""
-    keys: list[str] = []
-    if isinstance(value, SearchSectionsResult):
-        for section in value.sections:
-            keys.append(section.key)
-    return tuple(keys)

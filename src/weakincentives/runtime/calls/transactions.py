@@ -1,17 +1,19 @@
-"""The transaction of a tool call: snapshot, run, and capture or roll back what it did."""
+"""The handlers of tool calls, each run in a transaction: it is undone if it fails, compensated, and recorded.
+
+A call that asks with its effects runs, and is taken back and shown; what was approved is then applied as it was shown.
+Calls at the same time run on branches, whose changes are held back until the calls before them have ended.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
-import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, TypeAlias
 
 from weakincentives._base.fence import current_calls, working_for
-from weakincentives._base.threads import Turns
 from weakincentives.errors import (
     AbandonedCallError,
     DeadlineExceededError,
@@ -23,16 +25,25 @@ from weakincentives.errors import (
 )
 from weakincentives.filesystem import FileChange, Filesystem, FilesystemError, StaleFilesError
 from weakincentives.limits import Deadline
-from weakincentives.prompt import Tool, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.prompt import ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.resources import ResourceError, ScopedResourceContext, StaleResourceError
 from weakincentives.runtime.calls.approval import Needs, PendingCall, is_inside, waiting_calls
-from weakincentives.runtime.calls.effects import Effects, StaleEffectsError, apply, capture
-from weakincentives.runtime.calls.results import NO_RESULT, Results, ToolAttempt, ToolExecutionOutcome
+from weakincentives.runtime.calls.call import NO_RESULT, CallOutcome, CheckedCall, RanCall, Waits
+from weakincentives.runtime.calls.effects import (
+    Effects,
+    StaleEffectsError,
+    UndeclaredChangesError,
+    apply,
+    capture,
+    names_of,
+)
+from weakincentives.runtime.calls.live import Before, Branch, LiveCall
+from weakincentives.runtime.calls.results import Results
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import CheckpointFailed, FilesChanged
-from weakincentives.runtime.loop.bridge import HandlerCall, HandlerTimeout, Latch, Step, UserCodeExit, call_sync
+from weakincentives.runtime.loop.bridge import HandlerCall, HandlerTimeout, Step, UserCodeExit, call_sync
 from weakincentives.runtime.loop.inquiry import Inquiry, Verdict, held_guards
-from weakincentives.runtime.messages import Message, ToolCall
+from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.past.points import OutsideCall, Point, Written, changes_of
 from weakincentives.session import Session
 
@@ -56,59 +67,17 @@ class CallSuspended(BaseException):
     """
 
 
-class Branch(NamedTuple):
-    """The stand-ins that a call beside others changes in place of the session and the resources."""
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """A call that has run beside others, on a branch: its changes are still to be made."""
 
-    session: Session
-    resources: ScopedResourceContext
+    live: LiveCall
+    ran: RanCall
+    effects: Effects
 
 
-@dataclass(slots=True, eq=False)
-class StartedCall(ToolAttempt):
-    """A call that has started: what it runs, what to restore if it fails, and whether it has ended.
-
-    Whoever is the first to `claim_end` ends it; others wait until it has `ended`. If it `captures` its effects, a
-    person is asked about them, unless they are what that person was `shown`. On a `branch` of the session, they are
-    held back until the calls before it have ended; otherwise it has its `turn` among the transactions of the session.
-    """
-
-    tool: Tool[Any, Any]
-    owner: object
-    before: tuple[Any, Any] | None
-    resources: ScopedResourceContext
-    handler: HandlerCall
-    captures: bool = False
-    shown: PendingCall | None = None
-    branch: Branch | None = None
-    turn: Turns | None = None
-    ended: Latch = field(default_factory=Latch)
-    _unclaimed: threading.Lock = field(default_factory=threading.Lock)
-
-    def claim_end(self) -> bool:
-        return self._unclaimed.acquire(blocking=False)
-
-    def end_turn(self) -> None:
-        """Let the next transaction begin; not again if another thread has ended this one."""
-        turn, self.turn = self.turn, None
-        if turn is not None:
-            turn.end()
-
-    def stopped(self, why: str) -> ToolResult[Any]:
-        """The result that the model reads if the call did not end by itself."""
-        text = f"Not run: {why}." if self.handler.dropped else f"Not finished: {why}.{self._unknown}"
-        return ToolResult(text, success=False)
-
-    def late(self) -> ToolResult[Any]:
-        """The result that the model reads if the tool's timeout is over."""
-        seconds = f"{self.handler.timeout:g} s"
-        if self.handler.dropped:
-            return self.stopped(f"no thread was free within {seconds}")
-        return ToolResult(f"Tool '{self.tool.name}' did not end within {seconds}.{self._unknown}", success=False)
-
-    @property
-    def _unknown(self) -> str:
-        undone = self.tool.read_only or (self.tool.compensate is not None and not self.handler.outlives)
-        return "" if undone else " Whether this call had an effect is not known."
+Ending: TypeAlias = Callable[[LiveCall, RanCall], Generator[Step, Any, RanCall | Waits | HeldCall]]
+"""Ends a call whose handler has returned or failed."""
 
 
 @dataclass(slots=True)
@@ -123,17 +92,86 @@ class Transactions:
     results: Results
     idempotency_key: Callable[[ToolCall], str] | None = None
     emitted: Callable[[ToolCall, Any], None] | None = None
-    held: dict[str, StartedCall] = field(default_factory=dict)
-    _started: list[StartedCall] = field(default_factory=list)
+    held: dict[str, LiveCall] = field(default_factory=dict)
+    _started: list[LiveCall] = field(default_factory=list)
 
-    def inspection(self, attempt: ToolAttempt) -> Generator[Step, Any, None]:
+    def run(self, checked: CheckedCall) -> Generator[Step, Any, CallOutcome]:
+        """Run the handler in a transaction."""
+        outcome = yield from self._perform(checked, self._end)
+        assert not isinstance(outcome, HeldCall)
+        return outcome
+
+    def preview(self, checked: CheckedCall) -> Generator[Step, Any, CallOutcome]:
+        """Run the handler, take its effects back, and ask about them."""
+        outcome = yield from self._perform(checked, self._ask_with_effects, previews=True)
+        assert not isinstance(outcome, HeldCall)
+        return outcome
+
+    def apply(self, checked: CheckedCall, effects: Effects, ran: RanCall) -> Generator[Step, Any, CallOutcome]:
+        """Make the changes that a call had made before they were taken back; its result counts."""
+
+        def make_changes(live: LiveCall) -> ToolResult[Any]:
+            apply(effects, live.session, live.resources)
+            return ran.result
+
+        outcome = yield from self._perform(checked, self._end, function=make_changes)
+        assert not isinstance(outcome, HeldCall)
+        return outcome
+
+    def run_beside(self, checked: CheckedCall, branch: Branch) -> Generator[Step, Any, CallOutcome | HeldCall]:
+        """Run the handler on a branch, and hold its changes back."""
+        return (yield from self._perform(checked, self._hold, branch=branch))
+
+    def compensate(self, checked: CheckedCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
+        """Undo the effects outside of a call that has ended."""
+        if checked.tool.compensate is None:
+            return ran
+        yield from self.context.session.transactions.take()
+        try:
+            owner = object()
+            with working_for(owner):
+                live = self._prepare(checked, owner)
+                ran = yield from self._compensated(live, ran)
+                ran = self._rolled_back(live, ran)
+                try:
+                    yield live.resources
+                except Exception as error:
+                    logger.warning("Tool '%s' failed to close its resources.", checked.tool.name, exc_info=error)
+        finally:
+            self.context.session.transactions.end()
+        return ran
+
+    def question(
+        self, checked: CheckedCall, needs: Needs, effects: Effects | None = None, ran: RanCall | None = None
+    ) -> PendingCall:
+        call = checked.call
+        offer = self.results.toolbox.get(call.name)
+        return PendingCall(
+            call.id,
+            call.name,
+            self.results.toolbox.section_of(call.name),
+            checked.arguments,
+            checked.params,
+            effects,
+            needs,
+            None if ran is None else ran.result,
+            edited=bool(checked.notice),
+            note=checked.note,
+            own_name="" if offer is None else offer.ref.own_name,
+        )
+
+    def ask(self, pending: PendingCall) -> Waits:
+        """Leave the call waiting in the session."""
+        self.context.session.dispatch(pending)
+        return Waits(pending.call_id, pending.tool, pending)
+
+    def inspected(self, ran: RanCall, arguments: str) -> Generator[Step, Any, RanCall]:
         """Ask the guards after a call, whose result they may refuse or replace."""
-        toolbox, name = self.results.toolbox, attempt.call.name
-        guards = held_guards(self.context, "after_tool", toolbox.names_of(name))
+        toolbox = self.results.toolbox
+        guards = held_guards(self.context, "after_tool", toolbox.names_of(ran.call.name))
         if not guards:
-            return
-        arguments = attempt.arguments or attempt.call.arguments
-        call = toolbox.guarded(attempt.call, arguments, attempt.params)
+            return ran
+        call = toolbox.guarded(ran.call, arguments, ran.params)
 
         def accept(result: Any) -> ToolResult[Any]:
             if not isinstance(result, ToolResult):
@@ -144,7 +182,7 @@ class Transactions:
         inquiry = Inquiry(
             self.context,
             "after_tool",
-            attempt.result,
+            ran.result,
             arguments=lambda result: ((call, result), None),
             accept=accept,
             call_id=call.id,
@@ -152,382 +190,349 @@ class Transactions:
         verdict = yield from inquiry.steps(guards)
         inquiry.record(verdict)
         if verdict.refuses:
-            self.refuse(attempt, verdict, inquiry)
-        elif verdict.replaced:
-            self.results.accept(attempt, verdict.value)
+            return self.refused(ran, verdict, inquiry)
+        return self.results.accept(ran, verdict.value) if verdict.replaced else ran
 
-    def refuse(self, attempt: ToolAttempt, verdict: Verdict, inquiry: Inquiry) -> None:
-        stops = verdict.strongest == "stop"
-        attempt.failed(f"Not run: {verdict.message}" if stops and inquiry.hook == "before_tool" else verdict.message)
-        attempt.message = ""
-        if stops:
-            attempt.error = error = verdict.error(inquiry.hook, self.context.prompt.name)
-            # It goes up until it has ended the run that the guard holds for.
-            error.ends_run = error.run_id != self.context.scope.run_id
+    def refused(self, ran: RanCall, verdict: Verdict, inquiry: Inquiry) -> RanCall:
+        """The call after guards have refused it."""
+        if verdict.strongest != "stop":
+            return ran.failed(verdict.message)
+        error = verdict.error(inquiry.hook, self.context.prompt.name)
+        # It goes up until it has ended the run that the guard holds for.
+        error.ends_run = error.run_id != self.context.scope.run_id
+        message = f"Not run: {verdict.message}" if inquiry.hook == "before_tool" else verdict.message
+        return replace(ran.failed(message), error=error)
 
-    def begin(
+    def abandon(self) -> None:
+        """End the running calls from another thread, as stopped; one that is already ending is waited for."""
+        for live in list(self._started):
+            if live.claim_end():
+                with working_for(live.owner):
+                    call_sync(self._stop(live), self.context.loop_thread)
+            elif live.owner not in current_calls():
+                live.ended.wait()
+
+    def _perform(
         self,
-        tool: Tool[Any, Any],
-        attempt: ToolAttempt,
+        checked: CheckedCall,
+        ending: Ending,
         *,
-        captures: bool = False,
-        shown: PendingCall | None = None,
-        applies: bool = False,
+        function: Callable[[LiveCall], Any] | None = None,
         branch: Branch | None = None,
-    ) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """Run the handler in a transaction, or apply the effects that a person was `shown` and has approved.
+        previews: bool = False,
+    ) -> Generator[Step, Any, CallOutcome | HeldCall]:
+        """Run the handler, or a function in its place, and end the call; without a branch, when its turn comes.
 
-        On a `branch` of the session, its effects are held back.
+        A call that `previews` its effects may open no transaction.
         """
-        turn = self.context.session.transactions if tool.transactional and not tool.read_only and not branch else None
-        if turn is not None:
+        tool, turn = checked.tool, None
+        if branch is None and tool.transactional and not tool.read_only:
+            turn = self.context.session.transactions
             yield from turn.take()
-        owner, running = object(), None
+        owner, live = object(), None
         try:
             with working_for(owner):
-                running = self._prepare(tool, attempt, owner, branch)
-                running.captures, running.shown, running.turn = captures, shown, turn
-                if shown is not None and applies:
-                    running.handler.function = functools.partial(self._apply, shown, running.resources)
-                return (yield from self._run(running))
+                live = self._prepare(checked, owner, branch, previews=previews)
+                live.turn = turn
+                if function is not None:
+                    live.handler.function, live.handler.blocking = partial(function, live), None
+                return (yield from self._run(live, ending))
         finally:
-            if running is not None:
-                running.end_turn()
+            if live is not None:
+                live.end_turn()
             elif turn is not None:
                 turn.end()
 
     def _prepare(
-        self, tool: Tool[Any, Any], attempt: ToolAttempt, owner: object, branch: Branch | None = None
-    ) -> StartedCall:
+        self, checked: CheckedCall, owner: object, branch: Branch | None = None, *, previews: bool = False
+    ) -> LiveCall:
         """Take a snapshot of what the call may change, and prepare its handler."""
-        call = attempt.call
-        session, resources = branch or (self.context.session, self.context.resources.tool_scope())
-        undoes = tool.transactional and not tool.read_only
-        before = (session.state(), resources.begin_call()) if undoes else None
-        timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
-        timeout = timeout if tool.transactional else None
-        deadline = self.context.scope.meter.deadline
+        tool, scope = checked.tool, self.context.scope
+        if branch is None:
+            session = self.context.session
+            resources = self.context.resources.tool_scope(transactions=not previews)
+        else:
+            session, resources = branch
+        before = None
+        if tool.transactional and not tool.read_only:
+            before = Before(session.state(), resources.begin_call())
+        timeout = None
+        if tool.transactional:
+            timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
+        deadline = scope.meter.deadline
         if timeout is not None:
             own = Deadline.after(timeout, self.context.session.clock)
             deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
-        context = self._tool_context(call, resources, deadline, session)
-        replaced = self.context.scope.handler_of
-        handled = tool.handler if replaced is None else replaced(tool)
-        handler = functools.partial(handled, attempt.params, context=context)
+        context = self._tool_context(checked.call, resources, deadline, session)
+        handler = tool.handler if scope.handler_of is None else scope.handler_of(tool)
         # What keeps to the time by itself also ends in order when it is over.
         limit = deadline if tool.transactional else None
-        run = HandlerCall(handler, limit, effect=tool.compensate is not None, timeout=timeout)
-        if tool.blocking is not None and handled is tool.handler:
-            run.blocking = functools.partial(tool.blocking, attempt.params, context=context)
-        started = StartedCall(call, attempt.since, attempt.result, attempt.params, tool, owner, before, resources, run)
-        started.arguments, started.notice, started.note = attempt.arguments, attempt.notice, attempt.note
-        started.branch = branch
-        return started
+        function = partial(handler, checked.params, context=context)
+        run = HandlerCall(function, limit, effect=tool.compensate is not None, timeout=timeout)
+        if tool.blocking is not None and handler is tool.handler:
+            run.blocking = partial(tool.blocking, checked.params, context=context)
+        return LiveCall(checked, owner, session, resources, run, before, branched=branch is not None)
 
-    def discard(self, tool: Tool[Any, Any], attempt: ToolAttempt) -> Generator[Step, Any, None]:
-        """Compensate the effects outside of a call that ran for its question."""
-        if tool.compensate is None:
-            return
-        yield from self.context.session.transactions.take()
-        try:
-            yield from self._discard(tool, attempt)
-        finally:
-            self.context.session.transactions.end()
-
-    def _discard(self, tool: Tool[Any, Any], attempt: ToolAttempt) -> Generator[Step, Any, None]:
-        owner = object()
-        with working_for(owner):
-            running = self._prepare(tool, attempt, owner)
-            yield from self._compensate(running)
-            self._roll_back(running)
-            try:
-                yield running.resources
-            except Exception as error:
-                logger.warning("Tool '%s' failed to close its resources.", tool.name, exc_info=error)
-        attempt.compensation, attempt.error = running.compensation, attempt.error or running.error
-
-    def question(
-        self, tool: Tool[Any, Any], attempt: ToolAttempt, needs: Needs, effects: Effects | None = None
-    ) -> PendingCall:
-        call, arguments = attempt.call, attempt.arguments or attempt.call.arguments
-        offer = self.results.toolbox.get(call.name)
-        return PendingCall(
-            call.id,
-            call.name,
-            self.results.toolbox.section_of(call.name),
-            arguments,
-            attempt.params,
-            effects,
-            needs,
-            None if effects is None else attempt.result,
-            edited=bool(attempt.notice),
-            note=attempt.note,
-            own_name="" if offer is None else offer.ref.own_name,
-        )
-
-    def ask(self, pending: PendingCall) -> ToolExecutionOutcome:
-        """Leave the call waiting in the session."""
-        self.context.session.dispatch(pending)
-        return ToolExecutionOutcome(pending.call_id, "", success=False, name=pending.tool, pending=pending)
-
-    def _apply(self, shown: PendingCall, resources: ScopedResourceContext) -> ToolResult[Any]:
-        """The handler of an approved call: what was shown happens, and its result counts."""
-        assert shown.effects is not None
-        apply(shown.effects, self.context.session, resources)
-        return shown.result or NO_RESULT
-
-    def abandon(self) -> None:
-        """End the running calls from another thread, as stopped; one that is already ending is waited for."""
-        for running in list(self._started):
-            if running.claim_end():
-                with working_for(running.owner):
-                    call_sync(self._stop(running), self.context.loop_thread)
-            elif running.owner not in current_calls():
-                running.ended.wait()
-
-    def _run(self, running: StartedCall) -> Generator[Step, Any, ToolExecutionOutcome]:
+    def _run(self, live: LiveCall, ending: Ending) -> Generator[Step, Any, CallOutcome | HeldCall]:
         """Call the handler with resources scoped to this call, and end the call."""
-        self._started.append(running)
+        self._started.append(live)
         result = error = None
         try:
-            result = yield running.handler
+            result = yield live.handler
         except GeneratorExit:
             raise
         except BaseException as raised:
             error = raised
-        if not running.claim_end():
-            running.ended.wait()
-            raise AbandonedCallError(f"Tool '{running.tool.name}' was stopped.")
+        name = live.checked.tool.name
+        if not live.claim_end():
+            live.ended.wait()
+            raise AbandonedCallError(f"Tool '{name}' was stopped.")
         # The end of a call is not stopped itself: others who would stop the call wait for it.
         left = self.context.scope.fence.leave()
         try:
             if isinstance(error, CallWaits):
-                yield running.resources
-                for each in error.pending:
-                    self.context.session.dispatch(each)
-                return ToolExecutionOutcome(
-                    running.call.id, "", success=False, name=running.call.name, pending=error.pending[0]
-                )
+                return (yield from self._wait_inside(live, error.pending))
             if isinstance(error, CallSuspended | StaleEffectsError):
-                self._undo(running)
-                running.resources.close()
+                live.restore()
+                live.resources.close()
                 raise error
-            if error is not None:
-                result = self._failed(running, error)
-            self.results.accept(running, result)
-            yield from self._inspected(running)
-            effects = self._captured(running)
-            outcome = yield from self._end(running) if effects is None else self._hold(running, effects)
+            ran = live.checked.ran(NO_RESULT)
+            ran = self.results.accept(ran, result) if error is None else self._failed(live, error)
+            ended = yield from ending(live, (yield from self._inspected(live, ran)))
+            outcome = self._recorded(live, ended)
         finally:
-            self._remove(running, left)
+            self._remove(live, left)
         if self.context.scope.fence.closed:
-            raise AbandonedCallError(f"Tool '{running.tool.name}' ended, but its run was stopped.")
-        if running.error is not None:
-            raise running.error
+            raise AbandonedCallError(f"Tool '{name}' ended, but its run was stopped.")
+        if isinstance(ended, RanCall) and ended.error is not None:
+            raise ended.error
         return outcome
 
-    def _inspected(self, running: StartedCall) -> Generator[Step, Any, None]:
+    def _inspected(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
         """Ask the guards about the result; if the run is stopped meanwhile, the call is undone."""
-        if running.error is not None or running.expansion is not None:
-            return
+        if ran.error is not None or ran.expansion is not None:
+            return ran
         try:
-            yield from self.inspection(running)
+            return (yield from self.inspected(ran, live.checked.arguments))
         except GeneratorExit:
             raise
         except BaseException as error:
-            running.result, running.message, running.error = running.stopped("the run was stopped"), "", error
+            return live.stopped("the run was stopped", error=error)
 
-    def _captured(self, running: StartedCall) -> Effects | None:
-        """The effects to ask about; None if there are none, or if they are those that were approved."""
-        if not running.captures or not running.result.success or running.before is None:
-            return None
-        opens = running.branch is None and self.results.with_disclosure(running.result).disclosure is not None
-        if running.expansion is not None or opens:
-            return None
-        session, states = running.before
+    def _wait_inside(self, live: LiveCall, pending: tuple[PendingCall, ...]) -> Generator[Step, Any, Waits]:
+        """End a call for now, inside of which others wait."""
+        yield live.resources
+        for each in pending:
+            self.context.session.dispatch(each)
+        return Waits(live.checked.call.id, live.checked.call.name, pending[0])
+
+    def _ask_with_effects(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall | Waits]:
+        """End a call that ran for its question: take its effects back, and ask about them; without any, it counts."""
+        if ran.undone or live.before is None:
+            return (yield from self._end(live, ran))
+        name = live.checked.tool.name
         try:
-            changes = running.resources.changes(states)
-            outside, reruns = running.tool.compensate is not None, running.resources.holds_managers
-            changed = self.context.session if running.branch is None else running.branch.session
-            effects = capture(changed, session, changes, outside=outside, reruns=reruns)
-            approved = None if running.shown is None else running.shown.effects
-            if not effects or (approved is not None and approved.digest == effects.digest):
-                return None
+            effects = self._effects(live, live.before)
         except (StaleFilesError, StaleResourceError) as error:
-            # It wrote to what other calls see, too.
-            if running.branch is not None:
-                self._undo(running)
-                self.held[running.call.id] = running
-                running.resources.close()
-                raise StaleEffectsError(str(error)) from error
-            problem = f"Tool '{running.tool.name}' was undone, because files changed while it ran: {error}"
-            running.result, running.message = ToolResult(problem, success=False), ""
-            return None
+            ran = ran.failed(f"Tool '{name}' was undone, because files changed while it ran: {error}")
+            return (yield from self._end(live, ran))
         except (ResourceError, SerdeError) as error:
-            problem = f"The effects of tool '{running.tool.name}' cannot be shown for approval: {error}"
-            self.results.programming_error(problem, error, running)
-            return None
-        return effects
+            problem = f"The effects of tool '{name}' cannot be shown for approval: {error}"
+            return (yield from self._end(live, self.results.programming_error(ran, problem, error)))
+        tool = live.checked.tool
+        if not effects:
+            return (yield from self._end(live, replace(ran, unchanged=names_of(tool.changes or ()))))
+        if undeclared := effects.undeclared(tool.changes or ()):
+            mistake = UndeclaredChangesError(tool, undeclared)
+            logger.warning("%s", mistake)
+            ran = ran.failed(str(mistake))
+            if isinstance(mistake, self.context.adapter.raised_errors):
+                ran = ran.after_error(mistake)
+            return (yield from self._end(live, ran))
+        ran = self._rolled_back(live, ran)
+        ran = yield from self._closed(live, ran)
+        if ran.undone or ran.error is not None:
+            return ran
+        return self.ask(self.question(live.checked, "effects", effects, ran))
 
-    def _hold(self, running: StartedCall, effects: Effects) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """Take the effects back, and ask about them."""
-        self._roll_back(running)
-        running.rolled_back = False
+    def _hold(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall | HeldCall]:
+        """End a call beside others: its changes are to be made after those of the calls before it."""
+        if ran.undone or live.before is None:
+            return (yield from self._end(live, ran))
         try:
-            yield running.resources
-        except GeneratorExit:
-            raise
-        except BaseException as error:
-            self._keep_interrupt(error, running)
-            problem = f"Tool '{running.tool.name}' failed to close its resources: {error}"
-            running.result, running.message, running.rolled_back = ToolResult(problem, success=False), "", True
-            if running.tool.compensate is not None:
-                yield from self._discard(running.tool, running)
-            return self.results.record(running)
-        question = self.question(running.tool, running, "effects", effects)
-        if running.branch is not None:
-            self.held[running.call.id] = running
-            return ToolExecutionOutcome(running.call.id, "", success=False, name=running.call.name, pending=question)
-        return self.ask(question)
+            if live.resources.holds_managers:
+                raise StaleResourceError("it has used a transaction, which is rolled back")
+            effects = self._effects(live, live.before)
+        except (StaleFilesError, StaleResourceError) as error:
+            # It wrote to what other calls see, too, or to what is not captured.
+            live.restore()
+            self.held[live.checked.call.id] = live
+            live.resources.close()
+            raise StaleEffectsError(str(error)) from error
+        except (ResourceError, SerdeError) as error:
+            problem = f"The changes of tool '{live.checked.tool.name}' cannot be made after those of others: {error}"
+            return (yield from self._end(live, self.results.programming_error(ran, problem, error)))
+        if not effects:
+            return (yield from self._end(live, ran))
+        ran = self._rolled_back(live, ran)
+        ran = yield from self._closed(live, ran)
+        if ran.undone or ran.error is not None:
+            return (yield from self._compensated_late(live, ran))
+        self.held[live.checked.call.id] = live
+        return HeldCall(live, ran, effects)
 
-    def _stop(self, running: StartedCall) -> Generator[Step, Any, None]:
+    def _effects(self, live: LiveCall, before: Before) -> Effects:
+        return capture(live.session, before.session, live.resources.changes(before.resources))
+
+    def _stop(self, live: LiveCall) -> Generator[Step, Any, None]:
         """End a call whose handler is running in another thread."""
         left = self.context.scope.fence.leave()
         try:
-            running.handler.abandon()
-            running.result = running.stopped("the run was stopped")
-            yield from self._end(running)
+            live.handler.abandon()
+            self._recorded(live, (yield from self._end(live, live.stopped("the run was stopped"))))
         finally:
-            self._remove(running, left)
+            self._remove(live, left)
 
-    def _remove(self, running: StartedCall, left: Any) -> None:
-        self._started.remove(running)
-        running.end_turn()
-        running.ended.set()
+    def _remove(self, live: LiveCall, left: Any) -> None:
+        self._started.remove(live)
+        live.end_turn()
+        live.ended.set()
         self.context.scope.fence.enter_again(left)
 
-    def _end(self, running: StartedCall) -> Generator[Step, Any, ToolExecutionOutcome]:
-        """Compensate and roll back a call that failed or asked for a new attempt, close its resources, record it."""
-        undone = not running.result.success or running.expansion is not None
-        if undone and not running.handler.dropped:
-            yield from self._compensate(running)
+    def _end(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
+        """Compensate and roll back a call that failed or asked for a new attempt, and close its resources."""
+        undone = ran.undone
+        if undone and not live.handler.dropped:
+            ran = yield from self._compensated(live, ran)
         if undone:
-            self._roll_back(running)
+            ran = self._rolled_back(live, ran)
         else:
-            self._keep_changes(running)
-            if running.before is not None and self.context.session.observed:
-                self._announce_files(running, running.before[1])
+            self._keep_changes(live)
+        ran = yield from self._closed(live, ran)
+        if not undone and ran.undone:
+            ran = yield from self._compensated_late(live, ran)
+            ran = self._rolled_back(live, ran)
+        return ran
+
+    def _recorded(self, live: LiveCall, ended: RanCall | Waits | HeldCall) -> CallOutcome | HeldCall:
+        """The outcome of a call that has ended; one that failed while calls inside it wait goes on waiting."""
+        if not isinstance(ended, RanCall):
+            return ended
+        call = live.checked.call
+        if ended.undone:
+            for pending in waiting_calls(self.context.session).values():
+                if is_inside(pending.call_id, call.id):
+                    return Waits(call.id, call.name, pending)
+        return self.results.record(ended)
+
+    def _closed(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
+        """Close the resources of the call, which has failed if they cannot be closed."""
         try:
-            yield running.resources
+            yield live.resources
         except GeneratorExit:
             raise
         except BaseException as error:
-            self._keep_interrupt(error, running)
-            message = f"Tool '{running.tool.name}' failed to close its resources: {error}"
+            message = f"Tool '{live.checked.tool.name}' failed to close its resources: {error}"
             logger.warning("%s", message, exc_info=error)
-            running.resources = self.context.resources
-            if running.result.success:
-                running.result, running.message = ToolResult(message, success=False), ""
-            if not undone:
-                with self.context.resources.tool_scope() as running.resources:
-                    yield from self._compensate(running)
-                running.resources = self.context.resources
-            self._roll_back(running)
-        waits = (
-            each for each in waiting_calls(self.context.session).values() if is_inside(each.call_id, running.call.id)
-        )
-        if undone and (pending := next(waits, None)) is not None:
-            return ToolExecutionOutcome(running.call.id, "", success=False, name=running.call.name, pending=pending)
-        return self.results.record(running)
+            live.resources = self.context.resources
+            if ran.result.success:
+                ran = ran.failed(message)
+            if isinstance(error, KeyboardInterrupt):
+                ran = ran.after_error(error)
+        return ran
 
-    def _keep_changes(self, running: StartedCall) -> None:
-        """Note what the call has changed, in a conversation that can go back."""
-        session, call, tool = self.context.session, running.call, running.tool
-        if Point not in session or running.branch is not None:
-            return
-        if tool.reaches_outside:
+    def _keep_changes(self, live: LiveCall) -> None:
+        """Note what the call has changed, for observers and in a conversation that can go back."""
+        session, tool, call = self.context.session, live.checked.tool, live.checked.call
+        if tool.reaches_outside and Point in session:
             key = self.results.toolbox.section_of(tool.name)
             session[OutsideCall].append(OutsideCall(tool.name, call.id, self.context.scope.run_id, key))
-        if running.before is None:
+        if live.before is None:
             return
-        made = [*changes_of(tool.name, call.id, running.resources, running.before[1])]
-        for each in made:
-            session[Written].append(each)
-        if lost := {each.name: each.problem for each in made if each.problem}:
+        if Point in session and not live.branched:
+            self._note_written(live, live.before)
+        if session.observed:
+            self._announce_files(live, live.before)
+
+    def _note_written(self, live: LiveCall, before: Before) -> None:
+        """Note how what the call has changed goes back."""
+        session, tool, call = self.context.session, live.checked.tool, live.checked.call
+        lost: dict[str, str] = {}
+        for written in list(changes_of(tool.name, call.id, live.resources, before.resources)):
+            session[Written].append(written)
+            if written.problem:
+                lost[written.name] = written.problem
+        if lost:
             reason = "; ".join(f"{name}: {why}" for name, why in lost.items())
             logger.warning("What tool '%s' changed cannot be taken back: %s.", tool.name, reason)
             self.context.emit(CheckpointFailed, call_id=call.id, reason=reason, paths=tuple(lost))
 
-    def _announce_files(self, running: StartedCall, before: Any) -> None:
+    def _announce_files(self, live: LiveCall, before: Before) -> None:
         """Show observers which files the call changed; one beside it that writes the same files hides them."""
+        announced: list[FileChange] = []
         with contextlib.suppress(FilesystemError, ResourceError, OSError):
-            found = [change for each in running.resources.changes(before, only=Filesystem) for change in each.changes]
-            kept = tuple(each for each in found if isinstance(each, FileChange) and each.size <= MAX_ANNOUNCED)
-            if kept:
-                self.context.announce(FilesChanged, call_id=running.call.id, changes=kept)
+            for resource in live.resources.changes(before.resources, only=Filesystem):
+                for change in resource.changes:
+                    if isinstance(change, FileChange) and change.size <= MAX_ANNOUNCED:
+                        announced.append(change)
+        if announced:
+            self.context.announce(FilesChanged, call_id=live.checked.call.id, changes=tuple(announced))
 
-    def _failed(self, running: StartedCall, error: BaseException) -> ToolResult[Any]:
-        """The result for the model; an error that is not for the model to handle is kept, and raised once recorded."""
-        tool = running.tool
+    def _failed(self, live: LiveCall, error: BaseException) -> RanCall:
+        """The failed call; an error that is not for the model to handle is kept, and raised once it is recorded."""
+        checked, prompt_name = live.checked, self.context.prompt.name
+        name = checked.tool.name
         error = error.error if (exits := isinstance(error, UserCodeExit)) else error
         match error:
             case VisibilityExpansionRequired(prompt_name=""):
-                running.expansion = self.context.view.request(
+                request = self.context.view.request(
                     error.section_keys, error.reason, overrides=error.requested_overrides
                 )
-                return ToolResult(f"Opening: {', '.join(error.section_keys)}.", disclosure=running.expansion)
+                result = ToolResult[Any](f"Opening: {', '.join(error.section_keys)}.", disclosure=request)
+                return checked.ran(result, expansion=request)
             case ToolValidationError():
-                return ToolResult(str(error), success=False)
-            case HandlerTimeout() | AbandonedCallError() | DeadlineExceededError() if self._is_late(running, error):
-                logger.warning("Tool '%s' did not end within %g s.", tool.name, running.handler.timeout)
-                return running.late()
+                return checked.failed(str(error))
+            case HandlerTimeout() | AbandonedCallError() | DeadlineExceededError() if self._is_late(live, error):
+                logger.warning("Tool '%s' did not end within %g s.", name, live.handler.timeout)
+                return live.late()
             case AbandonedCallError() if (limit := self.context.scope.meter.deadline) is None or not limit.expired:
                 # A run inside the call was stopped by another thread.
-                running.error = error
-                return running.stopped("the run was stopped")
+                return live.stopped("the run was stopped", error=error)
             case HandlerTimeout() | AbandonedCallError():
-                running.error = DeadlineExceededError(
-                    f"The deadline of prompt '{self.context.prompt.name}' passed while tool '{tool.name}' was running.",
-                    prompt_name=self.context.prompt.name,
-                    phase="tool",
-                )
-                return running.stopped("the deadline passed")
+                problem = f"The deadline of prompt '{prompt_name}' passed while tool '{name}' was running."
+                late = DeadlineExceededError(problem, prompt_name=prompt_name, phase="tool")
+                return live.stopped("the deadline passed", error=late)
             case WinkError(ends_run=True):
                 if isinstance(error, PromptEvaluationError):
-                    error.prompt_name = error.prompt_name or self.context.prompt.name
-                running.error = error
-                return ToolResult(f"Tool '{tool.name}' was stopped: {error}", success=False)
+                    error.prompt_name = error.prompt_name or prompt_name
+                return checked.failed(f"Tool '{name}' was stopped: {error}", error=error)
             case _ if isinstance(error, self.context.adapter.raised_errors):
-                running.error = error
-                return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
+                return checked.failed(f"Tool '{name}' failed: {type(error).__name__}: {error}", error=error)
             case _ if exits or isinstance(error, Exception):
                 trace = (type(error), error, callers_traceback(error))
-                logger.warning("Tool '%s' raised %s.", tool.name, type(error).__name__, exc_info=trace)
-                return ToolResult(f"Tool '{tool.name}' failed: {type(error).__name__}: {error}", success=False)
+                logger.warning("Tool '%s' raised %s.", name, type(error).__name__, exc_info=trace)
+                return checked.failed(f"Tool '{name}' failed: {type(error).__name__}: {error}")
             case _:
-                running.error = error
-                return running.stopped("the run was stopped")
+                return live.stopped("the run was stopped", error=error)
 
-    def _is_late(self, running: StartedCall, error: BaseException) -> bool:
+    def _is_late(self, live: LiveCall, error: BaseException) -> bool:
         """True if the handler was stopped by the timeout of its tool, which the run survives."""
-        limit = running.handler.deadline
+        limit = live.handler.deadline
         if limit is None or limit is self.context.scope.meter.deadline:
             return False
         return isinstance(error, HandlerTimeout) or limit.expired
 
     def _tool_context(
-        self,
-        call: ToolCall,
-        resources: ScopedResourceContext,
-        deadline: Deadline | None,
-        session: Session | None = None,
+        self, call: ToolCall, resources: ScopedResourceContext, deadline: Deadline | None, session: Session
     ) -> ToolContext:
         # By turn, because some providers give an id again in a later one.
         scope, meter = self.context.scope, self.context.scope.meter
-        own = f"{scope.call_key or scope.run_id}:{meter.own_turns}:{call.id}"
-        key = own if self.idempotency_key is None else self.idempotency_key(call)
+        if self.idempotency_key is None:
+            key = f"{scope.call_key or scope.run_id}:{meter.own_turns}:{call.id}"
+        else:
+            key = self.idempotency_key(call)
         return ToolContext(
-            session=session or self.context.session,
+            session=session,
             resources=resources,
             prompt=self.context.prompt,
             call_id=call.id,
@@ -535,51 +540,47 @@ class Transactions:
             budget=meter.budget,
             idempotency_key=key,
             presentation=self.context.presentation,
-            sink=None if self.emitted is None else functools.partial(self.emitted, call),
+            sink=None if self.emitted is None else partial(self.emitted, call),
             run=self.context,
         )
 
-    def _compensate(self, running: StartedCall) -> Generator[Step, Any, None]:
-        tool = running.tool
+    def _compensated(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
+        """The call after its effects outside were undone, or with why they were not."""
+        checked = live.checked
+        tool = checked.tool
         if tool.compensate is None:
-            return
-        context = self._tool_context(running.call, running.resources, self.context.scope.meter.deadline)
+            return ran
+        deadline = self.context.scope.meter.deadline
+        context = self._tool_context(checked.call, live.resources, deadline, self.context.session)
         try:
-            yield functools.partial(tool.compensate, running.params, context=context)
-            running.compensation = "done"
+            yield partial(tool.compensate, checked.params, context=context)
         except GeneratorExit:
             raise
         except BaseException as raised:
             error = raised.error if isinstance(raised, UserCodeExit) else raised
-            self._keep_interrupt(error, running)
-            running.compensation = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
-            logger.error("%s", running.compensation, exc_info=error)
-            running.result = replace(running.result, message=f"{running.result.message}\n{running.compensation}")
-            running.message = running.message and f"{running.message}\n{running.compensation}"
+            problem = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
+            logger.error("%s", problem, exc_info=error)
+            ran = replace(
+                ran,
+                result=replace(ran.result, message=f"{ran.result.message}\n{problem}"),
+                message=ran.message and f"{ran.message}\n{problem}",
+                compensation=problem,
+            )
+            return ran.after_error(error) if isinstance(error, KeyboardInterrupt) else ran
+        return replace(ran, compensation="done")
 
-    def _keep_interrupt(self, error: BaseException, attempt: ToolAttempt) -> None:
-        """Raise Ctrl-C once the call has ended."""
-        if isinstance(error, KeyboardInterrupt) and attempt.error is None:
-            attempt.error = error
+    def _compensated_late(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
+        """Undo the effects outside of a call whose own resources are closed."""
+        with self.context.resources.tool_scope() as live.resources:
+            ran = yield from self._compensated(live, ran)
+        live.resources = self.context.resources
+        return ran
 
-    def _undo(self, running: StartedCall) -> bool:
-        """Restore session and resources to their state before the call; a read-only call has nothing to undo.
-
-        The conversation stays: the user may have spoken in the meantime.
-        """
-        if running.before is None:
-            return False
-        session, states = running.before
-        (self.context.session if running.branch is None else running.branch.session).restore(session, keep=(Message,))
-        running.resources.restore(states)
-        return True
-
-    def _roll_back(self, running: StartedCall) -> None:
+    def _rolled_back(self, live: LiveCall, ran: RanCall) -> RanCall:
         """Undo the call. A failed restore is raised at the end, unless the call was stopped, which takes precedence."""
         try:
-            running.rolled_back = self._undo(running)
+            return replace(ran, rolled_back=live.restore())
         except (Exception, KeyboardInterrupt) as error:
-            if running.error is None:
-                running.error = error
-            else:
-                running.error.add_note(f"Rolling back failed as well: {error}")
+            if ran.error is not None:
+                ran.error.add_note(f"Rolling back failed as well: {error}")
+            return ran.after_error(error)

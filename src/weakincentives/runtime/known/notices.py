@@ -18,7 +18,7 @@ from weakincentives.prompt import (
     parts_in,
 )
 from weakincentives.runtime import events
-from weakincentives.runtime.calls.results import ToolExecutionOutcome
+from weakincentives.runtime.calls.call import ToolExecutionOutcome
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import Exposed, Exposure
 from weakincentives.runtime.known.exposure import (

@@ -24,7 +24,7 @@ class CallModel:
 
 @dataclass(frozen=True, slots=True)
 class RunTools:
-    """An effect: run these calls; the driver answers with a `ToolExecutionOutcome` for each that ran.
+    """An effect: run these calls; the driver answers with a `ToolExecutionOutcome` or `Waits` for each that ran.
 
     If there is more than one call, they may run at the same time.
     """

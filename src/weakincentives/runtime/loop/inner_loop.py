@@ -36,9 +36,9 @@ from weakincentives.runtime.calls.approval import (
     is_waiting,
     waiting_calls,
 )
+from weakincentives.runtime.calls.call import CallOutcome, ToolExecutionOutcome
 from weakincentives.runtime.calls.executor import ToolExecutor
 from weakincentives.runtime.calls.ids import CallIds
-from weakincentives.runtime.calls.results import ToolExecutionOutcome
 from weakincentives.runtime.context import InnerLoopConfig, RunContext
 from weakincentives.runtime.known.notices import Notices
 from weakincentives.runtime.known.offers import OfferedTools
@@ -538,19 +538,18 @@ class InnerLoop:
         )
         self.notices.open_found(self._tools.find(reply))
 
-    def _record_outcomes(self, outcomes: list[ToolExecutionOutcome]) -> list[ToolExecutionOutcome]:
+    def _record_outcomes(self, outcomes: Sequence[CallOutcome]) -> list[ToolExecutionOutcome]:
         """Add the results to the conversation; return the outcomes that end the turn."""
         self.context.save(spent=self.scope.meter.spent)
-        self.notices.disclosed(outcomes)
-        for outcome in outcomes:
-            if outcome.pending is not None:
-                continue
+        ended = [outcome for outcome in outcomes if isinstance(outcome, ToolExecutionOutcome)]
+        self.notices.disclosed(ended)
+        for outcome in ended:
             if outcome.operator_text:
                 self.context.save(unsent=(*self.context.run.unsent, outcome.operator_text))
             self.context.transcript.say(outcome.as_message(self._tools.bring(outcome.found)))
             # Only now: a thread that stops this run records the others.
             self.executor.results.ended.pop(outcome.tool_call_id, None)
-        return [outcome for outcome in outcomes if outcome.ends_turn]
+        return [outcome for outcome in ended if outcome.ends_turn]
 
     def _response(self, text: str, output: Any = None, halt: OpenSectionsResult | None = None) -> PromptResponse[Any]:
         return PromptResponse(

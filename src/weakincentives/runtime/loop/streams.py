@@ -15,6 +15,7 @@ from typing import Any, Generic
 from weakincentives._base.generics import OutputT
 from weakincentives.errors import AbandonedCallError
 from weakincentives.runtime.calls.approval import PendingCall
+from weakincentives.runtime.calls.call import Waits
 from weakincentives.runtime.loop.bridge import finish
 from weakincentives.runtime.loop.channel import ArgumentsDelta, ModelDelta, TextDelta
 from weakincentives.runtime.loop.effects import Effect, Evaluate, RunTools
@@ -316,7 +317,7 @@ def ended_events(effect: Effect, outcomes: Any) -> Iterator[StreamEvent[Any]]:
     if isinstance(effect, Evaluate):
         yield from map(TextDelta, outcomes.text.splitlines(keepends=True))
     for outcome in outcomes if isinstance(effect, RunTools) else ():
-        if outcome.pending is not None:
+        if isinstance(outcome, Waits):
             continue
         yield ToolEnded(outcome.tool_call_id, outcome.name, outcome.success, outcome.message)
         names = tuple(tool.name for tool in outcome.expanded_tools)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from weakincentives._base.display import shortened
 from weakincentives.prompt import View
-from weakincentives.prompt.disclosure.ranking import WORD_FINDER, Found, SectionFinder, collecting
+from weakincentives.prompt.disclosure.ranking import WORD_FINDER, Found, collecting
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ToolInvoked
 from weakincentives.runtime.messages import Message, user_words
@@ -50,8 +50,9 @@ def possible_misses(context: RunContext, answer: str) -> list[Miss]:
     if not view.closed():
         return []
     outline, strategy = context.prompt.outline, context.prompt.template.disclosure
-    by_model = getattr(getattr(strategy, "ranker", None), "finds_misses", False)
-    finder: SectionFinder = getattr(strategy, "finder", WORD_FINDER) if by_model else WORD_FINDER
+    finder = strategy.finder
+    if finder is None or not finder.finds_misses:
+        finder = WORD_FINDER
     if len(outline.nodes) > MAX_SECTIONS and not finder.has_index(outline):
         return []
     misses: dict[str, Miss] = {}

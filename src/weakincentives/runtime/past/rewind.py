@@ -23,10 +23,8 @@ from weakincentives.prompt import Prompt, Tool
 from weakincentives.prompt.template import digest_of
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.adapter import ProviderAdapter
-from weakincentives.runtime.calls.approval import PendingCall
-from weakincentives.runtime.calls.results import NO_RESULT, ToolAttempt
+from weakincentives.runtime.calls.call import NO_RESULT, CheckedCall
 from weakincentives.runtime.events import (
-    CallDecided,
     ContextWindow,
     Exposure,
     ModelWindows,
@@ -250,16 +248,8 @@ class Rewindable:
             yield WayBack.over(journal, self.prompt.resources.of_session(self.session))
 
     def outside_calls(self, point: Point) -> tuple[OutsideCall, ...]:
-        """The calls since a point that had effects outside, also those that had them for the question about them."""
-        made = self.session[OutsideCall].view()[len(point.state[OutsideCall]) :]
-        then = {call.call_id for call in point.state[PendingCall]}
-        asked = [call for call in self.session[PendingCall].view() if call.effects and call.call_id not in then]
-        run = self.session[Run].latest()
-        whose = "" if run is None else run.run_id
-        return (
-            *made,
-            *(OutsideCall(c.tool, c.call_id, whose, c.section_key) for c in asked if c.effects and c.effects.outside),
-        )
+        """The calls since a point that had effects outside."""
+        return tuple(self.session[OutsideCall].view()[len(point.state[OutsideCall]) :])
 
     def _changed(self, state: Snapshot) -> tuple[type, ...]:
         """The types whose items differ from those of an earlier state."""
@@ -299,7 +289,6 @@ class Rewindable:
             whose = "" if run is None else run.run_id
             session.dispatch(SectionsExposed(changes, "rewound" if back else "undone", run_id=whose, **stamp()))
         session.restore(state, keep=(RewindUndo, ModelWindows))
-        _ask_again(session)
         run = session[Run].latest()
         if (session.session_id if run is None else run.conversation_id) != mine:
             session[Run].seed((run or Run("", "", "")).updated({"conversation_id": mine}))
@@ -316,29 +305,21 @@ class Rewindable:
         if (run := self.session[Run].latest()) is not None:
             loop.context.presentation.keep_names(run.used_names)
         tool = loop.context.find_tool(call.section_key, call.tool)
-        invoked = reversed(self.session[ToolInvoked].view())
-        made: list[ToolInvoked | PendingCall] = [
-            each for each in self.session[PendingCall] if each.call_id == call.call_id
-        ]
-        made += [each for each in invoked if (each.run_id, each.call_id) == (call.run_id, call.call_id)]
-        if not isinstance(tool, Tool) or tool.compensate is None or not made:
-            return replace(call, compensation="not undone: its tool cannot compensate, or is no tool of this prompt")
-        attempt = ToolAttempt(ToolCall(call.call_id, call.tool, made[0].arguments), 0.0, NO_RESULT, made[0].params)
-        with self._opened():
-            call_sync(loop.executor.calls.discard(tool, attempt), loop.context.loop_thread)
-        return replace(call, compensation=attempt.compensation)
-
-
-def _ask_again(session: Session) -> None:
-    """Ask about calls anew whose effects outside, shown for the question, were undone since: approved, they run."""
-    undone = {each.call_id for each in session[CallDecided].view() if each.decision != "approve"}
-    if PendingCall in session:
-        session[PendingCall].seed(
-            replace(call, effects=None, result=None, needs="call")
-            if call.call_id in undone and call.effects and call.effects.outside
-            else call
-            for call in session[PendingCall].all()
+        event = next(
+            (
+                event
+                for event in reversed(self.session[ToolInvoked].view())
+                if (event.run_id, event.call_id) == (call.run_id, call.call_id)
+            ),
+            None,
         )
+        if not isinstance(tool, Tool) or tool.compensate is None or event is None:
+            return replace(call, compensation="not undone: its tool cannot compensate, or is no tool of this prompt")
+        made = ToolCall(call.call_id, call.tool, event.arguments)
+        checked = CheckedCall(made, tool, event.params, 0.0, event.arguments)
+        with self._opened():
+            steps = loop.executor.calls.compensate(checked, checked.ran(NO_RESULT))
+            return replace(call, compensation=call_sync(steps, loop.context.loop_thread).compensation)
 
 
 def _truncate(session: Session, point: Point) -> None:

@@ -67,6 +67,15 @@ class SectionFinder:
         self._indexes: WeakKeyDictionary[Outline, Index] = WeakKeyDictionary()
         self._lock = threading.Lock()
 
+    @property
+    def ranker(self) -> Ranker:
+        return self._ranker
+
+    @property
+    def finds_misses(self) -> bool:
+        """True if the ranker has an attribute of this name: it looks for sections that a run missed."""
+        return bool(getattr(self._ranker, "finds_misses", False))
+
     def has_index(self, outline: Outline) -> bool:
         return outline in self._indexes
 

@@ -69,7 +69,9 @@ class Index(Protocol):
 class Ranker(Protocol):
     """Builds an index of a template's sections, once.
 
-    A ranker that also has `index_sections(sections)` receives a `SectionText` for each instead of a single text.
+    A ranker that also has `index_sections(sections)` receives a `SectionText` for each instead of a
+    single text. One whose `finds_misses` is true also finds sections that a finished run may have
+    needed.
     """
 
     def index(self, texts: Sequence[str]) -> Index: ...
