@@ -8,6 +8,7 @@ other words mean that it does not apply. `python -m tests.adapters.conversations
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -249,7 +250,8 @@ def _media(speaker: Speaker, scenario: str, part: Any) -> None:
     with speaker.stage(Turn("I see."), Turn("Yes.")) as stage:
         chat = chat_on(stage)
         if speaker.outcomes.get(scenario) == REFUSED:
-            with pytest.raises(PromptEvaluationError, match=str(stage.adapter.model)):
+            models = "|".join(re.escape(model.model) for model in stage.adapter.models)
+            with pytest.raises(PromptEvaluationError, match=models):
                 chat.send([part, "What is it?"])
             assert stage.sent() == 0
             assert chat.send("Never mind.").text == "I see."
@@ -451,7 +453,7 @@ def going_back(speaker: Speaker) -> None:
         later.rewind(point)
         assert later.send("And then?").text == "Well."
         _, answered, _, repeated, asked, again = stage.received()
-        if speaker.name != "claude agent sdk":  # The CLI writes requests of its own.
+        if not speaker.name.startswith("claude agent sdk"):  # The CLI writes requests of its own.
             assert (repeated, again) == (answered, asked)
         assert "Steps." not in again and "Fine." not in again
     assert said(later)[-3:] == [("assistant", "Stairs."), ("user", "And then?"), ("assistant", "Well.")]

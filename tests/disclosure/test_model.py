@@ -17,7 +17,6 @@ from tests.disclosure import model as spec
 from tests.disclosure.model import Inputs, Model, Shape
 from tests.disclosure.trees import check_resume, check_same_request
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
@@ -380,13 +379,13 @@ class Run:
             self.model.overrides = {}
         self.changed()
 
-    def check(self, prompt: Prompt[Any], request: ModelRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         assert request.messages[0].text == self.system
         assert shown_owners(request.tools, request.revoked) == self.callable_now()
         if self.answer is not None:
             said = [message for message in self.session[Message].all() if message.role == "tool"][-1]
             assert (said.success, said.text[: len(self.answer[1])]) == self.answer
-        files = prompt.resources.get(Filesystem)
+        files = self.session.workspace
         assert {path: files.read(path) for path in files.glob("context/*.md")} == self.files
 
 
@@ -445,7 +444,7 @@ def test_a_run_agrees_with_the_model_step_by_step(
     IN_CALL.clear()
 
     def answer(request: ModelRequest) -> Any:
-        run.check(prompt, request)
+        run.check(request)
         if next(turn) == resumed_at:
             check_resume(template, session, request, dynamic, Flags(on))
         if IN_CALL and IN_CALL[0]:

@@ -36,16 +36,17 @@ from weakincentives.prompt import (
     tool,
 )
 from weakincentives.runtime import (
+    Completed,
     Conversation,
     MainLoop,
     Message,
     ModelCalled,
     ModelRequest,
     Settings,
+    TextDelta,
     ToolInvoked,
     ToolsInjected,
 )
-from weakincentives.runtime.loop.drivers import Completed, TextDelta
 from weakincentives.session import Session
 
 # A language model computes for seconds, and for minutes beside others.

@@ -189,7 +189,7 @@ class LocalAdapter(ProviderAdapter):
 
     def _count_request(self, request: ModelRequest) -> int:
         tools = [tool for tool in request.tools if tool.name not in request.revoked]
-        return self.count_request(request.messages, tools)
+        return self.estimate_request(request.messages, tools)
 
 
 class LocalChannel:

@@ -23,8 +23,8 @@ from weakincentives.adapters.network.transport import Response, Stream, Transpor
 from weakincentives.adapters.network.wire import EncodedRequest, Wire, encode
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import AnyTool, HostedTool, Prompt, Tokenizer
-from weakincentives.runtime import HostedToolCodec, InnerLoop, ProviderAdapter, Settings
+from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
+from weakincentives.runtime import HostedToolCodec, InnerLoop, ModelRequest, ProviderAdapter, Settings
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.adapters")
@@ -222,12 +222,12 @@ class ClientAdapter(NetworkAdapter):
         """True if requests go over our own connections; False if the client carries more than settings."""
         return self._connected().direct is not None
 
-    def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
-        """The tokens of the next request, as the vendor counts them."""
+    def count_request(self, request: ModelRequest) -> int:
+        """The tokens of a request, as the vendor counts them."""
         self._connected()
         transport = self._connect(self.count_path)
         try:
-            return self._channel(self._wire(), transport).count(self.next_request(prompt, session), self.count_fields)
+            return self._channel(self._wire(), transport).count(request, self.count_fields)
         finally:
             transport.close()
 

@@ -14,9 +14,10 @@ from weakincentives.errors import GuardRefusedError
 from weakincentives.prompt.guards import is_page_tool
 from weakincentives.runtime.calls.approval import Answer, Deny, Edit, PendingCall, Settled
 from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.loop.effects import Effect
 from weakincentives.runtime.loop.inquiry import HeldGuard, Inquiry, held_guards
 from weakincentives.runtime.media import TEXT_TYPES
-from weakincentives.runtime.messages import Effect, Message
+from weakincentives.runtime.messages import Message
 
 Words = Generator[Effect, Any, str]
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
