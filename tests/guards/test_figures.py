@@ -69,7 +69,6 @@ QUOTED = {
         "50": ["50 exchanges, no compaction", "50 exchanges, when it pays"],
         "200": ["200 exchanges, no compaction", "200 exchanges, when it pays"],
     },
-    
 }
 
 
