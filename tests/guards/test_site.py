@@ -177,7 +177,7 @@ def test_the_search_works_from_disk(site: Path, page: Any) -> None:
 def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path, page: Any) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     for name in (
-        "evaluate/comparing",
+        "evaluate/evals",
         "tools/hosted-tools",
         "models/provider-support",
         "disclosure/strategies",
