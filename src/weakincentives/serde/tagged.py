@@ -396,7 +396,10 @@ def stored_name(cls: type) -> str:
 
 
 def _is_own_module(module_name: str | None) -> bool:
-    """True for modules of the library; the demo is a user's program. Classes that `exec` makes may have none."""
+    """True for modules of the library; the demo is a user's program.
+
+    A class that `exec` makes may have no module.
+    """
     if module_name is None:
         return False
     in_demo = f"{module_name}.".startswith(f"{LIBRARY}.demo.")
