@@ -454,15 +454,10 @@ def _about(
     tools: str,
     name: str | None,
 ) -> Evaluation:
-    kind, model, settings = (
-        (adapter, adapter, ())
-        if isinstance(adapter, str)
-        else (
-            adapter.name,
-            adapter.model,
-            adapter.identity,
-        )
-    )
+    if isinstance(adapter, str):
+        kind, model, settings = adapter, adapter, tuple[Any, ...]()
+    else:
+        kind, model, settings = adapter.name, adapter.model, adapter.identity
     named = name or f"{prompt.ns}/{prompt.key}"
     hashed = prompt_hash(prompt)
     ids = tuple(case.id for case in cases)

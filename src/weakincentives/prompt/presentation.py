@@ -15,7 +15,7 @@ from weakincentives.errors import DeadlineExceededError, PromptRenderError, Unbo
 from weakincentives.limits import Deadline
 from weakincentives.prompt.outline import Node, Outline, Params
 from weakincentives.prompt.ranking.finder import PaidRanking, collecting
-from weakincentives.prompt.section import LateContent
+from weakincentives.prompt.section import LateContent, Section
 from weakincentives.prompt.tool_names import UsedNames
 from weakincentives.prompt.toolkit import AnyTool
 from weakincentives.prompt.view import Decider, View, ViewOptions
@@ -64,6 +64,18 @@ class LoadedSections:
         if is_new:
             self._outlines = None
         return is_new
+
+    @property
+    def has_guards(self) -> bool:
+        """True if a section that was loaded with another has guards."""
+        sections: list[Section[Any]] = []
+        for content in self.contents().values():
+            sections.extend(() if content is None else content.children)
+        for section in sections:
+            if section.guards:
+                return True
+            sections.extend(section.children)
+        return False
 
     def complete(self, outline: Outline) -> Outline:
         """The outline with this content."""
