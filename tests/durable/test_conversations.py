@@ -12,7 +12,7 @@ import sqlalchemy as sa
 
 from tests.disclosure.accounts import ALICE, BOB, Replies, User, assert_own, bound_again
 from tests.durable.fleet import PATIENCE, until
-from tests.runtime.test_joining import Loaded
+from tests.guarding.loaded import Loaded
 from weakincentives import (
     Approve,
     Budget,
@@ -748,7 +748,7 @@ def test_a_conversation_goes_back_to_a_point_and_forward_again(database_url: str
 
 
 class Cart:
-    """A resource that each opening of the prompt's resources makes anew, and whose state belongs to the conversation."""
+    """A resource that each opening of the resources makes anew, and whose state belongs to the conversation."""
 
     def __init__(self) -> None:
         self.items: tuple[str, ...] = ()

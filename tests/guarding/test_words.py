@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.runtime.test_joining import Loaded
+from tests.guarding.loaded import Loaded
 from weakincentives import (
     Answer,
     Approve,

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from tests.guarding.loaded import Loaded
 from weakincentives import Conversation, MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, call, tool
 from weakincentives.guards import Guard
-from weakincentives.prompt import LateContent, Section
-from weakincentives.resources import ScopedResourceContext
+from weakincentives.prompt import Section
 from weakincentives.runtime import ModelRequest
 
 
@@ -70,22 +70,6 @@ class Watch(Guard):
 
     def before_run(self, text: str, **_: Any) -> None:
         self.words.append(text)
-
-
-class Loaded(Section[None]):
-    """A section that is loaded with another, which has a guard."""
-
-    def __init__(self, guard: Guard) -> None:
-        super().__init__(key="loaded", title="Loaded")
-        self.guard = guard
-
-    def render_body(self, params: None) -> str:
-        return "Rules."
-
-    def load(self, resources: ScopedResourceContext) -> LateContent:
-        inner = MarkdownSection(key="inner", title="Inner", template="More rules.")
-        rules = MarkdownSection(key="rules", title="Rules", template="Rules.", guards=[self.guard], children=[inner])
-        return LateContent(children=(MarkdownSection(key="outer", title="Outer", template="Rules.", children=[rules]),))
 
 
 @pytest.mark.parametrize("place", ["template", "section", "loaded section"])

@@ -1,4 +1,4 @@
-"""What people write, as `before_run` guards let it pass: messages, text documents, words in decisions, tools of pages."""
+"""What people write, as `before_run` guards let it pass: messages, documents, words in decisions, tools of pages."""
 
 from __future__ import annotations
 
