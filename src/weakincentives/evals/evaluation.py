@@ -461,7 +461,7 @@ def _about(
     named = name or f"{prompt.ns}/{prompt.key}"
     hashed = prompt_hash(prompt)
     ids = tuple(case.id for case in cases)
-    judged = [_scorer_facts(scorer) for scorer in sorted(scorers, key=_name_of)]
+    judged = list(map(_scorer_facts, sorted(scorers, key=_name_of)))
     identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids)]
     return Evaluation(
         name=named,
