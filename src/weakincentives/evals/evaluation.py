@@ -454,19 +454,14 @@ def _about(
     tools: str,
     name: str | None,
 ) -> Evaluation:
-    kind, model, settings = (
-        (adapter, adapter, ())
-        if isinstance(adapter, str)
-        else (
-            adapter.name,
-            adapter.model,
-            adapter.identity,
-        )
-    )
+    if isinstance(adapter, str):
+        kind, model, settings = adapter, adapter, tuple[Any, ...]()
+    else:
+        kind, model, settings = adapter.name, adapter.model, adapter.identity
     named = name or f"{prompt.ns}/{prompt.key}"
     hashed = prompt_hash(prompt)
     ids = tuple(case.id for case in cases)
-    judged = [_scorer_facts(scorer) for scorer in sorted(scorers, key=_name_of)]
+    judged = list(map(_scorer_facts, sorted(scorers, key=_name_of)))
     identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids)]
     return Evaluation(
         name=named,

@@ -336,11 +336,11 @@ class BoundPrompt(Displayed, Generic[OutputT]):
 
     template: PromptTemplate[OutputT]  #: the template
     params_by_type: Mapping[type, Any] = field(default_factory=lambda: MappingProxyType({}))  #: the bound params
-    bound_resources: ResourceRegistry = field(default_factory=ResourceRegistry)  #: bound to the prompt itself
-    overrides_store: PromptOverridesStore | None = None  #: the store of changed texts, if there is one
+    bound_resources: ResourceRegistry = field(default_factory=ResourceRegistry)  #: the bound ones
+    overrides_store: PromptOverridesStore | None = None  #: the store of changed texts
     requested_tag: str = "latest"  #: the tag to look up in the store
     arm: str = ""  #: the name of an experiment, and the arm of it that was assigned
-    bound_twice: frozenset[type] = frozenset()  #: types bound more than once in one call, an error of the run
+    bound_twice: frozenset[type] = frozenset()  #: types bound more than once in one call
 
     @property
     def ns(self) -> str:
