@@ -32,6 +32,7 @@ from tests.disclosure.modelled import (
 )
 from tests.disclosure.trees import check_resume, check_same_request
 from weakincentives.adapters.scripted import ScriptedAdapter
+from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
@@ -126,16 +127,16 @@ def test_what_is_rendered_agrees_with_the_model(
 
 
 @contextmanager
-def prompt_by(door: str, template: PromptTemplate[None], on: bool) -> Iterator[Prompt[None]]:
-    """The prompt to run, with its params bound, by a door that must make no difference."""
+def prompt_by(door: str, template: PromptTemplate[None], on: bool) -> Iterator[tuple[Prompt[None], Prompt[None]]]:
+    """The prompt to run by a door that must make no difference, and the one that holds its resources open."""
     prompt = Prompt(template).bind(Flags(on))
     if door == "copy":
         prompt = copy(Prompt(template).bind(Flags(not on))).bind(Flags(on))
     elif door == "copy of an open one":
         with prompt:
-            yield copy(prompt)
+            yield copy(prompt), prompt
         return
-    yield prompt
+    yield prompt, prompt
 
 
 DOORS = ["itself", "copy", "copy of an open one", "bound again in each turn"]
@@ -180,7 +181,8 @@ def test_a_run_agrees_with_the_model_step_by_step(
     IN_CALL.clear()
 
     def answer(request: ModelRequest) -> Any:
-        run.check(request)
+        opened = door == "copy of an open one"
+        run.check(request, opener.resources.get(Filesystem) if opened else session.workspace)
         if next(turn) == resumed_at:
             check_resume(template, session, request, dynamic, Flags(on))
         if IN_CALL and IN_CALL[0]:
@@ -197,7 +199,7 @@ def test_a_run_agrees_with_the_model_step_by_step(
         return run.step(action, key, {tool.name for tool in request.tools} - request.revoked)
 
     adapter = ScriptedAdapter(answer, supports_dynamic_tools=dynamic)
-    with prompt_by(door, template, on) as prompt:
+    with prompt_by(door, template, on) as (prompt, opener):
         try:
             MainLoop(max_expansions=20).execute(prompt, session=session, adapter=adapter)
         except PromptRenderError as error:
