@@ -31,6 +31,7 @@ from tests.disclosure.modelled import (
     trees,
 )
 from tests.disclosure.trees import check_resume, check_same_request
+from tests.rounds import rounds
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import (
@@ -91,7 +92,7 @@ def change(model: Model, session: Session, action: str, number: int) -> None:
         )
 
 
-@settings(max_examples=10 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=rounds(2, 10) * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), st.booleans(), changes, changes)
 def test_what_is_rendered_agrees_with_the_model(
     shapes: tuple[Shape, ...], strategy: str, keyed: bool, on: bool, dispatched: bool, before: Any, given_to_render: Any
@@ -143,7 +144,7 @@ DOORS = ["itself", "copy", "copy of an open one", "bound again in each turn"]
 
 
 @pytest.mark.limit(180)
-@settings(max_examples=20 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=rounds(3, 20) * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     trees(),
     st.sampled_from(list(STRATEGIES)),
