@@ -72,11 +72,12 @@ def evaluate(
 ) -> Evaluation:
     """Run each case `repeats` times, at most `limit` at a time, and score the finished runs.
 
-    With `file`, runs and results are kept in this run file as they end. The same evaluation (by name, prompt, model,
-    scorers and cases) goes on where it stopped; one that is finished runs again only with `again=True`, or its unscored
-    cases with `again="unscored"`. With `tools="recorded"`, tools return what the case's recording has, and with
-    `adapter="recorded"` so does the model. `budget` and `timeout` (seconds) limit each case, `total` all of them: once
-    it is spent, no further case begins.
+    With `file`, runs and results are kept in this run file as they end. The same evaluation
+    (by name, prompt, model, scorers and cases) goes on where it stopped; one that is finished
+    runs again only with `again=True`, or its unscored cases with `again="unscored"`. With
+    `tools="recorded"`, tools return what the case's recording has, and with
+    `adapter="recorded"` so does the model. `budget` and `timeout` (seconds) limit each case,
+    `total` all of them: once it is spent, no further case begins.
     """
     found = tuple(load_cases(cases) if isinstance(cases, str | os.PathLike) else cases)
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
