@@ -13,12 +13,10 @@ PEERS = ["Pydantic AI", "OpenAI Agents SDK", "LangChain"]
 # By page, the first cell of a line of its table, and the rows whose figures the next cells with digits quote.
 QUOTED = {
     "README.md": {
-        "`ReadSections`, the default": [
+        "closed at first": [
             "ReadSections (default), additional_tools: sent",
             "(default), additional_tools: uncached",
         ],
-        "`OpenAIAdapter`": ["K=10: OpenAIAdapter", "K=50: OpenAIAdapter", "server, async tools: OpenAIAdapter, wall"],
-        **{peer: [f"K=10: {peer}", f"K=50: {peer}", f"200 runs at once: {peer}, wall"] for peer in PEERS},
     },
     "docs/operate/costs.md": {
         "recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"],
