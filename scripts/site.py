@@ -207,6 +207,8 @@ def localize(site: Path) -> None:
         text = page.read_text(encoding="utf-8").replace(REMOTE, f"{'../' * len(parts)}assets/iframe-worker.js")
         text = re.sub(r'<a id="__codelineno-[^>]*></a>', "", text).replace("<th></th>", "<td></td>")
         text = NAME_IN_HEADER.sub(rf"\1 {version}", text, count=1)
+        # The theme would ask GitHub how popular the repository is.
+        text = text.replace(' data-md-component="source"', "")
         if parts[:1] == ("api",):
             text = EDIT_LINK.sub("", text)
         page.write_text(text, encoding="utf-8")

@@ -10,7 +10,9 @@ const WORDS = /* words */ { stop: [], synonyms: [] };
 const WEIGHTS = { title: 5, path: 2.5, text: 1 };
 const SATURATION = 1.2;
 const LENGTH = 0.6;
-const REFERENCE = 0.35; // What an entry of the API reference counts, unless its name is typed.
+const REFERENCE = 0.2;  // What an entry of the API reference counts, unless its name is typed.
+const INDEX = 0.5;      // The list of pages, where the page itself is what is looked for.
+const ELSEWHERE = 0.5;  // A word of the question that stands in another part of the same page.
 const COMMANDS = 0.6;   // An entry of the command line, likewise.
 const WHOLE_PAGE = 1.25;
 const PREFIX = 0.6;     // A word that only begins with what was typed, while it is typed.
@@ -24,6 +26,16 @@ let postings = new Map(); // word -> Map(section -> {title, path, text} counts)
 let lengths = { title: 1, path: 1, text: 1 };
 let meaning = new Map();
 let phrases = [];
+let wordsOfPage = new Map(); // page -> Set(word); a guide is one text, each entry of the reference another
+
+/* The folder of the site: the theme sends whole addresses, or places relative to the site. */
+function siteOf(items) {
+  let site = items.length ? items[0].location : "";
+  for (const { location } of items) {
+    while (!location.startsWith(site)) site = site.slice(0, -1);
+  }
+  return site.slice(0, site.lastIndexOf("/") + 1);
+}
 
 function stem(word) {
   if (word.length > 4 && word.endsWith("ies")) return `${word.slice(0, -3)}y`;
@@ -73,17 +85,26 @@ function learn({ items }) {
       else meaning.set(stem(words).replace(/(.{3,})e$/, "$1"), stem(first).replace(/(.{3,})e$/, "$1"));
     }
   }
-  sections = items.map((item) => ({ item, name: plain(item.title).trim().split(/\s/)[0] }));
+  const site = siteOf(items);
+  sections = items.map((item) => {
+    const place = item.location.slice(site.length);
+    const page = place.startsWith("api/") ? place : place.split("#")[0];
+    return { item, place, page, name: plain(item.title).trim().split(/\s/)[0] };
+  });
   postings = new Map();
+  wordsOfPage = new Map();
   const sums = { title: 0, path: 0, text: 0 };
   items.forEach((item, id) => {
     const fields = { title: plain(item.title), path: (item.path || []).join(" "), text: plain(item.text) };
     sections[id].lengths = {};
+    const { page } = sections[id];
+    if (!wordsOfPage.has(page)) wordsOfPage.set(page, new Set());
     for (const [field, text] of Object.entries(fields)) {
       const words = tokens(text);
       sections[id].lengths[field] = words.length;
       sums[field] += words.length;
       for (const { word } of words) {
+        wordsOfPage.get(page).add(word);
         if (!postings.has(word)) postings.set(word, new Map());
         const places = postings.get(word);
         if (!places.has(id)) places.set(id, { title: 0, path: 0, text: 0 });
@@ -151,22 +172,27 @@ function ranked(input) {
     }
     for (const [id, score] of best) scores.set(id, (scores.get(id) || 0) + score);
   });
+  const choices = words.map((asked) => [...expanded(asked, last).keys()]);
   const typedName = input.trim();
   const results = [];
   for (const [id, sum] of scores) {
-    const { item, name } = sections[id];
-    const share = matched.get(id).count.size / words.length;
+    const { item, name, place, page } = sections[id];
+    const own = matched.get(id).count;
+    const inPage = wordsOfPage.get(page);
+    const elsewhere = choices.filter((variants, index) => !own.has(index) && variants.some((word) => inPage.has(word)));
+    const share = (own.size + ELSEWHERE * elsewhere.length) / words.length;
     let score = sum * share * share;
     const exact = name === typedName && /[A-Z_]/.test(input);
-    if (item.location.startsWith("api/")) score *= exact ? 2 : REFERENCE;
-    else if (item.location.startsWith("reference/cli") && !exact) score *= COMMANDS;
+    if (place.startsWith("api/")) score *= exact ? 2 : REFERENCE;
+    else if (place.startsWith("reference/cli") && !exact) score *= COMMANDS;
+    else if (place.startsWith("index.html")) score *= INDEX;
     if (item.level === 1) score *= WHOLE_PAGE;
     results.push({ id, score, words: matched.get(id).words });
   }
   results.sort((a, b) => b.score - a.score || a.id - b.id);
   const ofPage = new Map();
   return results.filter(({ id }) => {
-    const page = sections[id].item.location.split("#")[0];
+    const page = sections[id].place.split("#")[0];
     ofPage.set(page, (ofPage.get(page) || 0) + 1);
     return ofPage.get(page) <= PER_PAGE;
   });
