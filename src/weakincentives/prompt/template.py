@@ -332,10 +332,12 @@ class BoundPrompt(Displayed, Generic[OutputT]):
 
     It never changes: what is bound to its `Prompt` later is for later runs. The tools of its sections, and the override
     that applies, are those of the first time that its outline is used.
+
+    The bound params are `params_by_type`.
     """
 
     template: PromptTemplate[OutputT]  #: the template
-    params_by_type: Mapping[type, Any] = field(default_factory=lambda: MappingProxyType({}))  #: the bound params
+    params_by_type: Mapping[type, Any] = field(default_factory=lambda: MappingProxyType({}))
     bound_resources: ResourceRegistry = field(default_factory=ResourceRegistry)  #: the bound ones
     overrides_store: PromptOverridesStore | None = None  #: the store of changed texts
     requested_tag: str = "latest"  #: the tag to look up in the store
