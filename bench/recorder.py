@@ -87,7 +87,7 @@ def rows() -> Iterator[Row]:
 def redacting() -> Iterator[Row]:
     """What the writer's thread spends on finding secrets."""
     redactor = Redactor(variables={})
-    page = (Path(__file__).parent.parent / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "look" / "observability.md").read_text(encoding="utf-8")
     session, events = Session(), list[Any]()
     session.observe(events.append)
     script = [call("search", text=f"number {turn}") for turn in range(TURNS)]

@@ -87,6 +87,11 @@ class PromptResources(Resourceful):
         """True inside `with prompt:`."""
         return self._held is not None
 
+    @property
+    def opened(self) -> OpenResources:
+        """What is held open, for a run that borrows it."""
+        return self._required()
+
     def get(self, protocol: ClassOf[T]) -> T:
         return self.context.get(protocol)
 

@@ -318,6 +318,7 @@ class Rewindable:
         made = ToolCall(call.call_id, call.tool, event.arguments)
         checked = CheckedCall(made, tool, event.params, 0.0, event.arguments)
         with self._opened():
+            scope.resources = self.prompt.resources.opened
             steps = loop.executor.calls.compensate(checked, checked.ran(NO_RESULT))
             return replace(call, compensation=call_sync(steps, loop.context.loop_thread).compensation)
 

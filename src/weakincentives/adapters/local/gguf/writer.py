@@ -20,7 +20,7 @@ from weakincentives.prompt.disclosure.ranking import terms
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT
 
-# Below this many weights, quoting finds the needed fact more often than composing; docs/local-model.md has the figures.
+# Below this many weights, quoting finds the needed fact more often than composing; docs/models/local.md has figures.
 SMALL = 1_000_000_000
 # Tokens in a composed answer: anything later repeats itself.
 MAX_ANSWER = 200
