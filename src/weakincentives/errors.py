@@ -9,6 +9,7 @@ WinkError
 │   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
 ├── ToolValidationError               a tool's arguments or request are invalid; sent to the model
 ├── AbandonedCallError                a tool call wrote something after its run had ended
+├── UnshownChangeError                a call that is shown before it counts changed something else
 ├── PromptEvaluationError             a run failed; `phase` says where
 │   ├── ContextOverflowError          the conversation no longer fits the model's context
 │   ├── GuardRefusedError             a guard refused the user's words or the answer, or stopped the run
@@ -81,6 +82,10 @@ class ToolValidationError(WinkError):
 
 class AbandonedCallError(WinkError):
     """A tool call that was cancelled, or ran past its deadline, tried to use its session, files or resources."""
+
+
+class UnshownChangeError(WinkError):
+    """A call that is shown to a person would change what the person does not see."""
 
 
 class PromptEvaluationError(WinkError):

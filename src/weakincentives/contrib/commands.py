@@ -104,10 +104,9 @@ class CommandSection(WorkspaceSection):
             late = "" if seconds is None else f" or takes longer than {seconds:g} seconds"
             template = _TEMPLATE.format(programs=listed, late=late)
         limit = None if seconds is None else seconds + TOOL_SECONDS
-        options["tools"] = (
-            tool(timeout=limit, approval=rule, changes=(Filesystem,))(self.run_command),
-            *options.get("tools", ()),
-        )
+        run_command = tool(timeout=limit, approval=rule, changes=(Filesystem,))(self.run_command)
+        run_command.needs_folder = True
+        options["tools"] = (run_command, *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
     def stored(self) -> LateContent:

@@ -136,6 +136,11 @@ class HostFilesystem(Searchable):
         """True if what is written stays out of the folder."""
         return isinstance(self._tree, Overlay)
 
+    @property
+    def identity(self) -> object:
+        """What all filesystems with this root share; a branch has another."""
+        return self._shared
+
     def branch(self) -> Self:
         """A filesystem with the same files, which keeps its changes for itself.
 
@@ -175,7 +180,7 @@ class HostFilesystem(Searchable):
             return stream.read()
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
-        check_fence()
+        check_fence(self.identity)
         check_mode(mode)
         data = encode(content, path)
         parts = split(path)
@@ -200,7 +205,7 @@ class HostFilesystem(Searchable):
                         place.replace(SavedContent(data), permissions)
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
-        check_fence()
+        check_fence(self.identity)
         parts = split(path)
         with self._shared.lock:
             if parents:
@@ -233,7 +238,7 @@ class HostFilesystem(Searchable):
         return Stat(join(parts), _kind(status.st_mode), _size(status), modified)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        check_fence()
+        check_fence(self.identity)
         parts = split(path)
         with self._shared.lock, self._tree.locate(parts, path, follow=False) as place:
             if place.name == ".":
@@ -258,7 +263,7 @@ class HostFilesystem(Searchable):
         return self._snapshot(lambda: self._shared.changes.begin(watch=self._tracker is not None))
 
     def restore(self, snapshot: HostSnapshot) -> None:
-        check_fence()
+        check_fence(self.identity)
         own_journals = (self._versions, self._shared.changes)
         if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal not in own_journals:
             raise SnapshotError(
@@ -323,7 +328,7 @@ class HostFilesystem(Searchable):
 
     def apply(self, changes: Iterable[FileChange]) -> None:
         """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""
-        check_fence()
+        check_fence(self.identity)
         self._shared.settle()
         with self._shared.lock:
             self._put_back_unrestored()

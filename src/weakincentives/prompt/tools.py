@@ -156,6 +156,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     """False if a failed call undoes nothing by itself, because the calls inside it do, as they keep to its time."""
     reaches_outside = False
     """True if calls count as having effects outside, which a rewind does not undo."""
+    needs_folder = False
+    """True if calls need the real folder of the files: a preview then runs there, and is taken back."""
     blocking: Handler[Any, Any] | None = None
     """The function that sync runs call in place of an async handler, if there is one."""
 

@@ -9,6 +9,7 @@ from weakincentives.session.session import (
     Bus as Bus,
     ChildSession as ChildSession,
     Session as Session,
+    SessionBranch as SessionBranch,
     Slice as Slice,
     check_tags as check_tags,
     observing as observing,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from typing import Any, Literal, TypeAlias
 
@@ -22,6 +23,7 @@ from weakincentives.session import Session
 
 Needs = Literal["call", "effects", "answer"]
 MAX_ARGUMENTS = 20_000
+DIGEST_SIZE = 10
 RULE_SECONDS = 10.0
 """How long an approval rule may take to decide, from when it is called."""
 
@@ -39,7 +41,8 @@ class PendingCall:
 
     `arguments` is the JSON text to be used, `params` the typed value. `effects` is what the call would change, if its
     handler ran for the question; `result` is then its result. `needs` says what was asked for: before the "call", with
-    its "effects", or an "answer" in place of a handler; `note` says why, if a guard asks.
+    its "effects", or an "answer" in place of a handler; `note` says why, if a guard asks. `digest` is
+    one of everything that the question shows.
     """
 
     call_id: str  #: the key of its decision
@@ -53,6 +56,16 @@ class PendingCall:
     edited: bool = False  #: True if a person changed the arguments
     note: str = ""
     own_name: str = ""  #: the section's own name for the tool, if it was loaded late
+    round: int = 0  #: how often its run had waited before
+    digest: str = ""
+
+    def with_digest(self) -> PendingCall:
+        """The same call with a digest of what its question shows."""
+        effects = self.effects.digest if self.effects is not None else ""
+        of_call = (self.tool, self.section_key, self.own_name, self.arguments)
+        text = json.dumps([*of_call, self.needs, self.note, self.edited, effects])
+        digest = hashlib.blake2b(text.encode(), digest_size=DIGEST_SIZE)
+        return replace(self, digest=digest.hexdigest())
 
     @property
     def text(self) -> str:
@@ -178,6 +191,11 @@ def _takes_session(rule: Callable[..., Any]) -> bool:
 def waiting_calls(session: Session) -> dict[str, PendingCall]:
     """The calls that wait for a decision, by id."""
     return {call.call_id: call for call in session[PendingCall].view()} if PendingCall in session else {}
+
+
+def question_id(pending: PendingCall) -> str:
+    """The key of a decision about a call: its id, and a digest of what was shown."""
+    return f"{pending.call_id}@{pending.digest}"
 
 
 def is_inside(call_id: str, outer_id: str) -> bool:

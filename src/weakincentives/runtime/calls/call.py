@@ -81,6 +81,11 @@ class RanCall:
         """The call as one that failed."""
         return replace(self, result=ToolResult(message, success=False), message="")
 
+    def with_note(self, note: str) -> RanCall:
+        """The call with another line for the model."""
+        result = replace(self.result, message=f"{self.result.message}\n{note}")
+        return replace(self, result=result, message=self.message and f"{self.message}\n{note}")
+
     def after_error(self, error: BaseException) -> RanCall:
         """The call after an error that is raised once it is recorded; the first one counts."""
         return self if self.error is not None else replace(self, error=error)
