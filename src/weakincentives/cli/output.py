@@ -23,6 +23,7 @@ from weakincentives.errors import WinkError
 if TYPE_CHECKING:
     from weakincentives._base.display import Table
 
+
 class UsageError(WinkError):
     """The command was called incorrectly; the message says what it accepts."""
 

@@ -52,7 +52,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PageVerdict:
     """A page's word about a call: approved or not, with the reason or with other arguments; or an answer to it."""
 
     approved: bool = False
@@ -89,8 +89,8 @@ class Asked:
     earlier: tuple[str, ...] = ()
     again: bool = False
     edits: bool = False
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    results: Mapping[str, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[str, PageVerdict] = field(default_factory=dict)
+    results: Mapping[str, PageVerdict] = field(default_factory=dict)
     tools: Sequence[PageTool] = ()
 
     def check_length(self, limit: int) -> None:
@@ -207,7 +207,7 @@ def decisions_of(chat: Conversation[Any], asked: Asked, by: str, limit: int) -> 
     return found
 
 
-def _decision(chat: Conversation[Any], call: PendingCall, verdict: Verdict, by: str) -> Decision:
+def _decision(chat: Conversation[Any], call: PendingCall, verdict: PageVerdict, by: str) -> Decision:
     name, answers = page_name(call.tool), call.needs == "answer"
     if verdict.answer is not None:
         if not answers:
@@ -292,8 +292,8 @@ def read_request(
     *,
     again: bool = False,
     edits: bool = False,
-    verdicts: Mapping[str, Verdict] = MappingProxyType({}),
-    results: Mapping[str, Verdict] = MappingProxyType({}),
+    verdicts: Mapping[str, PageVerdict] = MappingProxyType({}),
+    results: Mapping[str, PageVerdict] = MappingProxyType({}),
     tools: Sequence[PageTool] = (),
 ) -> Asked:
     """The question in the newest of these messages, and what is decided about calls that wait."""
