@@ -21,6 +21,11 @@ from weakincentives.runtime.calls.approval import (
     PendingCall as PendingCall,
 )
 from weakincentives.runtime.calls.call import ToolExecutionOutcome as ToolExecutionOutcome
+from weakincentives.runtime.calls.difference import (
+    Difference as Difference,
+    Differences as Differences,
+    differences as differences,
+)
 from weakincentives.runtime.calls.effects import (
     Effects as Effects,
     UndeclaredChangesError as UndeclaredChangesError,
