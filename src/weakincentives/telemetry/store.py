@@ -16,6 +16,7 @@ import msgspec
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
+from weakincentives.redaction import Redactor
 from weakincentives.runtime import CallDecided, Ledger, PendingCall, RunEnded, RunHistory, ToolInvoked, ledger_of
 from weakincentives.serde import Upgrades
 from weakincentives.telemetry.continuation import continuing_command
@@ -26,7 +27,6 @@ from weakincentives.telemetry.reader import (
     RecordedEvent,
     RunFileError,
 )
-from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.turns import Turn, build_turn, message_ids, pending_turn, read_history, requests
 from weakincentives.telemetry.values import asked_text, plain
 
