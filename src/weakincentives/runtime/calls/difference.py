@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from weakincentives.runtime.calls.alignment import aligned, in_order
 from weakincentives.runtime.calls.values import (
@@ -26,7 +26,8 @@ from weakincentives.runtime.calls.values import (
     shape_of,
 )
 
-DifferenceKind = Literal["changed", "added", "removed", "moved"]
+DifferenceKind = Literal["changed", "added", "removed", "moved", "stated"]
+ListedKind = Literal["added", "removed", "stated"]
 LineKind = Literal["heading", "same", "added", "removed", "changed", "note"]
 
 MAX_CHARACTERS = 200_000
@@ -41,6 +42,8 @@ CONTEXT = 3
 AROUND = 30
 """The characters that are shown around a change inside a long line."""
 IDENTIFYING = ("id", "key", "name", "uid", "uuid", "slug", "code", "sku")
+_MARKS: dict[ListedKind, str] = {"added": "+", "removed": "-", "stated": " "}
+_LINE_KINDS: dict[ListedKind, LineKind] = {"added": "added", "removed": "removed", "stated": "changed"}
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 
 
@@ -56,10 +59,11 @@ class Line:
 class Difference:
     """One difference: where it is, and the values there as text, empty where there is none.
 
-    Of long texts, `before` and `after` have what differs, with a part of what is around it.
+    What is `stated` was not compared, such as a change that a resource names itself. Of long texts, `before` and
+    `after` have what differs, with a part of what is around it.
     """
 
-    kind: DifferenceKind
+    kind: DifferenceKind  #: how the value differs
     path: str  #: such as services.checkout.restarts
     before: str = ""  #: the value before
     after: str = ""  #: the value after
@@ -68,10 +72,10 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """All differences of two values. `missing` are sentences that say what of them is not shown."""
+    """All differences of two values."""
 
-    items: tuple[Difference, ...] = ()
-    missing: tuple[str, ...] = ()
+    items: tuple[Difference, ...] = ()  #: in the order of the values
+    missing: tuple[str, ...] = ()  #: what is not shown, in sentences
 
     @property
     def complete(self) -> bool:
@@ -96,15 +100,23 @@ def differences(before: Any, after: Any, *, name: str = "", characters: int = MA
     return comparison.result()
 
 
-def listing(kind: Literal["added", "removed"], value: Any, *, name: str = "", path: str = "") -> Differences:
-    """A value that was added or removed, as a difference to nothing."""
-    comparison = _Comparison(name, MAX_CHARACTERS)
-    comparison.run(lambda: comparison.list_value(kind, path, value, 0))
+def listing(kind: ListedKind, value: Any, *, name: str = "", characters: int = MAX_CHARACTERS) -> Differences:
+    """A whole value, as a difference to nothing."""
+    comparison = _Comparison(name, characters)
+    comparison.run(lambda: comparison.list_value(kind, "", value, 0))
     return comparison.result()
 
 
 class _Full(Exception):
     """There is no room for further differences."""
+
+
+class _Place(NamedTuple):
+    """Where a listed value stands, and what begins its line."""
+
+    kind: ListedKind
+    path: str
+    head: str
 
 
 class _Comparison:
@@ -117,6 +129,7 @@ class _Comparison:
         self._items: list[Difference] = []
         self._missing: dict[str, None] = {}
         self._open: list[tuple[int, int]] = []
+        self._listed: list[int] = []
 
     def run(self, compare: Callable[[], None]) -> None:
         try:
@@ -289,33 +302,36 @@ class _Comparison:
         self.list_value("removed", path, before, depth)
         self.list_value("added", path, after, depth)
 
-    def list_value(self, kind: Literal["added", "removed"], path: str, value: Any, depth: int) -> None:
-        """Add a whole value, on one line if it fits, else with a line for each of its parts."""
+    def list_value(self, kind: ListedKind, path: str, value: Any, depth: int, label: str | None = None) -> None:
+        """Add a whole value, on one line if it fits, else with a line for each of its parts below it.
+
+        The lines of a part have its `label` in place of the path.
+        """
         self._work.spend()
         shape = shape_of(value)
+        place = _Place(kind, path, f"{'  ' * len(self._listed)}{_shown_path(path if label is None else label)}")
         if isinstance(shape, Atom):
             if shape.problem:
                 self._miss(f"{self._at(path)} has {shape.problem}, which cannot be shown.")
             if is_text(value) and len(shape.text) > MAX_IN_LINE and "\n" in str.__str__(value):
-                self._list_text(kind, path, str.__str__(value))
+                self._list_text(place, str.__str__(value))
             else:
-                self._list(kind, path, shape.text)
+                self._list(place, shape.text)
             return
         text = self._in_line(value)
         if text is not None:
-            self._list(kind, path, text)
+            self._list(place, text)
             return
         self._check_depth(path, depth)
-        place = (id(value), id(value))
-        if place in self._open:
-            self._list(kind, path, f"{shape.type_name} (itself)")
+        if id(value) in self._listed:
+            self._list(place, f"{shape.type_name} (itself)")
             self._miss(f"{self._at(path)} contains itself.")
             return
-        self._open.append(place)
-        self._list(kind, path, _headed(shape))
+        self._list(place, _headed(shape))
+        self._listed.append(id(value))
         for part_path, part in self._parts(path, shape):
-            self.list_value(kind, part_path, part, depth + 1)
-        self._open.pop()
+            self.list_value(kind, part_path, part, depth + 1, part_path[len(path) :].lstrip("."))
+        self._listed.pop()
 
     def _parts(self, path: str, shape: Shape) -> Iterator[tuple[str, Any]]:
         if isinstance(shape, Record):
@@ -366,7 +382,7 @@ class _Comparison:
             lines = text_lines(before, after)
             old = [line.text for line in lines if line.kind in ("same", "removed")]
             new = [line.text for line in lines if line.kind in ("same", "added")]
-            heading = Line("heading", f"  {_shown_path(path)}".rstrip())
+            heading = Line("changed", f"  {_shown_path(path)}".rstrip())
             self._add(Difference("changed", path, "\n".join(old), "\n".join(new), (heading, *lines)))
             return
         start, end = common_ends(before, after)
@@ -377,20 +393,19 @@ class _Comparison:
         end = 0 if end <= 2 * AROUND else end - AROUND
         self._change(path, _part(before, start, end), _part(after, start, end))
 
-    def _list(self, kind: Literal["added", "removed"], path: str, text: str) -> None:
-        mark = "+" if kind == "added" else "-"
-        line = Line(kind, f"{mark} {_shown_path(path)}{text}")
-        before, after = (text, "") if kind == "removed" else ("", text)
-        self._add(Difference(kind, path, before, after, (line,)))
+    def _list(self, place: _Place, text: str) -> None:
+        self._add_listed(place, text, [f"{place.head}{text}"])
 
-    def _list_text(self, kind: Literal["added", "removed"], path: str, text: str) -> None:
+    def _list_text(self, place: _Place, text: str) -> None:
         """A long text, line by line."""
-        mark = "+" if kind == "added" else "-"
-        lines = [Line("heading", f"{mark} {_shown_path(path)}".rstrip())]
-        for part in text.split("\n"):
-            lines.append(Line(kind, f"{mark}   {part}"))
-        before, after = (text, "") if kind == "removed" else ("", text)
-        self._add(Difference(kind, path, before, after, tuple(lines)))
+        indent = "  " * len(self._listed)
+        self._add_listed(place, text, [place.head.rstrip(), *(f"{indent}  {line}" for line in text.split("\n"))])
+
+    def _add_listed(self, place: _Place, text: str, texts: Sequence[str]) -> None:
+        mark, line_kind = _MARKS[place.kind], _LINE_KINDS[place.kind]
+        lines = tuple(Line(line_kind, f"{mark} {line}") for line in texts)
+        before, after = (text, "") if place.kind == "removed" else ("", text)
+        self._add(Difference(place.kind, place.path, before, after, lines))
 
     def _move(self, path: str, text: str) -> None:
         self._add(Difference("moved", path, after=text, lines=(Line("changed", f"  {_shown_path(path)}{text}"),)))
