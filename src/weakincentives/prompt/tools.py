@@ -132,20 +132,19 @@ class ToolOptions(TypedDict, total=False):
 class Tool(Specializable, Generic[ParamsT, ResultT]):
     """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
-    `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes
-    nothing, so that several calls may run concurrently without a transaction.
-    `compensate(params, *, context)` undoes an effect outside our resources when the call fails
-    after it. `approval` has a person decide: before the "call", which is for tools that act
-    outside, or with its "effects", which is for calls that can be taken back: they are captured,
-    and applied as they were shown; or a function of the params (and `session=` if it takes that)
-    returns one of both or None. `changes` names all that a call may change, which "effects" needs:
-    `Filesystem`, the types of slices of the session, and those that snapshotable resources are
-    bound to. `outside=True` says that calls act outside, as calls of a tool with `approval="call"`
-    do that declares no `changes`. `preview(params)`, or `preview(params, effects=)`, returns a text
-    for the question, which says what the call does; what it changes is shown besides. A tool without a handler is answered by a person. After `timeout`
-    seconds a call has failed: an async handler is cancelled, and a blocking one continues in its
-    thread, but what it still writes is refused. `concurrent=True` lets the calls of one reply run at
-    the same time, each in its own transaction; if two change the same thing, the later one is
+    `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so
+    that several calls may run concurrently without a transaction. `compensate(params, *, context)` undoes an
+    effect outside our resources when the call fails after it. `approval` has a person decide: before the
+    "call", which is for tools that act outside, or with its "effects", which is for calls that can be taken
+    back: they are captured, and applied as they were shown; or a function of the params (and `session=` if it
+    takes that) returns one of both or None. `changes` names all that a call may change, which "effects"
+    needs: `Filesystem`, the types of slices of the session, and those that snapshotable resources are bound
+    to. `outside=True` says that calls act outside, as calls of a tool with `approval="call"` do that declares
+    no `changes`. `preview(params)`, or `preview(params, effects=)`, returns a text for the question, which
+    says what the call does; what it changes is shown besides. A tool without a handler is answered by a
+    person. After `timeout` seconds a call has failed: an async handler is cancelled, and a blocking one
+    continues in its thread, but what it still writes is refused. `concurrent=True` lets the calls of one
+    reply run at the same time, each in its own transaction; if two change the same thing, the later one is
     repeated alone. `examples` are arguments of typical calls; the Anthropic adapter sends them.
     """
 

@@ -31,6 +31,7 @@ from weakincentives.runtime.calls.effects import (
     UndeclaredChangesError as UndeclaredChangesError,
 )
 from weakincentives.runtime.calls.executor import ToolExecutor as ToolExecutor
+from weakincentives.runtime.calls.question import Question as Question, QuestionPart as QuestionPart
 from weakincentives.runtime.context import Compaction as Compaction, InnerLoopConfig as InnerLoopConfig
 from weakincentives.runtime.delegation import delegate as delegate
 from weakincentives.runtime.events import (

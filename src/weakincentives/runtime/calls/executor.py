@@ -225,7 +225,7 @@ class ToolExecutor:
         if needs == "effects":
             return (yield from self.calls.preview(checked))
         if needs is not None:
-            return self.calls.ask(self.calls.question(checked, needs))
+            return (yield from self.calls.ask(checked, needs))
         if branch is not None:
             return (yield from self.calls.run_beside(checked, branch))
         return (yield from self.calls.run(checked))
@@ -355,7 +355,7 @@ class ToolExecutor:
             if is_as_shown or isinstance(decision, Edit):
                 return (yield from self.calls.run(checked))
             # Guards have replaced what was approved.
-            return self.calls.ask(self.calls.question(checked, "call"))
+            return (yield from self.calls.ask(checked, "call"))
         if is_as_shown:
             shown = checked.ran(waiting.result or NO_RESULT)
             try:

@@ -33,8 +33,9 @@ from weakincentives.filesystem import (
 from weakincentives.limits import Deadline
 from weakincentives.prompt import ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.resources import ResourceError, ScopedResourceContext, StaleResourceError
-from weakincentives.runtime.calls.approval import Needs, PendingCall, is_inside, waiting_calls
+from weakincentives.runtime.calls.approval import PendingCall, is_inside, waiting_calls
 from weakincentives.runtime.calls.call import NO_RESULT, CallOutcome, CheckedCall, RanCall, Waits
+from weakincentives.runtime.calls.drawing import question_steps
 from weakincentives.runtime.calls.effects import (
     Effects,
     StaleEffectsError,
@@ -44,9 +45,10 @@ from weakincentives.runtime.calls.effects import (
     names_of,
 )
 from weakincentives.runtime.calls.live import Before, Branch, LiveCall
+from weakincentives.runtime.calls.question import AskedCall, Needs
 from weakincentives.runtime.calls.results import Results
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.events import CheckpointFailed, FilesChanged
+from weakincentives.runtime.events import CallDecided, CheckpointFailed, FilesChanged
 from weakincentives.runtime.loop.bridge import HandlerCall, HandlerTimeout, Step, UserCodeExit, call_sync
 from weakincentives.runtime.loop.inquiry import Inquiry, Verdict, held_guards
 from weakincentives.runtime.messages import ToolCall
@@ -147,12 +149,13 @@ class Transactions:
             self.context.session.transactions.end()
         return ran
 
-    def question(
+    def ask(
         self, checked: CheckedCall, needs: Needs, effects: Effects | None = None, ran: RanCall | None = None
-    ) -> PendingCall:
-        call = checked.call
+    ) -> Generator[Step, Any, Waits]:
+        """Ask a person, and leave the call waiting in the session."""
+        call, session = checked.call, self.context.session
         offer = self.results.toolbox.get(call.name)
-        return PendingCall(
+        asked = AskedCall(
             call.id,
             call.name,
             self.results.toolbox.section_of(call.name),
@@ -160,15 +163,16 @@ class Transactions:
             checked.params,
             effects,
             needs,
-            None if ran is None else ran.result,
             edited=bool(checked.notice),
             note=checked.note,
             own_name="" if offer is None else offer.ref.own_name,
         )
-
-    def ask(self, pending: PendingCall) -> Waits:
-        """Leave the call waiting in the session."""
-        self.context.session.dispatch(pending)
+        decided = session[CallDecided].where(lambda event: event.call_id == call.id)
+        occasion = f"{self.context.scope.run_id}:{len(decided)}"
+        question = yield from question_steps(checked.tool, asked, occasion, self.context.scope.meter.deadline)
+        facts = {name: getattr(asked, name) for name in AskedCall.__dataclass_fields__}
+        pending = PendingCall(**facts, question=question, result=None if ran is None else ran.result)
+        session.dispatch(pending)
         return Waits(pending.call_id, pending.tool, pending)
 
     def inspected(self, ran: RanCall, arguments: str) -> Generator[Step, Any, RanCall]:
@@ -361,7 +365,7 @@ class Transactions:
         ran = yield from self._closed(live, ran)
         if ran.undone or ran.error is not None:
             return ran
-        return self.ask(self.question(live.checked, "effects", effects, ran))
+        return (yield from self.ask(live.checked, "effects", effects, ran))
 
     def _hold(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall | HeldCall]:
         """End a call beside others: its changes are to be made after those of the calls before it."""
