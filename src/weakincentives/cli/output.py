@@ -64,8 +64,13 @@ def print_error(message: str) -> None:
     print(printable(_wrapped(message, width), stream=sys.stderr), file=sys.stderr, flush=True)
 
 
+def json_text(value: Any) -> str:
+    """The value as indented JSON, in which characters that hide are escaped."""
+    return UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], json.dumps(value, indent=2, ensure_ascii=False))
+
+
 def print_json(value: Any) -> None:
-    text = UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], json.dumps(value, indent=2, ensure_ascii=False))
+    text = json_text(value)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:

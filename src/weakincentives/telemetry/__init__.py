@@ -14,7 +14,7 @@ from weakincentives.telemetry.continuation import continuation_file
 from weakincentives.telemetry.reader import RunFileError, open_for_writing
 from weakincentives.telemetry.recorder import Recorder, record
 from weakincentives.telemetry.runfile import prune, question_in
-from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, asked_text, plain
+from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, asked_question, plain
 
 if TYPE_CHECKING:
     from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
@@ -46,7 +46,7 @@ __all__ = [
     "Unreadable",
     "Unserialisable",
     "advise",
-    "asked_text",
+    "asked_question",
     "bill_of",
     "continuation_file",
     "instrument",

@@ -186,9 +186,10 @@ def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_n
             f"decisions must map call ids to decisions, got {shortened(repr(decisions), 100)}; "
             "write decisions={call.call_id: Approve()}"
         )
-    for call_id, decision in decisions.items():
-        if call_id not in waiting:
-            raise _refused(f"No call {call_id!r} waits for a decision; open calls: {open_calls}.", prompt_name)
+    for key, decision in decisions.items():
+        call_id = call_of(key, waiting)
+        if call_id is None:
+            raise _refused(f"No call {key!r} waits for a decision; open calls: {open_calls}.", prompt_name)
         if not isinstance(decision, Approve | Deny | Edit | Answer | Undecided):
             raise TypeError(
                 f"The decision about call {call_id!r} must be Approve(), Deny(reason), Edit(arguments) or "
@@ -202,6 +203,24 @@ def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_n
             )
         if isinstance(decision, Edit) and not isinstance(decision.arguments, Mapping):
             raise TypeError(f"Edit takes the arguments as a mapping, got {shortened(repr(decision.arguments), 100)}")
+
+
+def call_of(key: str, waiting: Mapping[str, PendingCall]) -> str | None:
+    """The id of the call that a key of decisions names, by itself or by its question; None if it does not wait."""
+    if key in waiting:
+        return key
+    for call in waiting.values():
+        if call.question.id == key:
+            return call.call_id
+    return None
+
+
+def by_call(decisions: Mapping[str, Any], waiting: Mapping[str, PendingCall]) -> dict[str, Any]:
+    """Checked decisions by the ids of their calls."""
+    found: dict[str, Any] = {}
+    for key, decision in decisions.items():
+        found[call_of(key, waiting) or key] = decision
+    return found
 
 
 def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, prompt_name: str) -> str:

@@ -24,7 +24,15 @@ from weakincentives.runtime.calls.alignment import aligned
 from weakincentives.runtime.calls.arguments import argument_lines, parsed_arguments
 from weakincentives.runtime.calls.difference import Difference, Differences, Line, LineKind, differences, listing
 from weakincentives.runtime.calls.effects import Effects, SliceChange
-from weakincentives.runtime.calls.question import AnswerKind, AskedCall, Needs, PartKind, Question, QuestionPart
+from weakincentives.runtime.calls.question import (
+    AnswerKind,
+    AskedCall,
+    Needs,
+    PartKind,
+    Question,
+    QuestionPart,
+    missing_part,
+)
 from weakincentives.runtime.loop.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
 
 MAX_SHOWN = 200_000
@@ -277,10 +285,7 @@ class _Drawing:
             values = "value that looks" if self._secrets == 1 else "values that look"
             self._miss([f"{self._secrets:,} {values} like a secret {'is' if self._secrets == 1 else 'are'} not shown."])
         if self.missing:
-            lines = [Line("heading", "Not all of it is shown:")]
-            for sentence in self.missing:
-                lines.append(Line("note", f"  {exactly_visible(sentence)}"))
-            self.parts.append(QuestionPart("missing", "Not all of it is shown:", tuple(lines)))
+            self.parts.append(missing_part(self.missing))
 
     def _miss(self, sentences: Iterable[str]) -> None:
         for sentence in sentences:

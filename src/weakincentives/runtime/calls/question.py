@@ -9,6 +9,7 @@ cannot pass for a heading.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -54,6 +55,14 @@ class QuestionPart:
     changes: tuple[Difference, ...] = ()
 
 
+def missing_part(sentences: Iterable[str]) -> QuestionPart:
+    """The last part of a question: what of it is not shown."""
+    lines = [Line("heading", "Not all of it is shown:")]
+    for sentence in sentences:
+        lines.append(Line("note", f"  {sentence}"))
+    return QuestionPart("missing", lines[0].text, tuple(lines))
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """What a person is asked about a call, as every surface draws it.
@@ -96,6 +105,14 @@ class Question:
             blocks.append("\n".join(line.text for line in part.lines))
         return "\n\n".join(blocks)
 
+    def excerpt(self, characters: int) -> str:
+        """The text, or its beginning with a sentence that says how much is left out."""
+        text = self.text
+        if len(text) <= characters:
+            return text
+        shown = text[: text.rfind("\n", 0, characters) + 1].rstrip() or text[:characters]
+        return f"{shown}\n\nNot all of it is shown: {len(text) - len(shown):,} more characters."
+
     @property
     def data(self) -> dict[str, Any]:
         """The question as plain JSON data, for pages and programs."""
@@ -111,6 +128,10 @@ class Question:
             "answers": list(self.answers),
             "editable": self.editable,
         }
+
+    def with_parts(self, parts: Sequence[QuestionPart], missing: str) -> Question:
+        """The same question with some of its parts alone; the sentence says what is left out."""
+        return replace(self, parts=(*parts, missing_part([missing])), missing=(missing,))
 
     def inside(self, outer_id: str) -> Question:
         """The question as the run around it knows it, whose call has this id."""

@@ -28,3 +28,14 @@ export function visible(text) {
     return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
   });
 }
+
+// Text for a field in which JSON is edited: what hides is an escape there, which means the same.
+const ANY = new RegExp(`[${UNSEEN}]`, "gu");
+
+export function escaped(text) {
+  return text.replace(ANY, (character) => {
+    const units = [];
+    for (let at = 0; at < character.length; at += 1) units.push(`\\u${character.charCodeAt(at).toString(16).padStart(4, "0")}`);
+    return units.join("");
+  });
+}
