@@ -70,11 +70,11 @@ class Own(NamedTuple):
 
 
 def question_steps(
-    tool: Tool[Any, Any] | None, asked: AskedCall, number: int = 0, deadline: Deadline | None = None
+    tool: Tool[Any, Any] | None, asked: AskedCall, occasion: str, deadline: Deadline | None = None
 ) -> Generator[Step, Any, Question]:
     """The question about a call. The tool's preview is called, and the question made, off the event loop.
 
-    `number` says how often the call was asked about before.
+    `occasion` distinguishes it from others that say the same: of another run, or after an earlier decision.
     """
     limit = None if deadline is None else max(0.0, deadline.remaining().total_seconds())
     preview = None if tool is None else tool.preview
@@ -97,7 +97,7 @@ def question_steps(
             failures.append(error)
 
     yield TimedCalls(
-        [TimedCall(partial(question_of, asked, number, own), MAKING_SECONDS, settle_question, is_async=False)], limit
+        [TimedCall(partial(question_of, asked, occasion, own), MAKING_SECONDS, settle_question, is_async=False)], limit
     )
     for error in failures:
         if isinstance(error, HandlerTimeout):
@@ -119,7 +119,7 @@ def _settle_preview(texts: list[Any], text: Any, error: BaseException | None) ->
     texts.append(text if error is None else error)
 
 
-def question_of(asked: AskedCall, number: int = 0, own: Own = Own()) -> Question:
+def question_of(asked: AskedCall, occasion: str = "", own: Own = Own()) -> Question:
     """The question about a call."""
     drawing = _Drawing(Redactor())
     if asked.note:
@@ -135,7 +135,7 @@ def question_of(asked: AskedCall, number: int = 0, own: Own = Own()) -> Question
         drawing.add_effects(asked.effects)
     drawing.end()
     return Question(
-        id=f"{asked.call_id}:{_digest(asked, number, drawing.unredacted)}",
+        id=f"{asked.call_id}:{_digest(asked, occasion, drawing.unredacted)}",
         call_id=asked.call_id,
         tool=exactly_visible(asked.tool),
         section_key=exactly_visible(asked.section_key),
@@ -149,11 +149,11 @@ def question_of(asked: AskedCall, number: int = 0, own: Own = Own()) -> Question
     )
 
 
-def _digest(asked: AskedCall, number: int, shown: Iterable[str]) -> str:
+def _digest(asked: AskedCall, occasion: str, shown: Iterable[str]) -> str:
     """A digest of all that is asked, and of all that is shown, with nothing replaced."""
     facts = (
         *(asked.tool, asked.own_name, asked.section_key, asked.needs, asked.arguments, asked.note),
-        *(asked.edited, number),
+        *(asked.edited, occasion),
         "" if asked.effects is None else asked.effects.digest,
     )
     digest = hashlib.sha256(json.dumps(facts).encode())
