@@ -17,7 +17,6 @@ from weakincentives.runtime.calls.approval import (
     Approve,
     Deny,
     Edit,
-    Needs,
     PendingCall,
     Settled,
     Undecided,
@@ -39,6 +38,7 @@ from weakincentives.runtime.calls.call import (
 )
 from weakincentives.runtime.calls.effects import StaleEffectsError
 from weakincentives.runtime.calls.live import Branch
+from weakincentives.runtime.calls.question import Needs
 from weakincentives.runtime.calls.results import Results
 from weakincentives.runtime.calls.transactions import HeldCall, Transactions
 from weakincentives.runtime.context import RunContext
