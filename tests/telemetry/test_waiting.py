@@ -173,8 +173,8 @@ def test_the_open_calls_of_a_run_inside_a_call_are_those_that_still_wait(tmp_pat
     first, second = (each.call_id for each in response.pending)
     assert open_ids() == [first, second]
     with record(file):
-        run(made, parent, session=session, decisions={first: Deny()})
-    assert open_ids() == [second]
+        run(made, parent, session=session, decisions={second: Deny()})
+    assert open_ids() == [first]
     with record(file):
-        assert run(made, parent, session=session, decisions={second: Approve()}).text == "Done."
+        assert run(made, parent, session=session, decisions={first: Approve()}).text == "Done."
     assert open_ids() == []

@@ -213,7 +213,7 @@ class Chat:
                 self._screen.gap()
                 return
             try:
-                self._ask(None, {pending[0].call_id: decision})
+                self._ask(None, {pending[0].question.id: decision})
             except DecisionError as error:
                 print_error(f"wink: {error}")
 

@@ -121,6 +121,11 @@ def _configure_run(run: argparse.ArgumentParser) -> None:
         help="run tools, or return what the cases' recordings have (default: live; recorded with -a recorded)",
     )
     run.add_argument(
+        "--decide",
+        metavar="HOW",
+        help="decide about calls that wait: approve, deny, or module:variable with a rule or a mapping by tool",
+    )
+    run.add_argument(
         "--again",
         nargs="?",
         const="all",
@@ -177,6 +182,7 @@ def run_cases(arguments: argparse.Namespace) -> int:
             repeats=arguments.repeats,
             limit=arguments.limit,
             tools=tools,
+            decisions=_decisions(arguments.decide),
             name=arguments.name or (f"{prompt.ns}/{prompt.key}" + (f"@{arguments.tag}" if arguments.tag else "")),
             file=file,
             again=again,
@@ -198,6 +204,14 @@ def run_cases(arguments: argparse.Namespace) -> int:
     _print_evaluation(evaluation, arguments)
     _note_missing(evaluation, file, ran=bool(ran))
     return 0 if evaluation.finished and all(each.verdict == "passed" for each in evaluation.results) else 1
+
+
+def _decisions(how: str | None) -> Any:
+    """What decides about calls that wait for a person."""
+    from weakincentives.evals import approve_all, deny_all
+
+    rules = {None: None, "approve": approve_all, "deny": deny_all}
+    return rules[how] if how in rules else resolve(str(how))
 
 
 def _with_notes(function: Callable[..., Any], *given: Any, **named: Any) -> Any:

@@ -38,10 +38,11 @@ from weakincentives.durable.work import (
     EXPIRED,
     DatabaseBusyError,
     DatabaseUnavailableError,
-    Question,
+    DurableQuestion,
     Released,
     Reply,
 )
+from weakincentives.serde import dump_tagged
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Ownership:
             connection.execute(sa.update(status).where(status.c.workflow_uuid.in_(left)).values(owner_xid=None))
 
     def ask(
-        self, work_id: str, owner: str, asked: Sequence[Question], deadline_ms: int | None
+        self, work_id: str, owner: str, asked: Sequence[DurableQuestion], deadline_ms: int | None
     ) -> dict[str, Reply] | None:
         """Return the replies there are, by call id, or release the work from its worker until there is one.
 
@@ -151,25 +152,30 @@ class Ownership:
         return replies or None
 
     def _reply_to(
-        self, connection: sa.Connection, work_id: str, question: Question, deadline_ms: int | None
+        self, connection: sa.Connection, work_id: str, question: DurableQuestion, deadline_ms: int | None
     ) -> Reply | None:
         """The reply to a question, which is stored if it is new."""
         c, now = questions.c, int(time.time() * 1000)
         expires_ms = min((each for each in (question.expires_ms, deadline_ms) if each is not None), default=None)
         this = (c.workflow_uuid == work_id, c.step == question.step, c.call_id == question.call_id)
         row = connection.execute(sa.select(questions).where(*this)).one_or_none()
-        if row is None:
+        if row is None or row.id != question.id:
+            # An answer to another question, which had this place before the step was repeated, is none to this one.
             facts = {name: getattr(question, name) for name in CALL_FACTS}
-            new = {
-                "workflow_uuid": work_id,
-                "step": question.step,
-                "call_id": question.call_id,
+            content = {
+                "id": question.id,
                 "text": question.text,
                 "asked_ms": now,
                 "expires_ms": expires_ms,
-                "call": None if question.needs is None else json.dumps(facts),
+                "answer": None,
+                "call": json.dumps(facts),
+                "asked": None if question.asked is None else json.dumps(dump_tagged(question.asked)),
             }
-            connection.execute(sa.insert(questions).values(new))
+            place = {"workflow_uuid": work_id, "step": question.step, "call_id": question.call_id}
+            if row is None:
+                connection.execute(sa.insert(questions).values({**place, **content}))
+            else:
+                connection.execute(sa.update(questions).where(*this).values(content))
         elif row.answer is not None:
             return cast(Reply, self._serializer.deserialize(row.answer))
         elif expires_ms is not None and expires_ms <= now:

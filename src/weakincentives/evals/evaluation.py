@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from weakincentives.errors import OutputParseError, UnboundParamsError, WinkError
 from weakincentives.evals.cases import Case, CaseError, check_ids, load_cases
+from weakincentives.evals.decisions import Decider, EvalDecisions, checked_decisions, decisions_facts
 from weakincentives.evals.identity import declared, digest, overridden_parts, prompt_hash
 from weakincentives.evals.judge import Judge
 from weakincentives.evals.recording import Recording
@@ -61,6 +62,7 @@ def evaluate(
     repeats: int = 1,
     limit: int = 4,
     tools: ToolMode = "live",
+    decisions: EvalDecisions | None = None,  #: decides about calls that wait for a person
     name: str | None = None,  #: by default the prompt's
     file: str | os.PathLike[str] | None = None,
     again: bool | Literal["unscored"] = False,
@@ -77,15 +79,20 @@ def evaluate(
     cases with `again="unscored"`. With `tools="recorded"`, tools return what the case's recording has, and with
     `adapter="recorded"` so does the model. `budget` and `timeout` (seconds) limit each case, `total` all of them: once
     it is spent, no further case begins.
+
+    A run whose calls wait for a person leaves its case unscored, unless `decisions` decides: a function of the call
+    (and the `case`), a mapping from tools ("*" for all others) to decisions or functions, or a list of decisions, in
+    the order of the questions of each run.
     """
     found = tuple(load_cases(cases) if isinstance(cases, str | os.PathLike) else cases)
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
     chosen = [as_scorer(scorer) for scorer in scorers]
     _check(found, chosen, repeats, limit, tools, adapter)
+    chosen_decisions = checked_decisions(decisions)
     _check_limits(name, again, budget, total, timeout)
     _check_params(found, bound)
     _check_prices(adapter, chosen, total, prices)
-    about = _about(found, bound, adapter, chosen, repeats, tools, name)
+    about = _about(found, bound, adapter, chosen, repeats, tools, name, chosen_decisions)
     with ExitStack() as stack:
         results = None if file is None else stack.enter_context(ResultFile(file))
         if results is not None:
@@ -94,7 +101,7 @@ def evaluate(
         for judge in (scorer.function for scorer in chosen if isinstance(scorer.function, Judge)):
             judge.use(results, about.model)
             stack.callback(judge.use, None)
-        work = _Work(about, bound, adapter, chosen, results, budget, total, timeout, prices, progress)
+        work = _Work(about, bound, adapter, chosen, results, budget, total, timeout, prices, progress, chosen_decisions)
         done = work.open(found, again)
         work.run(found, done, limit)
         if recorder is not None:
@@ -119,6 +126,7 @@ class _Work:
     timeout: float | None
     prices: Mapping[str, Prices] | None
     progress: Progress | None
+    decisions: EvalDecisions | None
     results: dict[tuple[str, int], CaseResult] = field(default_factory=dict)
     scopes: list[RunScope] = field(default_factory=list)
     waiting: deque[tuple[Case, int]] = field(default_factory=deque)
@@ -255,7 +263,7 @@ class _Work:
         replay = None if self.about.tools == "live" else RecordedTools(Recording.of(case), self.about.tools)  # type: ignore[arg-type]
         adapter = ReplayAdapter(Recording.of(case)) if isinstance(self.adapter, str) else self.adapter
         with Conversation(prompt, adapter=adapter, session=session) as chat:
-            response = self._answered(chat, messages, replay, deadline)
+            response = self._answered(chat, case, messages, replay, deadline)
             seconds = time.monotonic() - began
             ran = spent_on(session, self.prices)
             finished = FinishedRun(
@@ -292,10 +300,13 @@ class _Work:
     def _answered(
         self,
         chat: Conversation[Any],
+        case: Case,
         messages: Sequence[str],
         replay: RecordedTools | None,
         deadline: Deadline | None,
     ) -> PromptResponse[Any]:
+        decider = None if self.decisions is None else Decider(self.decisions, case)
+
         def scope() -> RunScope:
             made = RunScope(Meter(self.budget, deadline), handler_of=None if replay is None else replay.handler_of)
             self.scopes.append(made)
@@ -305,10 +316,15 @@ class _Work:
             for _ in range(MAX_DECISIONS):
                 if not response.pending:
                     return response
-                if replay is None:
+                if decider is not None:
+                    decided = decider.decide(response.pending)
+                elif replay is not None:
+                    decided = replay.decide(response.pending)
+                else:
                     waits = ", ".join(call.tool for call in response.pending)
-                    raise Unscored(f"calls wait for a person's decision: {waits}; use recorded tools, or no approval=")
-                response = chat.decide(replay.decide(response.pending), scope=scope())
+                    way = "pass decisions=, or use recorded tools"
+                    raise Unscored(f"calls wait for a person's decision: {waits}; {way}")
+                response = chat.decide(decided, scope=scope())
             raise Unscored(f"calls still wait after {MAX_DECISIONS} decisions")
 
         if not messages:
@@ -453,6 +469,7 @@ def _about(
     repeats: int,
     tools: str,
     name: str | None,
+    decisions: EvalDecisions | None,
 ) -> Evaluation:
     kind, model, settings = (
         (adapter, adapter, ())
@@ -467,7 +484,7 @@ def _about(
     hashed = prompt_hash(prompt)
     ids = tuple(case.id for case in cases)
     judged = [_scorer_facts(scorer) for scorer in sorted(scorers, key=_name_of)]
-    identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids)]
+    identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids), decisions_facts(decisions)]
     return Evaluation(
         name=named,
         results=(),

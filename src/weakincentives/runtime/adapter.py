@@ -15,7 +15,7 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Overrides, Prompt, Tokenizer, Tool, default_tokenizer
 from weakincentives.resources import ResourceCloseError, ResourceRegistry
-from weakincentives.runtime.calls.approval import Decisions, PendingCall, check_decisions, waiting_calls
+from weakincentives.runtime.calls.approval import Decisions, PendingCall, by_call, check_decisions, waiting_calls
 from weakincentives.runtime.context import Compaction, InnerLoopConfig, LoopAdapter
 from weakincentives.runtime.events import ResourcesNotClosed
 from weakincentives.runtime.explain import Explanation, explain
@@ -311,7 +311,7 @@ class ProviderAdapter(LoopAdapter, Generic[AnyOutputT]):
             )
         if scope.decisions is None:
             check_decisions(decisions or {}, waiting, prompt.name)
-            scope.decisions = dict(decisions or {})
+            scope.decisions = by_call(decisions or {}, waiting)
 
     def _stream(self, loop: InnerLoop, options: RunOptions) -> Generator[StreamEvent[Any], None, None]:
         with self._running(loop, options) as (loop, channel):

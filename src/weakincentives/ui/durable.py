@@ -19,6 +19,7 @@ from weakincentives.ui.requests import (
     Asked,
     Received,
     Refused,
+    answered_calls,
     decisions_of,
     received,
 )
@@ -130,7 +131,7 @@ class DurableThreads:
             tenant=None if self._tenant is None else self._tenant(request),
         )
         await stream.__aenter__()
-        return DurableExchange(key, chat, stream, frozenset(decisions) & asked.results.keys())
+        return DurableExchange(key, chat, stream, answered_calls(chat, asked, decisions))
 
     async def resume(self, request: Request, thread_id: str) -> DurableExchange | None:
         """The run under way, from its start, for a page that was reloaded; None if there is none."""

@@ -48,7 +48,7 @@ class Watch:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenReply:
     """The text of a model, its token usage, and whether it finished."""
 
     text: str
@@ -77,7 +77,7 @@ def write(
     heard: Hear = lambda text: None,
     max_tokens: int,
     repeat_penalty: float = 1.1,
-) -> Written:
+) -> WrittenReply:
     """Decode one reply to these messages; a penalty above 1 keeps free text from repeating itself."""
     watch.check()
     parts: list[str] = []
@@ -123,7 +123,7 @@ def write(
         raise PromptEvaluationError(
             f"The local model refused the request of '{name}': {error}", prompt_name=name, phase="request"
         ) from error
-    return Written("".join(parts), usage, finish != "length")
+    return WrittenReply("".join(parts), usage, finish != "length")
 
 
 def write_json(
@@ -133,7 +133,7 @@ def write_json(
     schema: Mapping[str, Any],
     *,
     max_tokens: int,
-) -> Written:
+) -> WrittenReply:
     """Decode JSON that fits a schema; if it does not end, decode again within tight bounds."""
     first = write(engine, messages, watch, schema=closed(schema), max_tokens=max_tokens)
     if first.whole:

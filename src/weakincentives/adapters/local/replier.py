@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from weakincentives.adapters.local.arguments import Grounding, ground, requested
-from weakincentives.adapters.local.decoding import Hear, Watch, Written, too_long, write, write_json
+from weakincentives.adapters.local.decoding import Hear, Watch, WrittenReply, too_long, write, write_json
 from weakincentives.adapters.local.engine import Engine
 from weakincentives.adapters.local.outlook import OPENING_TOOLS, SEARCH, SECTION_TOOLS, Outlook, by_question, chat
 from weakincentives.adapters.local.relevance import Relevance
@@ -378,7 +378,7 @@ def _quoted(outlook: Outlook, found: Sequence[Sentence]) -> Sequence[Sentence]:
     return [sentence for run in runs for sentence in run]
 
 
-def _said(text: str, written: Written, sent: int) -> ModelReply:
+def _said(text: str, written: WrittenReply, sent: int) -> ModelReply:
     cached = min(sent, written.usage.cached_tokens)
     usage = TokenUsage(input_tokens=sent, output_tokens=written.usage.output_tokens, cached_tokens=cached)
     return ModelReply(text=text, usage=usage, stop_reason="end" if written.whole else "length")

@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from weakincentives._base.frozen import quick_init
 from weakincentives.content import Part, parts_of, text_of
 from weakincentives.prompt import DisclosureRequest, Tool, ToolResult
-from weakincentives.runtime.calls.approval import Needs, PendingCall
+from weakincentives.runtime.calls.approval import PendingCall
+from weakincentives.runtime.calls.question import Needs
 from weakincentives.runtime.messages import Message, ToolCall
 
 NO_RESULT: ToolResult[Any] = ToolResult()

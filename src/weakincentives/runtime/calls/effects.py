@@ -67,6 +67,20 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self.events or self.slices or self.resources)
 
+    def check_stored(self) -> None:
+        """Raise a `SerdeError` unless all of it can be stored, as files always can."""
+        for part in self._parts():
+            if not isinstance(part, FileChange):
+                dump_tagged(part)
+
+    def _parts(self) -> Iterator[Any]:
+        """All changes, one by one."""
+        yield from self.events
+        yield from self.slices
+        for resource in self.resources:
+            yield replace(resource, changes=())
+            yield from resource.changes
+
     def undeclared(self, declared: Collection[type]) -> tuple[type, ...]:
         """The classes of what was changed without being declared; an event's own entry needs no declaration."""
         changed = [*(change.slice_type for change in self.slices), *(change.protocol for change in self.resources)]
@@ -89,14 +103,9 @@ class Effects:
         """A digest of the whole, with nothing replaced: two calls with the same digest change the same."""
         # In small pieces, so that other threads are not kept waiting.
         total = hashlib.sha256()
-        for part in (*self.events, *self.slices):
-            total.update(_digest_of(part))
-        for resource in self.resources:
-            rest = replace(resource, changes=())
-            total.update(_digest_of(rest))
-            for change in resource.changes:
-                is_file = isinstance(change, FileChange)
-                total.update(change.digest.encode() if is_file else _digest_of(change))
+        for part in self._parts():
+            is_file = isinstance(part, FileChange)
+            total.update(part.digest.encode() if is_file else _digest_of(part))
         return total.hexdigest()
 
     def _lines(self, known: KnownSecrets) -> Iterator[str]:

@@ -34,8 +34,16 @@ from weakincentives.filesystem import (
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Tool, ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.resources import PreviewScope, ResourceError, ScopedResourceContext, StaleResourceError
-from weakincentives.runtime.calls.approval import Needs, PendingCall, is_inside, waiting_calls
-from weakincentives.runtime.calls.call import NO_RESULT, CallOutcome, CheckedCall, RanCall, Waits
+from weakincentives.runtime.calls.approval import PendingCall, is_inside, waiting_calls
+from weakincentives.runtime.calls.call import (
+    NO_RESULT,
+    CallOutcome,
+    CallRefused,
+    CheckedCall,
+    RanCall,
+    Waits,
+)
+from weakincentives.runtime.calls.drawing import question_steps
 from weakincentives.runtime.calls.effects import (
     Effects,
     StaleEffectsError,
@@ -45,9 +53,10 @@ from weakincentives.runtime.calls.effects import (
     names_of,
 )
 from weakincentives.runtime.calls.live import Before, Branch, LiveCall, Preview
+from weakincentives.runtime.calls.question import AskedCall, Needs
 from weakincentives.runtime.calls.results import Results
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.events import CheckpointFailed, FilesChanged, RunEnded
+from weakincentives.runtime.events import CallDecided, CheckpointFailed, FilesChanged, RunEnded
 from weakincentives.runtime.loop.bridge import HandlerCall, HandlerTimeout, Step, UserCodeExit, call_sync
 from weakincentives.runtime.loop.inquiry import Inquiry, Verdict, held_guards
 from weakincentives.runtime.messages import ToolCall
@@ -158,12 +167,13 @@ class Transactions:
             self.context.session.transactions.end()
         return ran
 
-    def question(
+    def ask(
         self, checked: CheckedCall, needs: Needs, effects: Effects | None = None, ran: RanCall | None = None
-    ) -> PendingCall:
-        call = checked.call
+    ) -> Generator[Step, Any, Waits]:
+        """Ask a person, and leave the call waiting in the session."""
+        call, session = checked.call, self.context.session
         offer = self.results.toolbox.get(call.name)
-        return PendingCall(
+        asked = AskedCall(
             call.id,
             call.name,
             self.results.toolbox.section_of(call.name),
@@ -171,16 +181,25 @@ class Transactions:
             checked.params,
             effects,
             needs,
-            None if ran is None else ran.result,
             edited=bool(checked.notice),
             note=checked.note,
             own_name="" if offer is None else offer.ref.own_name,
-            round=0 if effects is None else self.round,
-        ).with_digest()
-
-    def ask(self, pending: PendingCall) -> Waits:
-        """Leave the call waiting in the session."""
-        self.context.session.dispatch(pending)
+        )
+        decided = session[CallDecided].where(lambda event: event.call_id == call.id)
+        occasion = f"{self.context.scope.run_id}:{len(decided)}"
+        deadline = self.context.scope.meter.deadline
+        try:
+            question = yield from question_steps(checked.tool, asked, occasion, deadline)
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            logger.error("The question about tool '%s' failed.", call.name, exc_info=error)
+            problem = f"Tool '{call.name}' was not run, because its question could not be made: {error}"
+            raise CallRefused(checked.failed(problem)) from error
+        facts = {name: getattr(asked, name) for name in AskedCall.__dataclass_fields__}
+        result = None if ran is None else ran.result
+        pending = PendingCall(**facts, question=question, result=result, round=self.round)
+        session.dispatch(pending)
         return Waits(pending.call_id, pending.tool, pending)
 
     def inspected(self, ran: RanCall, arguments: str, live: LiveCall | None = None) -> Generator[Step, Any, RanCall]:
@@ -420,25 +439,22 @@ class Transactions:
         if ran.undone:
             return (yield from self._end(live, ran))
         # In a thread, if there is an event loop: effects may be large.
-        question = yield partial(self._question_or_end, live, ran)
-        if isinstance(question, RanCall):
-            return (yield from self._end(live, question))
+        effects = yield partial(self._taken_back, live, ran)
+        if isinstance(effects, RanCall):
+            return (yield from self._end(live, effects))
         ran = yield from self._closed(live, ran)
         if ran.undone:
             return replace(ran, rolled_back=True)
-        waits: Waits = yield partial(self.ask, question)
-        return waits
+        return (yield from self.ask(live.checked, "effects", effects, ran))
 
-    def _question_or_end(self, live: LiveCall, ran: RanCall) -> PendingCall | RanCall:
-        """Take back what a call would change; returns the question, or the call if there is none."""
-        question: PendingCall | None = None
+    def _taken_back(self, live: LiveCall, ran: RanCall) -> Effects | RanCall:
+        """Take back what a call would change; returns that, or the call if there is nothing to ask about."""
+        effects = Effects()
         tool = live.checked.tool
         assert live.preview is not None
         try:
             effects = self._previewed(live.preview, tool)
-            if effects:
-                question = self.question(live.checked, "effects", effects, ran)
-            else:
+            if not effects:
                 ran = replace(ran, unchanged=names_of(tool.changes or ()))
         except UnshownChangeError as error:
             logger.warning("%s", error)
@@ -455,7 +471,7 @@ class Transactions:
             live.restore()
         except (Exception, KeyboardInterrupt) as error:
             return ran.failed(f"Tool '{tool.name}' could not be undone: {error}").after_error(error)
-        return question or ran
+        return effects or ran
 
     def _previewed(self, preview: Preview, tool: Tool[Any, Any]) -> Effects:
         """The effects of a call that has run on branches, all of which its tool declares."""
@@ -476,6 +492,8 @@ class Transactions:
             undeclared = (*undeclared, Filesystem)
         if undeclared:
             raise UndeclaredChangesError(tool, undeclared)
+        # They are stored while the call waits.
+        effects.check_stored()
         return effects
 
     def _hold(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall | HeldCall]:
