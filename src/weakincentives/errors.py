@@ -17,7 +17,8 @@ WinkError
 │   └── BudgetExceededError
 ├── SerdeError                        data does not match a type; `problems` lists every mismatch
 ├── SessionError                      a slice, reducer or snapshot was misused
-│   └── SessionBusyError              the session already belongs to a run
+│   ├── SessionBusyError              the session already belongs to a run
+│   └── OutsideEffectsError           going back would pass over calls that have acted outside
 └── ResourceError, FilesystemError ...   in their own packages
 """
 
@@ -161,6 +162,17 @@ class SessionError(WinkError):
 
 class SessionBusyError(SessionError):
     """The session already belongs to a run."""
+
+
+class OutsideEffectsError(SessionError):
+    """Going back would pass over calls that have acted outside; nothing has changed.
+
+    `outside` are these calls, as `RewindReport.outside` has them.
+    """
+
+    def __init__(self, message: str, *, outside: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.outside = outside
 
 
 def _restore(cls: type[WinkError], args: tuple[Any, ...], attributes: dict[str, Any]) -> WinkError:

@@ -173,7 +173,7 @@ class _Exchange(Execution):
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.
                 chat = Conversation(prompt, adapter=workflow.adapter, session=session)
-                chat.rewind(sent.point)
+                chat.rewind(sent.point, over_effects=sent.over_effects)
                 prompt.rebind(chat.prompt.params)
                 prompt.bind(*sent.params)
             try:
@@ -199,7 +199,11 @@ class _Exchange(Execution):
         if action.name == "preview":
             return chat.preview(action.point or "")
         if action.name == "rewind":
-            return chat.rewind(action.point or "", compensate=action.compensate)
+            return chat.rewind(
+                action.point or "",
+                compensate=action.compensate,
+                over_effects=action.over_effects,
+            )
         fork = chat.fork(action.point)
         session, name = fork.session, f"{self._of.name}/{action.new}"
         session.session_id = name

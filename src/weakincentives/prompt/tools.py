@@ -158,6 +158,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     """False if a failed call undoes nothing by itself, because the calls inside it do, as they keep to its time."""
     reaches_outside = False
     """True if calls count as having effects outside, which a rewind does not undo."""
+    acts_if_failed = False
+    """True if a call may have acted outside although its handler says that it failed."""
     needs_folder = False
     """True if calls need the real folder of the files: a preview then runs there, and is taken back."""
     blocking: Handler[Any, Any] | None = None

@@ -128,6 +128,7 @@ class DurableThreads:
             key=None if message is None else message.key or None,
             again=message is None and point is None and bool(asked.content),
             point="" if point is None else point.id,
+            over_effects=self._over_effects,
             tenant=None if self._tenant is None else self._tenant(request),
         )
         await stream.__aenter__()

@@ -370,7 +370,7 @@ class Threads:
                 if point is not None:
                     if not self._over_effects and chat.outside_calls(point):
                         raise Refused(409, EFFECTS)
-                    await _waited(_storage.call(partial(chat.rewind, point)), whole=True)
+                    await _waited(_storage.call(partial(chat.rewind, point, over_effects=True)), whole=True)
                     # At once, or after a crash the stored conversation would not match its files.
                     if problem := await self._stored(thread, chat):
                         raise Refused(409, problem.sentence)

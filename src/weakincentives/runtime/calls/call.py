@@ -62,8 +62,8 @@ class RanCall:
 
     `message` is the text that the model reads, if it was rendered. `expansion` are the sections that the call ends the
     turn for. `compensation` is "done", or says why effects outside were not undone. `unchanged` names what a call that
-    asks with its effects might have changed, but did not, so that nobody was asked. `error` ends the run, once the call
-    is recorded.
+    asks with its effects might have changed, but did not, so that nobody was asked. It has `declined` if its handler
+    says that it did nothing. `error` ends the run, once the call is recorded.
     """
 
     call: ToolCall
@@ -76,6 +76,7 @@ class RanCall:
     rolled_back: bool = False
     compensation: str = ""
     unchanged: tuple[str, ...] = ()
+    declined: bool = False
     error: BaseException | None = None
 
     def failed(self, message: str) -> RanCall:

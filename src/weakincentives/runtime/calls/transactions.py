@@ -547,6 +547,7 @@ class Transactions:
     def _end(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
         """Compensate and roll back a call that failed or asked for a new attempt, and close its resources."""
         undone = ran.undone
+        in_transaction = live.resources.holds_managers
         if undone and not live.handler.dropped:
             ran = yield from self._compensated(live, ran)
         if undone:
@@ -561,7 +562,25 @@ class Transactions:
             ran = yield from self._compensated_late(live, ran)
             ran = yield partial(self._rolled_back, live, ran)
         live.end_uses(well=not ran.undone)
+        if self._acted_outside(live, ran, in_transaction=in_transaction):
+            call = live.checked.call
+            key = self.results.toolbox.section_of(call.name)
+            outside = OutsideCall(call.name, call.id, self.context.scope.run_id, key)
+            self.context.session[OutsideCall].append(outside)
         return ran
+
+    def _acted_outside(self, live: LiveCall, ran: RanCall, *, in_transaction: bool) -> bool:
+        """True if a call has acted outside, or may have, in a conversation that can go back.
+
+        A transaction of a call that failed was rolled back, and a handler may say that it did nothing.
+        """
+        tool = live.checked.tool
+        if Point not in self.context.session or tool.read_only or live.handler.dropped:
+            return False
+        if not ran.undone:
+            return tool.reaches_outside or in_transaction
+        says_nothing_happened = ran.declined and not tool.acts_if_failed
+        return tool.reaches_outside and not says_nothing_happened and ran.compensation != "done"
 
     @property
     def _notes_changes(self) -> bool:
@@ -597,10 +616,7 @@ class Transactions:
 
     def _keep_changes(self, live: LiveCall) -> None:
         """Note what the call has changed, for observers and in a conversation that can go back."""
-        session, tool, call = self.context.session, live.checked.tool, live.checked.call
-        if tool.reaches_outside and Point in session:
-            key = self.results.toolbox.section_of(tool.name)
-            session[OutsideCall].append(OutsideCall(tool.name, call.id, self.context.scope.run_id, key))
+        session = self.context.session
         if live.before is None:
             return
         if Point in session and not live.beside:
@@ -645,7 +661,7 @@ class Transactions:
                 result = ToolResult[Any](f"Opening: {', '.join(error.section_keys)}.", disclosure=request)
                 return checked.ran(result, expansion=request)
             case ToolValidationError():
-                return checked.failed(str(error))
+                return checked.failed(str(error), declined=True)
             case HandlerTimeout() | AbandonedCallError() | DeadlineExceededError() if self._is_late(live, error):
                 logger.warning("Tool '%s' did not end within %g s.", name, live.handler.timeout)
                 return live.late()
