@@ -83,7 +83,7 @@ def empty_home(config: pytest.Config) -> Path:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.suffix == ".md":
-            # Some examples run on the embedded model.
+            # Some examples run on the local adapter.
             item.add_marker(pytest.mark.limit(180))
     if config.getoption("--quick"):
         for item in items:

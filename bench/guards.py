@@ -58,7 +58,7 @@ def _executor(act: Tool[Any, Any], guards: tuple[Guard, ...]) -> ToolExecutor:
     section = MarkdownSection(key="t", title="T", template="Act.", tools=[act])
     prompt: Prompt[Any] = Prompt(ns="bench", key="guards", sections=[section], guards=guards)
     session = Session()
-    loop = ScriptedAdapter([]).loop(prompt, session)
+    loop = ScriptedAdapter([]).loop(prompt, session, {})
     prompt.resources.enter(session)
     loop.next_request()
     return loop.executor

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.adapters.around import Around, around
 from tests.adapters.conversations import REFUSED, SCENARIOS, Speaker, page, routes, speakers
 from tests.adapters.scenarios import PAGE
 
@@ -11,6 +12,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::Deprecat
 
 SPEAKERS = speakers()
 ROUTES = routes()
+AROUND = around(SPEAKERS)
 
 
 @pytest.mark.parametrize("speaker", SPEAKERS, ids=[speaker.name for speaker in SPEAKERS])
@@ -24,6 +26,14 @@ def test_conversation(scenario: str, speaker: Speaker) -> None:
 @pytest.mark.parametrize("speaker", ROUTES, ids=[speaker.name for speaker in ROUTES])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_conversation_on_every_route(scenario: str, speaker: Speaker) -> None:
+    SCENARIOS[scenario](speaker)
+
+
+@pytest.mark.parametrize("speaker", AROUND, ids=[speaker.name for speaker in AROUND])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_conversation_with_another_adapter_around(scenario: str, speaker: Around) -> None:
+    if speaker.outcomes.get(scenario, REFUSED) != REFUSED:
+        pytest.skip(speaker.outcomes[scenario])
     SCENARIOS[scenario](speaker)
 
 

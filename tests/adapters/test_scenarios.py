@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from tests.adapters.around import Around, around
 from tests.adapters.scenarios import PAGE, ROUTES, SCENARIOS, Network, Subject, page_with, subjects, table
 from weakincentives.runtime.spi import adapter_specs
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning", "ignore::ResourceWarning")
 
 SUBJECTS = subjects()
+AROUND = around(SUBJECTS)
 
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=[subject.name for subject in SUBJECTS])
@@ -23,6 +25,14 @@ def test_scenario(scenario: str, subject: Subject) -> None:
 @pytest.mark.parametrize("subject", ROUTES, ids=[subject.name for subject in ROUTES])
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_scenario_on_every_route(scenario: str, subject: Network) -> None:
+    SCENARIOS[scenario](subject)
+
+
+@pytest.mark.parametrize("subject", AROUND, ids=[subject.name for subject in AROUND])
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_scenario_with_another_adapter_around(scenario: str, subject: Around) -> None:
+    if scenario in subject.exempt:
+        pytest.skip(subject.exempt[scenario])
     SCENARIOS[scenario](subject)
 
 

@@ -2,25 +2,35 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.adapters.vendors import ANTHROPIC, VENDORS, Vendor
-from tests.attacks.late_servers import KEYS, NAMES, No, Server, copied, declared, definitions, owners, prompt, read
+from tests.attacks.late_servers import (
+    KEYS,
+    NAMES,
+    No,
+    Server,
+    copied,
+    declared,
+    definitions,
+    owners,
+    prompt,
+    read,
+    tool_of,
+)
 from tests.servers.turn import Call, Turn
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.guards import MaxCalls, RequiresTool
-from weakincentives.prompt import (
-    Prompt,
-    Section,
-    portable_name,
-)
-from weakincentives.runtime import Approve, Conversation, MainLoop, PendingCall, ToolInvoked, run
+from weakincentives.prompt import MarkdownSection, Prompt, Section, portable_name
+from weakincentives.runtime import Approve, Conversation, Edit, MainLoop, PendingCall, ToolInvoked, run
 from weakincentives.session import Session
 
 
@@ -115,6 +125,47 @@ def test_an_approved_call_reaches_the_tool_of_its_question_or_nothing(order: str
     chat.decide({pending.call_id: Approve()})
     last = session[ToolInvoked].all()[-1]
     assert (last.success, last.result.message) == (True, "a|delete") if keeps != "none" else (last.success is False)
+
+
+DECIDING: dict[str, Any] = {
+    "decide": lambda chat, decisions: chat.decide(decisions),
+    "stream": lambda chat, decisions: list(chat.stream(decisions=decisions)),
+    "async": lambda chat, decisions: asyncio.run(chat.decide_async(decisions)),
+    "fork": lambda chat, decisions: chat.fork().decide(decisions),
+    "with a message": lambda chat, decisions: chat.send("Go on.", decisions=decisions),
+}
+
+
+@pytest.mark.parametrize("decision", [Approve(), Edit({})], ids=["approve", "edit"])
+@pytest.mark.parametrize("door", DECIDING)
+def test_an_approved_call_is_not_made_to_a_tool_that_has_its_name_by_now(door: str, decision: Any) -> None:
+    """Declared tools may be moved to other sections, which others may have written."""
+
+    def sections(key: str) -> list[Section[Any]]:
+        tool = tool_of(key, "delete", "call")
+        return [MarkdownSection(key=key, title=key, template="Use it.", tools=[tool])]
+
+    session = Session()
+    chat = Conversation(prompt(sections("a")), adapter=ScriptedAdapter([call("delete"), "Ok."]), session=session)
+    (pending,) = chat.send("Delete it.").pending
+    adapter = ScriptedAdapter(["Ok."])
+    moved = Conversation(prompt(sections("b")), adapter=adapter, session=copied(session))
+    DECIDING[door](moved, {pending.call_id: decision})
+    (result,) = [message for message in adapter.requests[0].messages if message.role == "tool"]
+    assert "the question was about the tool 'delete' of section 'a'" in result.text
+    assert "b|delete" not in result.text
+
+
+def test_an_approved_call_is_not_made_to_another_tool_of_its_section() -> None:
+    session = Session()
+    servers = [Server("a", ["delete", "destroy"], approval="call")]
+    adapter = ScriptedAdapter([*read("a"), call("delete"), "Ok."])
+    chat = Conversation(prompt(servers), adapter=adapter, session=session)
+    (pending,) = chat.send("Delete it.").pending
+    session[PendingCall].seed(replace(pending, own_name="destroy"))
+    chat.decide({pending.call_id: Approve()})
+    last = session[ToolInvoked].all()[-1]
+    assert (last.success, "was about the tool 'destroy'" in last.result.message) == (False, True)
 
 
 def test_a_conversation_keeps_a_name_that_a_new_section_or_tool_would_take() -> None:

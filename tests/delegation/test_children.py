@@ -40,6 +40,7 @@ from weakincentives import (
 from weakincentives.errors import ToolValidationError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.limits import TokenUsage
+from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import Message, ModelReply, PendingCall, RunEnded, ToolInvoked
 from weakincentives.runtime.delegation import ChildState
 
@@ -434,6 +435,36 @@ def test_a_fork_continues_the_parents_conversation_with_the_same_tools(turns: in
     assert "Look for tea." in asked[0].text and '"pages"' in asked[0].text
     assert session[ToolInvoked].latest().result.value == Found("Tea", 7)  # type: ignore[union-attr]
     assert tuple(after.messages)[: len(before.messages)] == tuple(before.messages)
+
+
+@pytest.mark.parametrize("door", ["run", "async", "conversation", "open conversation"])
+def test_a_fork_uses_the_resources_that_its_parent_has_open(door: str) -> None:
+    class Counter:
+        """Made anew whenever resources are opened."""
+
+        count = 0
+
+    @tool
+    def count(*, context: ToolContext) -> str:
+        "Count."
+        counter = context.resources.get(Counter)
+        counter.count += 1
+        return str(counter.count)
+
+    counters = ResourceRegistry.of(Binding(Counter, lambda _: Counter()))
+    prompt = parent(delegate(template("look"), description="Look.", fork=True), count).bind(resources=counters)
+    model = ScriptedAdapter([call("count"), call("look"), call("count"), "forked", call("count"), "Done."])
+    if door == "run":
+        run(prompt, model)
+    elif door == "async":
+        asyncio.run(run_async(prompt, model))
+    elif door == "conversation":
+        Conversation(prompt, adapter=model).send("Go.")
+    else:
+        with Conversation(prompt, adapter=model) as chat:
+            chat.send("Go.")
+    texts = [message.text for request in model.requests for message in request.messages if message.name == "count"]
+    assert max(texts) == "3"
 
 
 def test_a_fork_does_not_delegate_and_may_wait() -> None:

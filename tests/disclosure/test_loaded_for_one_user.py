@@ -24,6 +24,8 @@ from tests.disclosure.accounts import (
     User,
     Way,
     assert_own,
+    from_a_bound_factory,
+    from_a_factory,
     script,
     template,
 )
@@ -231,6 +233,15 @@ def test_resources_cannot_be_bound_while_they_are_held_open() -> None:
     with prompt, pytest.raises(PromptValidationError, match=r"write copy\(prompt\)\.bind\(resources=\.\.\.\)"):
         prompt.bind(resources={User: BOB})
     assert_own(ALICE, by_run(prompt, script(ALICE)))
+
+
+@pytest.mark.parametrize("way", [from_a_factory, from_a_bound_factory])
+def test_a_copy_of_a_conversation_s_prompt_begins_with_nothing_loaded(way: Callable[[], Way]) -> None:
+    prompt_for = way()
+    chat = Conversation(prompt_for(ALICE), adapter=ScriptedAdapter(script(ALICE)))
+    chat.send("Pay.")
+    prompt_for(BOB)
+    assert_own(BOB, by_run(copy(chat.prompt), script(BOB)))
 
 
 def test_a_conversation_to_which_other_resources_are_bound_loads_again() -> None:

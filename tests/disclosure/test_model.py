@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,9 +15,8 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from tests.disclosure import model as spec
 from tests.disclosure.model import Inputs, Model, Shape
-from tests.disclosure.trees import check_resume
+from tests.disclosure.trees import check_resume, check_same_request
 from weakincentives.adapters.scripted import ScriptedAdapter, call
-from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
@@ -244,9 +244,15 @@ def collides_by_constants(model: Model) -> bool:
     return len(names) != len(set(names))
 
 
+IN_CALL: list[str] = []
+"""The snapshot that was taken inside the first call of `poke`, until it is resumed."""
+
+
 @tool
 def poke(what: str, key: str, fail: bool, *, context: ToolContext) -> ToolResult[None]:
     """Change visibility from inside a handler, and maybe fail."""
+    if not IN_CALL:
+        IN_CALL.append(context.session.snapshot().to_json())
     context.session.dispatch(Poked())
     path = context.view.find(key)
     if path is None:
@@ -373,20 +379,43 @@ class Run:
             self.model.overrides = {}
         self.changed()
 
-    def check(self, prompt: Prompt[Any], request: ModelRequest) -> None:
+    def check(self, request: ModelRequest) -> None:
         assert request.messages[0].text == self.system
         assert shown_owners(request.tools, request.revoked) == self.callable_now()
         if self.answer is not None:
             said = [message for message in self.session[Message].all() if message.role == "tool"][-1]
             assert (said.success, said.text[: len(self.answer[1])]) == self.answer
-        files = prompt.resources.get(Filesystem)
+        files = self.session.workspace
         assert {path: files.read(path) for path in files.glob("context/*.md")} == self.files
+
+
+@contextmanager
+def prompt_by(door: str, template: PromptTemplate[None], on: bool) -> Iterator[Prompt[None]]:
+    """The prompt to run, with its params bound, by a door that must make no difference."""
+    prompt = Prompt(template).bind(Flags(on))
+    if door == "copy":
+        prompt = copy(Prompt(template).bind(Flags(not on))).bind(Flags(on))
+    elif door == "copy of an open one":
+        with prompt:
+            yield copy(prompt)
+        return
+    yield prompt
+
+
+DOORS = ["itself", "copy", "copy of an open one", "bound again in each turn"]
 
 
 @pytest.mark.limit(180)
 @settings(max_examples=20 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
-    trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), st.booleans(), steps, st.integers(0, 7)
+    trees(),
+    st.sampled_from(list(STRATEGIES)),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    steps,
+    st.integers(0, 7),
+    st.sampled_from(DOORS),
 )
 def test_a_run_agrees_with_the_model_step_by_step(
     shapes: tuple[Shape, ...],
@@ -396,6 +425,7 @@ def test_a_run_agrees_with_the_model_step_by_step(
     dynamic: bool,
     script: list[tuple[str, int]],
     resumed_at: int,
+    door: str,
 ) -> None:
     model = Model((TASK, *shapes, FILES), strategy, Inputs(on), keyed=keyed)
     assume(not collides_by_constants(model) and not model.collides())
@@ -408,14 +438,21 @@ def test_a_run_agrees_with_the_model_step_by_step(
         disclosure=strategy_of(model),
         allow_collapse=True,
     )
-    session, prompt, left = Session(), Prompt(template).bind(Flags(on)), iter(script)
+    session, left = Session(), iter(script)
     run = Run(model, dynamic=dynamic, session=session)
     turn = itertools.count()
+    IN_CALL.clear()
 
     def answer(request: ModelRequest) -> Any:
-        run.check(prompt, request)
+        run.check(request)
         if next(turn) == resumed_at:
             check_resume(template, session, request, dynamic, Flags(on))
+        if IN_CALL and IN_CALL[0]:
+            # The call is made again, and the run goes on as it did.
+            check_same_request(template, IN_CALL[0], request, dynamic, Flags(on))
+            IN_CALL[0] = ""
+        if door == "bound again in each turn":
+            prompt.bind(Flags(not on))
         step = next(left, None)
         if step is None:
             return "done"
@@ -424,7 +461,8 @@ def test_a_run_agrees_with_the_model_step_by_step(
         return run.step(action, key, {tool.name for tool in request.tools} - request.revoked)
 
     adapter = ScriptedAdapter(answer, supports_dynamic_tools=dynamic)
-    try:
-        MainLoop(max_expansions=20).execute(prompt, session=session, adapter=adapter)
-    except PromptRenderError as error:
-        assert "are shown together" in str(error) and run.model.collides()
+    with prompt_by(door, template, on) as prompt:
+        try:
+            MainLoop(max_expansions=20).execute(prompt, session=session, adapter=adapter)
+        except PromptRenderError as error:
+            assert "are shown together" in str(error) and run.model.collides()

@@ -144,7 +144,7 @@ def test_whatever_fails_when_a_file_is_written_the_model_reads_which_section_it_
     session, prompt = Session(), Prompt(desk(disclosure=OpenToFiles()))
     prompt.bind(resources={Filesystem: FullFiles()})
     ScriptedAdapter([open_("docs"), "Done."]).evaluate(prompt, session=session)
-    assert answers(session) == [(False, "Section 'docs' cannot be opened now; go on without it.")]
+    assert answers(session) == [(False, "Failed to write context for 'docs': no room")]
 
 
 def test_the_parameters_of_open_sections_are_described_where_the_spec_has_it() -> None:
@@ -174,7 +174,7 @@ def test_without_a_filesystem_opening_to_files_fails_and_the_log_has_a_way_out(
 ) -> None:
     session = Session()
     play(desk(disclosure=OpenToFiles()), open_("docs"), "done", session=session)
-    assert answers(session)[0] == (False, "Section 'docs' cannot be opened now; go on without it.")
+    assert answers(session)[0] == (False, "Cannot write context files: no filesystem available.")
     assert "add a WorkspaceSection to the prompt" in caplog.text
 
 
@@ -188,7 +188,10 @@ def test_a_section_that_cannot_be_rendered_is_a_failed_result() -> None:
     template = PromptTemplate(ns="t", key="k", sections=[broken, WorkspaceSection()], disclosure=OpenToFiles())
     session = Session()
     play(template, open_("broken"), "done", session=session)
-    assert answers(session)[0] == (False, "Section 'broken' cannot be opened now; go on without it.")
+    assert answers(session)[0] == (
+        False,
+        "Failed to write context for 'broken': Section 'broken' failed to render: RuntimeError: no ink",
+    )
 
 
 def test_open_and_halt_ends_the_turn_and_returns_control() -> None:

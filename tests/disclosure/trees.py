@@ -20,7 +20,7 @@ from weakincentives.prompt import (
     ToolResult,
     tool,
 )
-from weakincentives.runtime import ModelRequest
+from weakincentives.runtime import MainLoop, ModelRequest
 from weakincentives.session import Session, Snapshot
 
 
@@ -88,10 +88,18 @@ def check_resume(
     template: PromptTemplate[Any], session: Session, request: ModelRequest, dynamic: bool, *params: Any
 ) -> None:
     """A copy that went through JSON asks the same next request."""
-    copy = Session()
-    copy.restore(Snapshot.from_json(session.snapshot().to_json(), types=[object]))
+    check_same_request(template, session.snapshot().to_json(), request, dynamic, *params)
+
+
+def check_same_request(
+    template: PromptTemplate[Any], snapshot: str, request: ModelRequest, dynamic: bool, *params: Any
+) -> None:
+    """A run that goes on from a snapshot in another process asks this request next, maybe after calls and a restart."""
+    session = Session()
+    session.restore(Snapshot.from_json(snapshot, types=[object]))
     adapter = ScriptedAdapter(["done"], supports_dynamic_tools=dynamic)
-    adapter.resume(Prompt(template).bind(*params), session=copy)
+    loop = MainLoop(max_expansions=20)
+    loop.execute(Prompt(template).bind(*params), session=session, adapter=adapter, beginning="resume")
     (resumed,) = adapter.requests
     assert tuple(resumed.messages) == tuple(request.messages)
     assert (resumed.tools, resumed.revoked, resumed.initial_tools) == (

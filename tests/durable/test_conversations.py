@@ -41,6 +41,7 @@ from weakincentives.durable.database import blob_table, conversation_table, run_
 from weakincentives.errors import AbandonedCallError, BudgetExceededError, DeadlineExceededError, GuardRefusedError
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.guards import Guard, Refuse
+from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import (
     Channel,
     Compacted,
@@ -525,6 +526,21 @@ def test_params_come_with_a_message(tmp_path: Any) -> None:
         assert chats.send("ann", "one", params=(Question("Be brief."),), timeout=PATIENCE).text == "Be brief."
 
 
+def test_params_that_come_with_a_message_are_not_another_conversation_s(tmp_path: Any) -> None:
+    """One prompt for all."""
+    from tests.durable.desk import Question
+
+    section = MarkdownSection[Question](title="Desk", key="desk", template="${text}")
+    prompt = Prompt(PromptTemplate[None](ns="tests", key="desk", sections=[section])).bind(Question("Be polite."))
+
+    def model(request: ModelRequest) -> str:
+        return request.messages[0].text.splitlines()[-1]
+
+    with answered_by(model, str(tmp_path / "durable.db"), prepare=lambda name: prompt) as chats:
+        assert chats.send("ann", "one", params=(Question("Be brief."),), timeout=PATIENCE).text == "Be brief."
+        assert chats.send("bob", "one", timeout=PATIENCE).text == "Be polite."
+
+
 def test_budgets_and_deadlines_limit_a_run_and_a_conversation(tmp_path: Any) -> None:
     def model(request: ModelRequest) -> Any:
         return call("look") if request.messages[-1].text == "loop" else echo(request)
@@ -724,6 +740,54 @@ def test_a_conversation_goes_back_to_a_point_and_forward_again(database_url: str
         assert texts(chats)[-1] == "2: three noted"
         with pytest.raises(Exception, match="no point 'nothing'"):
             chats.rewind("ann", "nothing", timeout=PATIENCE)
+
+
+class Cart:
+    """A resource that each opening of the prompt makes anew, and whose state belongs to the conversation."""
+
+    def __init__(self) -> None:
+        self.items: tuple[str, ...] = ()
+
+    def snapshot(self) -> tuple[str, ...]:
+        return self.items
+
+    def restore(self, items: tuple[str, ...]) -> None:
+        self.items = items
+
+
+@pytest.mark.parametrize("way", ["rewind", "message to a point"])
+def test_resources_that_a_factory_makes_go_back_too(tmp_path: Any, way: str) -> None:
+    @tool
+    def put(item: str, *, context: ToolContext) -> str:
+        """Put an item into the cart."""
+        cart, files = context.resources.get(Cart), context.filesystem
+        cart.items = (*cart.items, item)
+        files.write("cart.txt", " ".join(cart.items))
+        return f"{' '.join(cart.items)} of {len(files.glob('*'))} files"
+
+    def model(request: ModelRequest) -> Any:
+        last = request.messages[-1]
+        return call("put", item=last.text) if last.by_user else last.text
+
+    made = ResourceRegistry.of(
+        Binding(Cart, lambda _: Cart()), Binding(Filesystem, lambda _: InMemoryFilesystem({"a.txt": "a"}))
+    )
+
+    def prepare(name: str) -> Prompt[Any]:
+        return Prompt(template(put)).bind(resources=made)
+
+    with answered_by(model, str(tmp_path / "d.db"), prepare=prepare) as chats:
+        for item in ("one", "two", "three"):
+            chats.send("ann", item, timeout=PATIENCE)
+        (second,) = [point for point in chats.checkpoints("ann") if point.text == "two"]
+        report = chats.preview("ann", second, timeout=PATIENCE)
+        assert (Cart in report.slices, report.left_alone) == (True, {})
+        if way == "rewind":
+            chats.rewind("ann", second, timeout=PATIENCE)
+            answer = chats.send("ann", "other", timeout=PATIENCE)
+        else:
+            answer = chats.send("ann", "other", point=second.id, timeout=PATIENCE)
+        assert answer.text == "one other of 2 files"
 
 
 def test_a_fork_is_a_conversation_of_its_own(database_url: str) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -351,6 +352,28 @@ def test_an_evaluation_says_which_override_its_prompt_had(tmp_path: Path) -> Non
     )
 
 
+VENDORS = ("openai", "anthropic", "litellm")
+
+
+def at_address(vendor: str, address: str, key: str = "k") -> Any:
+    """An adapter for a model of one name at an address."""
+    if vendor == "openai":
+        import openai
+
+        from weakincentives.adapters.openai import OpenAIAdapter
+
+        return OpenAIAdapter("m", client=openai.OpenAI(api_key=key, base_url=address))
+    if vendor == "anthropic":
+        import anthropic
+
+        from weakincentives.adapters.anthropic import AnthropicAdapter
+
+        return AnthropicAdapter("m", client=anthropic.Anthropic(api_key=key, base_url=address))
+    from weakincentives.adapters.litellm import LiteLLMAdapter
+
+    return LiteLLMAdapter("m", parameters={"api_base": address, "api_key": key})
+
+
 ADAPTERS: list[Callable[[], Any]] = [
     lambda: ScriptedAdapter([]),
     lambda: ScriptedAdapter([], model="other"),
@@ -360,6 +383,7 @@ ADAPTERS: list[Callable[[], Any]] = [
     lambda: OpenAIChatAdapter("m", base_url="http://a.example", settings=Settings(temperature=0)),
     lambda: OpenAIChatAdapter("m", base_url="http://a.example", parameters={"seed": 1}),
     lambda: OpenAIChatAdapter("m", base_url="http://a.example", output_retries=3),
+    *(partial(at_address, name, address) for name in VENDORS for address in ("http://a.example", "http://b.example")),
 ]
 
 
@@ -370,9 +394,40 @@ def test_a_judge_s_verdict_is_kept_for_its_adapter_with_its_settings_alone() -> 
     assert len({*identities}) == len(ADAPTERS)
 
 
+def test_results_are_kept_for_an_adapter_with_its_settings_alone(tmp_path: Path) -> None:
+    options: list[dict[str, Any]] = [
+        {},
+        {"model": "other"},
+        {"supports_dynamic_tools": False},
+        {"settings": Settings(temperature=0)},
+        {"output_retries": 3},
+    ]
+    ids: list[str] = []
+    for each in (*options, *options):
+        model = ScriptedAdapter(lambda request: "Yes.", **each)
+        ids.append(evaluate(CASES, shop(), model, [contains()], name="n", file=tmp_path / "runs.db").id)
+    assert ids[: len(options)] == ids[len(options) :]
+    assert len({*ids}) == len(options)
+
+
 def test_keys_are_no_part_of_an_adapter_s_identity() -> None:
     one, other = (OpenAIChatAdapter("m", base_url="http://a.example", api_key=key) for key in ("k1", "k2"))
     assert one.identity == other.identity
+    for vendor in VENDORS:
+        one, other = (at_address(vendor, "http://a.example", key) for key in ("k1", "k2"))
+        assert one.identity == other.identity
+
+
+def test_an_adapter_has_one_identity_before_and_after_its_client_was_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    from weakincentives.adapters.openai import OpenAIAdapter
+
+    monkeypatch.setenv("OPENAI_API_KEY", "k")
+    adapter = OpenAIAdapter("m")
+    before = adapter.identity
+    assert adapter.client is not None
+    assert adapter.identity == before
+    monkeypatch.setenv("OPENAI_BASE_URL", "http://a.example")
+    assert OpenAIAdapter("m").identity != before
 
 
 def test_a_scorer_with_other_code_or_another_argument_scores_again(tmp_path: Path) -> None:

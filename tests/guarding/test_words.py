@@ -187,3 +187,28 @@ def test_a_text_document_passes_the_guards(encoding: str, replaces: bool) -> Non
     (sent,) = [message for message in model.requests[-1].messages if message.by_user]
     shown = TEXTS[encoding].decode("utf-16" if encoding == "utf-16" else "utf-8").replace(CARD, "[card]")
     assert [part.data.decode() for part in sent.parts if isinstance(part, Document)] == [shown]
+
+
+def page_tool(where: str) -> Tool[Any, Any]:
+    schema = {"type": "object", "properties": {"color": {"type": "string"}}}
+    if where == "a property":
+        schema["properties"] = {CARD: {"type": "string"}}
+    elif where == "a choice":
+        schema["properties"] = {"color": {"type": "string", "enum": [CARD]}}
+    description = f"Never {CARD}." if where == "the description" else "Pick a color."
+    return Tool.from_schema(name="page.pick", description=description, schema=schema, handler=None)
+
+
+@pytest.mark.parametrize("where", ["the description", "a property", "a choice"])
+@pytest.mark.parametrize("replaces", [False, True], ids=["refused", "replaced"])
+def test_the_words_in_a_tool_of_a_page_pass_the_guards(where: str, replaces: bool) -> None:
+    model = ScriptedAdapter([call("pay", note="rent"), "Done."])
+    chat = Conversation(prompt_with(NoCards(replaces=replaces)), adapter=model)
+    with pytest.raises(GuardRefusedError, match="cannot be replaced" if replaces else "No cards"):
+        chat.send("Hello.", tools=[page_tool(where)])
+    assert (chat.messages, model.requests) == ((), [])
+    (pending,) = chat.send("Hello.", tools=[page_tool("")]).pending
+    with pytest.raises(GuardRefusedError):
+        chat.decide({pending.call_id: Approve()}, tools=[page_tool(where)])
+    assert (len(chat.pending), PAID) == (1, [])
+    assert chat.decide({pending.call_id: Approve()}, tools=[page_tool("")]).text == "Done."

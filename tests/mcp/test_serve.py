@@ -18,7 +18,7 @@ import uvicorn
 from mcp import Client, MCPError, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.disclosure.accounts import ALICE, BOB, CURRENT, from_a_bound_factory, from_a_factory
+from tests.disclosure.accounts import ALICE, BOB, CURRENT, User, from_a_bound_factory, from_a_factory
 from tests.disclosure.desk import FULL
 from tests.helpers.endings import endings
 from tests.mcp.desk import PNG, Notes, pondered, template
@@ -386,15 +386,23 @@ def test_only_a_prompt_can_be_served() -> None:
 
 
 @pytest.mark.parametrize("way", [from_a_factory, from_a_bound_factory])
-async def test_what_a_section_has_loaded_for_one_host_is_not_shown_to_another(way: Any) -> None:
+@pytest.mark.parametrize("is_beside", [True, False], ids=["beside each other", "one after the other"])
+async def test_what_a_section_has_loaded_for_one_host_is_not_shown_to_another(way: Any, is_beside: bool) -> None:
     prompt = way()(ALICE)
     async with over_http(prompt) as url, AsyncExitStack() as stack:
         hosts: dict[str, Client] = {}
-        for user in (ALICE, BOB):
+
+        async def connect(user: User) -> None:
             CURRENT[0] = user
             hosts[user.name] = client = await stack.enter_async_context(Client(f"{url}/{user.name}"))
-            await names(client)
+            assert await names(client) == ["read_section"]
+
+        if is_beside:
+            for user in (ALICE, BOB):
+                await connect(user)
         for user in (BOB, ALICE):
+            if not is_beside:
+                await connect(user)
             client = hosts[user.name]
             opened = await client.call_tool("read_section", {"section_key": "account"})
             assert f"Account of {user.name}." in text(opened)

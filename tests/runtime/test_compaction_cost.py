@@ -59,11 +59,12 @@ def chat_with(adapter: ScriptedAdapter, **options: Any) -> Conversation[Any]:
 @pytest.mark.parametrize("question_words", [5, 400])
 @pytest.mark.parametrize("share", [0.05, 0.2, 0.4, 0.6, 0.75], ids=str)
 @pytest.mark.parametrize("keep", [1, 4])
+@pytest.mark.parametrize("window", [8_000, 16_000, 32_000])
 def test_a_message_costs_as_many_calls_however_long_the_conversation_is(
-    question_words: int, share: float, keep: int
+    question_words: int, share: float, keep: int, window: int
 ) -> None:
-    adapter = Meter(int(share * 8_000))
-    chat = chat_with(adapter, compaction=Compaction(window=8_000, keep=keep))
+    adapter = Meter(int(share * window))
+    chat = chat_with(adapter, compaction=Compaction(window=window, keep=keep))
     calls: list[int] = []
     for _ in range(40):
         before = adapter.calls

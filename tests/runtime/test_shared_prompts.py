@@ -74,7 +74,8 @@ def test_a_tool_may_bind_the_prompt_for_later_runs() -> None:
     @tool
     def rename(*, context: ToolContext) -> str:
         """Rename."""
-        context.prompt.bind(Customer("Bob"))
+        prompt.bind(Customer("Bob"))
+        assert context.prompt.params == (Customer("Ann"),)
         return context.view.content(("serve",))
 
     prompt, adapter = Prompt(template(rename)).bind(Customer("Ann")), ScriptedAdapter([call("rename"), "done", "done"])

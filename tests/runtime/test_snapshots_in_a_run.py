@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -91,7 +92,7 @@ def template(strategy: Any, taken: Callable[[str], None] = lambda moment: None) 
     return PromptTemplate(ns="t", key="moments", sections=sections, disclosure=strategy)
 
 
-def read(strategy: Any, key: str) -> Any:
+def opening(strategy: Any, key: str) -> Any:
     if isinstance(strategy, OpenToFiles) or (isinstance(strategy, OpenOrRead) and key.startswith("orders")):
         return call("open_sections", section_keys=[key], reason="needed")
     return call("read_section", section_key=key)
@@ -100,9 +101,9 @@ def read(strategy: Any, key: str) -> Any:
 def script(strategy: Any) -> list[Any]:
     """A conversation that reads, opens by tool and by code, and calls what it has opened."""
     turns = [
-        [read(strategy, "guide"), call("look"), call("look"), call("save")],
-        [read(strategy, "orders"), call("look"), call("save")],
-        [call("lookup"), call("unlock", key="docs"), read(strategy, "orders.refunds"), call("save")],
+        [opening(strategy, "guide"), call("look"), call("look"), call("save")],
+        [opening(strategy, "orders"), call("look"), call("save")],
+        [call("lookup"), call("unlock", key="docs"), opening(strategy, "orders.refunds"), call("save")],
         [call("refund"), call("rule")],
     ]
     lines: list[Any] = []
@@ -130,6 +131,22 @@ class Door:
     in_conversation: bool
 
 
+async def read(stream: Any) -> None:
+    async with stream as events:
+        async for _ in events:
+            pass
+
+
+def stream(prompt: Prompt[Any], adapter: Any, session: Session, **options: Any) -> None:
+    with MainLoop().stream(prompt, session=session, adapter=adapter, **options) as events:
+        list(events)
+
+
+def stream_conversation(prompt: Prompt[Any], adapter: Any, session: Session, *words: str, **options: Any) -> None:
+    chat = Conversation(prompt, adapter=adapter, session=session)
+    asyncio.run(read(chat.stream_async(*words, **options)))
+
+
 DOORS = {
     "run": Door(
         lambda prompt, adapter, session: run(prompt, adapter, session=session),
@@ -137,6 +154,12 @@ DOORS = {
             prompt, session=session, adapter=adapter, beginning="resume"
         ),
         in_conversation=False,
+    ),
+    "stream": Door(stream, lambda *run: stream(*run, beginning="resume"), in_conversation=False),
+    "async stream of a conversation": Door(
+        lambda *exchange: stream_conversation(*exchange, "Hello."),
+        lambda *exchange: stream_conversation(*exchange, decisions={}),
+        in_conversation=True,
     ),
     "conversation": Door(
         lambda prompt, adapter, session: Conversation(prompt, adapter=adapter, session=session).send("Hello."),
@@ -146,9 +169,18 @@ DOORS = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS.values(), ids=DOORS)
-@pytest.mark.parametrize("adapter_class", [Operator, ScriptedAdapter])
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda each: f"{type(each).__name__}-{each.voice}")
+def cases() -> Iterator[Any]:
+    """Each strategy by the doors that block, and two of them by those that stream."""
+    for strategy in STRATEGIES:
+        for adapter_class in (Operator, ScriptedAdapter):
+            streams = adapter_class is Operator and isinstance(strategy, ReadSections | OpenOrRead)
+            for name, door in DOORS.items():
+                if streams or "stream" not in name:
+                    case_id = f"{type(strategy).__name__}-{strategy.voice}-{adapter_class.__name__}-{name}"
+                    yield pytest.param(strategy, adapter_class, door, id=case_id)
+
+
+@pytest.mark.parametrize(("strategy", "adapter_class", "door"), list(cases()))
 def test_a_snapshot_at_any_moment_goes_on_with_the_same_requests(strategy: Any, adapter_class: Any, door: Door) -> None:
     snapshots, lines, restarts = Snapshots(), script(strategy), isinstance(strategy, OpenOrRead | OpenToFiles)
 

@@ -203,9 +203,8 @@ def test_elsewhere_the_question_is_shown_with_the_way_to_go_on(
         (waits,) = store.list_runs()
         whole = Documents(store).run(waits.run_id)
         assert [each["id"] for each in whole["waiting"]] == [pending.question.id]
-        assert (
-            whole["continue"] == f"run(prompt, adapter, session=session, decisions={{{pending.question.id!r}: Approve()}})"
-        )
+        decisions = f"{{{pending.question.id!r}: Approve()}}"
+        assert whole["continue"] == f"run(prompt, adapter, session=session, decisions={decisions})"
     exported = tmp_path / "run.html"
     exported.write_text(export_run(file, waits.run_id), encoding="utf-8")
     with Viewer(file, port=0) as viewer, record(file):

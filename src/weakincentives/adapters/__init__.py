@@ -6,7 +6,10 @@ from weakincentives._base.imports import lazy_front
 
 if TYPE_CHECKING:
     from weakincentives.adapters.selection import FallbackAdapter, adapter_for
+    from weakincentives.adapters.wrapped import SendTo, WrappedAdapter
 
-__all__ = ["FallbackAdapter", "adapter_for"]
+__all__ = ["FallbackAdapter", "SendTo", "WrappedAdapter", "adapter_for"]
 
-__getattr__ = lazy_front(__name__, {"selection": ["FallbackAdapter", "adapter_for"]})
+__getattr__ = lazy_front(
+    __name__, {"selection": ["FallbackAdapter", "adapter_for"], "wrapped": ["SendTo", "WrappedAdapter"]}
+)

@@ -24,6 +24,7 @@ from weakincentives._base.display import Table, one_line, shortened
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
+    Wait,
     dollars,
     meter,
     overwrite_echo,
@@ -163,7 +164,7 @@ def run_cases(arguments: argparse.Namespace) -> int:
     if arguments.max_cost is not None or arguments.max_tokens is not None:
         total = Budget(max_cost=arguments.max_cost, max_total_tokens=arguments.max_tokens)
     file = _file_to_write(arguments)
-    adapter: Any = RECORDED if replayed else make_adapter(arguments)
+    adapter: Any = RECORDED if replayed else make_adapter(arguments, progress=_read_quietly)
     tools: Any = arguments.tools or (RECORDED if replayed else "live")
     again: Any = {"all": True, "unscored": "unscored", None: False}[arguments.again]
     ran: list[CaseResult] = []
@@ -172,24 +173,31 @@ def run_cases(arguments: argparse.Namespace) -> int:
         ran.append(result)
         show_progress(done, total, result)
 
+    label = f"running {plural(len(cases), 'case')}"
+    name = arguments.name or f"{prompt.ns}/{prompt.key}"
+    if arguments.tag and not arguments.name:
+        name += f"@{arguments.tag}"
+    count = len(cases) * arguments.repeats
     try:
-        evaluation = _with_notes(
-            evaluate,
-            cases,
-            prompt,
-            adapter,
-            scorers,
-            repeats=arguments.repeats,
-            limit=arguments.limit,
-            tools=tools,
-            decisions=_decisions(arguments.decide),
-            name=arguments.name or (f"{prompt.ns}/{prompt.key}" + (f"@{arguments.tag}" if arguments.tag else "")),
-            file=file,
-            again=again,
-            total=total,
-            timeout=arguments.timeout,
-            progress=ran_one,
-        )
+        with Wait(label, shown=sys.stderr.isatty(), stream=sys.stderr, at_once=True):
+            meter(f"0 of {count} cases", 0, count)
+            evaluation = _with_notes(
+                evaluate,
+                cases,
+                prompt,
+                adapter,
+                scorers,
+                repeats=arguments.repeats,
+                limit=arguments.limit,
+                tools=tools,
+                decisions=_decisions(arguments.decide),
+                name=name,
+                file=file,
+                again=again,
+                total=total,
+                timeout=arguments.timeout,
+                progress=ran_one,
+            )
     except (CaseError, EvaluationBusyError) as error:
         raise UsageError(str(error)) from None
     except KeyboardInterrupt:
@@ -212,6 +220,10 @@ def _decisions(how: str | None) -> Any:
 
     rules = {None: None, "approve": approve_all, "deny": deny_all}
     return rules[how] if how in rules else resolve(str(how))
+
+
+def _read_quietly(tokens: int, total: int) -> None:
+    """The bar counts cases; what is read for one of them is not shown."""
 
 
 def _with_notes(function: Callable[..., Any], *given: Any, **named: Any) -> Any:

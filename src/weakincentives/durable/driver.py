@@ -11,13 +11,14 @@ import logging
 import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import count
 from math import ceil
+from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
 from weakincentives._base.visible import visible
@@ -61,11 +62,13 @@ from weakincentives.runtime.spi import (
     Decision,
     DecisionError,
     Effect,
+    Evaluate,
     LoadSections,
     RunOptions,
     RunScope,
     RunTools,
     Summarize,
+    UseModel,
     Verdict,
     Waits,
     call_sync,
@@ -234,6 +237,39 @@ class StepClock:
             self._running = False
 
 
+class OpenChannel:
+    """The channel to the model that a run is using; as a context manager, it is closed when the run ends."""
+
+    def __init__(self, inner: InnerLoop) -> None:
+        self._inner = inner
+        self._context: AbstractContextManager[Channel] | None = None
+        self._channel: Channel | None = None
+
+    @property
+    def current(self) -> Channel:
+        assert self._channel is not None
+        return self._channel
+
+    def use(self, effect: UseModel) -> None:
+        """Close the channel of the model before, which failed, and open one to another."""
+        error = effect.error
+        if error is not None:
+            self.__exit__(type(error), error, error.__traceback__)
+        context = effect.model.open_channel(self._inner)
+        self._channel = context.__enter__()
+        self._context = context
+
+    def __enter__(self) -> OpenChannel:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        context, self._context = self._context, None
+        if context is not None:
+            context.__exit__(kind, error, trace)
+
+
 class Execution:
     """One execution of a workflow, from its first step until it finishes or leaves."""
 
@@ -260,25 +296,22 @@ class Execution:
         session = self._begin_session(workflow.new_session(request), work_id)
         scope = RunScope(Meter(workflow.budget, deadline), work_id, max_expansions=workflow.max_expansions)
 
-        def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
-            inner = adapter.loop(prompt, session, **options)
-            response = self._drive(adapter, inner)
+        options: RunOptions = {"scope": scope, "compaction": workflow.compaction}
+        with scope.meter.on_errors(), closing_resources(prompt, session, scope):
+            inner = workflow.adapter.loop(prompt, session, options)
+            response = self._drive(inner)
             while response.pending:
                 decisions = self._ask(response.pending, inner)
                 scope.decisions = None
-                decided: RunOptions = {**options, "decisions": decisions}
-                inner = adapter.loop(prompt, session, **decided)
+                inner = workflow.adapter.loop(prompt, session, {**options, "decisions": decisions})
                 try:
-                    response = self._drive(adapter, inner)
+                    response = self._drive(inner)
                 except GuardRefusedError as error:
                     if not refuses_decision(error):
                         raise
                     # Nobody has acted on them, so people are asked again.
                     self._reject([key.rpartition(":")[0] for key in decisions], str(error))
             return response
-
-        with scope.meter.on_errors(), closing_resources(prompt, session, scope):
-            return workflow.adapter.attempt(evaluate, session, {"scope": scope, "compaction": workflow.compaction})
 
     def _begin(self, seconds: float | None) -> Deadline | None:
         """The first step, and the deadline of a run with so much time from then on."""
@@ -300,11 +333,11 @@ class Execution:
         self._session = session
         return session
 
-    def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
+    def _drive(self, inner: InnerLoop) -> PromptResponse[Any]:
         session = inner.session
         self._allow_questions(session)
         inner.follows_sections = False
-        with session.claim(session.session_id), adapter.open_channel(inner) as channel:
+        with session.claim(session.session_id), OpenChannel(inner) as channel:
             cursor = Cursor(inner.run())
             while (effect := cursor.step) is not None:
                 try:
@@ -329,7 +362,9 @@ class Execution:
     def _allow_questions(self, session: Session) -> None:
         give_answers(session, {})
 
-    def _perform(self, effect: Effect, inner: InnerLoop, channel: Channel) -> Any:
+    def _perform(self, effect: Effect, inner: InnerLoop, channel: OpenChannel) -> Any:
+        if isinstance(effect, UseModel):
+            return channel.use(effect)
         if isinstance(effect, LoadSections):
             return load_sections(inner, effect)
         if isinstance(effect, CallModel):
@@ -340,14 +375,18 @@ class Execution:
             return self._ask_guards(effect, inner)
         if isinstance(effect, Compute):
             return effect.function()
+        if isinstance(effect, Evaluate):
+            name = type(effect.model).__name__
+            raise DurableError(f"{name} evaluates prompts by itself, and has no steps to record; give it a channel().")
+        assert isinstance(effect, RunTools)
         return self._run_tools(effect, inner)
 
-    def _call(self, request: ModelRequest, inner: InnerLoop, channel: Channel) -> ModelReply:
+    def _call(self, request: ModelRequest, inner: InnerLoop, channel: OpenChannel) -> ModelReply:
         self._first_steps, self._answers, self._problems = {}, {}, {}
-        return self._record_call(request, inner.session, lambda: channel.call(request))[0].reply
+        return self._record_call(request, inner.session, lambda: channel.current.call(request))[0].reply
 
-    def _summarize(self, effect: Summarize, inner: InnerLoop, channel: Channel) -> ModelReplied:
-        return self._record_call(effect.request, inner.session, lambda: summarize(inner, channel, effect))[0]
+    def _summarize(self, effect: Summarize, inner: InnerLoop, channel: OpenChannel) -> ModelReplied:
+        return self._record_call(effect.request, inner.session, lambda: summarize(inner, channel.current, effect))[0]
 
     def _record_call(
         self, request: ModelRequest, session: Session, make: Callable[[], ModelReply]
@@ -594,7 +633,7 @@ def _fingerprint(request: ModelRequest) -> str:
 
 def _register_types(prompt: Prompt[Any]) -> None:
     """Register the params types of tools: a `@tool` function's type has no name in its module."""
-    for node in prompt.outline().nodes:
+    for node in prompt.bound().outline.nodes:
         for tool in node.tools:
             if tool.params_type is not None:
                 register_type(tool.params_type)

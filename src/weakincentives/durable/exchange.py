@@ -20,7 +20,16 @@ from weakincentives.durable.archive import (
     joining,
     work_id,
 )
-from weakincentives.durable.driver import Execution, ModelReplied, StopRun, ToolsRan, Workflow, logged, run_contained
+from weakincentives.durable.driver import (
+    Execution,
+    ModelReplied,
+    OpenChannel,
+    StopRun,
+    ToolsRan,
+    Workflow,
+    logged,
+    run_contained,
+)
 from weakincentives.durable.engine import Engine
 from weakincentives.durable.journal import Change, apply_change, resource_states
 from weakincentives.durable.store import WorkStore
@@ -30,7 +39,6 @@ from weakincentives.errors import PromptEvaluationError, SessionError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import Prompt, Tool
 from weakincentives.runtime import (
-    Channel,
     Completed,
     Conversation,
     InnerLoop,
@@ -38,13 +46,13 @@ from weakincentives.runtime import (
     ModelReply,
     ModelRequest,
     PromptResponse,
-    ProviderAdapter,
     Restarted,
     RewindReport,
     SectionOpened,
     ToolEmitted,
 )
 from weakincentives.runtime.spi import (
+    NO_REPLY,
     CallModel,
     CallOutcome,
     Effect,
@@ -164,22 +172,21 @@ class _Exchange(Execution):
             "compaction": workflow.compaction,
         }
 
-        def evaluate(adapter: ProviderAdapter, options: RunOptions) -> PromptResponse[Any]:
-            return self._drive(adapter, adapter.loop(prompt, session, **options))
-
         with scope.meter.on_errors(), closing_resources(prompt, session, scope):
-            resources = prompt.resources.of_run(session)
+            assert scope.resources is not None
+            resources = scope.resources.of_session(session)
             apply_change(Change(resources=self._resources), session, resources, upgrades)
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.
                 chat = Conversation(prompt, adapter=workflow.adapter, session=session)
-                chat.rewind(sent.point, over_effects=sent.over_effects)
+                with chat.prompt.resources.borrowing(scope.resources):
+                    chat.rewind(sent.point, over_effects=sent.over_effects)
                 prompt.rebind(chat.prompt.params)
                 prompt.bind(*sent.params)
             try:
                 if sent.action is not None:
-                    return self._act(sent.action, Conversation(prompt, adapter=workflow.adapter, session=session))
-                return workflow.adapter.attempt(evaluate, session, options)
+                    return self._act(sent.action, prompt, session, scope)
+                return self._drive(workflow.adapter.loop(prompt, session, options))
             finally:
                 self._resources = resource_states(resources)
 
@@ -192,19 +199,22 @@ class _Exchange(Execution):
         self._replayed = not self._live
         return None if seconds is None else Deadline(began + timedelta(seconds=seconds)).on(self._clock)
 
-    def _act(self, action: Action, chat: Conversation[Any]) -> RewindReport | str:
+    def _act(self, action: Action, prompt: Prompt[Any], session: Session, scope: RunScope) -> RewindReport | str:
         """Go back, look at what that would change, undo it, or fork; nothing of it calls a model."""
-        if action.name == "undo_rewind":
-            return chat.undo_rewind()
-        if action.name == "preview":
-            return chat.preview(action.point or "")
-        if action.name == "rewind":
-            return chat.rewind(
-                action.point or "",
-                compensate=action.compensate,
-                over_effects=action.over_effects,
-            )
-        fork = chat.fork(action.point)
+        chat = Conversation(prompt, adapter=self._of.adapter, session=session)
+        assert scope.resources is not None
+        with chat.prompt.resources.borrowing(scope.resources):
+            if action.name == "undo_rewind":
+                return chat.undo_rewind()
+            if action.name == "preview":
+                return chat.preview(action.point or "")
+            if action.name == "rewind":
+                return chat.rewind(
+                    action.point or "",
+                    compensate=action.compensate,
+                    over_effects=action.over_effects,
+                )
+            fork = chat.fork(action.point)
         session, name = fork.session, f"{self._of.name}/{action.new}"
         session.session_id = name
         if (last := session[Run].latest()) is not None:
@@ -239,10 +249,10 @@ class _Exchange(Execution):
         if not self._engine.when_available(save):
             raise Released("taken over")
 
-    def _drive(self, adapter: ProviderAdapter, inner: InnerLoop) -> PromptResponse[Any]:
+    def _drive(self, inner: InnerLoop) -> PromptResponse[Any]:
         # Looked up when the run is stopped: the channel sets it when it opens.
         self._events.on_stop = lambda: inner.interrupt()
-        response = super()._drive(adapter, inner)
+        response = super()._drive(inner)
         self._put_opened(inner)
         for event in completed_events(response, inner):
             if not isinstance(event, Completed):
@@ -252,13 +262,13 @@ class _Exchange(Execution):
     def _allow_questions(self, session: Session) -> None:
         """Handlers cannot ask by themselves: a run of a conversation ends with the calls that wait."""
 
-    def _perform(self, effect: Effect, inner: InnerLoop, channel: Channel) -> Any:
+    def _perform(self, effect: Effect, inner: InnerLoop, channel: OpenChannel) -> Any:
         self._put_opened(inner)
         for event in request_events(inner) if isinstance(effect, CallModel) else started_events(effect):
             self._events.put(event)
         return super()._perform(effect, inner, channel)
 
-    def _call(self, request: ModelRequest, inner: InnerLoop, channel: Channel) -> ModelReply:
+    def _call(self, request: ModelRequest, inner: InnerLoop, channel: OpenChannel) -> ModelReply:
         parser = PartialParser(request)
 
         def show(part: str | ModelDelta) -> None:
@@ -266,7 +276,7 @@ class _Exchange(Execution):
                 self._events.put(event)
 
         def stream() -> ModelReply:
-            inner.stream.text, parts = [], channel.stream(request)
+            inner.stream.text, parts = [], channel.current.stream(request)
             try:
                 for part in parts:
                     if isinstance(part, ModelReply):
@@ -281,9 +291,7 @@ class _Exchange(Execution):
             finally:
                 if isinstance(parts, Generator):
                     parts.close()
-            raise PromptEvaluationError(
-                "The model's stream ended without a reply.", prompt_name=request.prompt_name, phase="response"
-            )
+            raise PromptEvaluationError(NO_REPLY, prompt_name=request.prompt_name, phase="response")
 
         replied, live = self._record_call(request, inner.session, stream)
         if not live:
@@ -292,13 +300,13 @@ class _Exchange(Execution):
         self._join(replied.joined, inner.session)
         return replied.reply
 
-    def _summarize(self, effect: Summarize, inner: InnerLoop, channel: Channel) -> ModelReplied:
+    def _summarize(self, effect: Summarize, inner: InnerLoop, channel: OpenChannel) -> ModelReplied:
         replied = super()._summarize(effect, inner, channel)
         self._join(replied.joined, inner.session)
         return replied
 
     def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[CallOutcome]:
-        inner.executor.calls.emitted = lambda call, data: self._events.put(ToolEmitted(call.id, call.name, data))
+        inner.on_emission(lambda call, data: self._events.put(ToolEmitted(call.id, call.name, data)))
         ran = self._run_tools_once(effect, inner)
         assert isinstance(ran, ToolsRan)
         self._forget_decisions(effect, inner)

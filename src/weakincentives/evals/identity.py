@@ -44,16 +44,17 @@ def prompt_hash(prompt: Prompt[Any]) -> str:
     and limits, approval, guards, the strategy, the output type, params and their defaults, and the code of the prompt's
     own functions and classes. Not in it are what that code calls, and what files, servers and databases return.
     """
-    prompt.template.ask_for_tools()
-    outline = prompt.outline()
+    bound = prompt.bound()
+    outline = bound.outline
     sections = [_section_facts(outline, node) for node in outline.nodes]
-    resources = [_bindings(prompt.template.resources), _bindings(prompt.bound_resources)]
+    resources = [_bindings(prompt.template.resources), _bindings(bound.bound_resources)]
     return digest([_template_facts(prompt.template), sections, resources, prompt.params])
 
 
 def overridden_parts(prompt: Prompt[Any]) -> tuple[str, ...]:
     """What a stored override changes in a prompt, such as "summary orders" or "tool refund"."""
-    before, after = prompt.template.outline, prompt.outline()
+    bound = prompt.bound()
+    before, after = bound.declared_outline, bound.outline
     parts: dict[str, None] = {}
     for declared, shown in zip(before.nodes, after.nodes, strict=True):
         if declared.text != shown.text:

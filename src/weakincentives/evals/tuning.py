@@ -189,7 +189,7 @@ class _Tuner:
         finder = prompt.template.disclosure.finder
         ranker = LexicalRanker() if finder is None else finder.ranker
         whole = (by or ("summaries" if finder is None else "ranking")) == "ranking"
-        outline = prompt.outline()
+        outline = prompt.bound().outline
         nodes = [node for node in outline.nodes if node.summary is not None]
         self.summarized = {node.key for node in nodes}
         self.above: dict[str, tuple[str, ...]] = {}

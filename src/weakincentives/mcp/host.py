@@ -58,11 +58,12 @@ from weakincentives.runtime.spi import (
     Cursor,
     Effect,
     LoadSections,
-    LoopAdapter,
+    Model,
     RunScope,
     RunTools,
     Settled,
     Undecided,
+    UseModel,
     Waits,
     call_async,
     closing_resources_async,
@@ -102,8 +103,7 @@ class TemplateServer:
         skills: bool = True,
     ) -> None:
         self._skills = skills
-        self._prompt = copy.copy(prompt).bind(*params)
-        self._prompt.template = _for_hosts(prompt.template)
+        self._prompt = prompt.with_template(_for_hosts(prompt.template)).bind(*params)
         # Rendered here, so that missing params raise in `serve` and not in the server's task group.
         self._instructions = self._prompt.render(session=session).system_text
         self._session = session
@@ -138,7 +138,7 @@ class TemplateServer:
             on_subscriptions_listen=self._listen,
         )
         if self._skills:
-            enabled = self._prompt.present(Session()).view().existing()
+            enabled = self._prompt.view(Session()).existing()
             OfferedSkills(node.section for node in enabled if len(node.path) == 1).register(server)
         return server
 
@@ -258,14 +258,13 @@ def serve(
 
 def _for_hosts(template: PromptTemplate[Any]) -> PromptTemplate[Any]:
     """The template as hosts use it: they write their own answers, and nobody renders the prompt for them again."""
-    template = template.answering(None)
     names = [tool.name for tool in template.disclosure.tools(with_tools=True, content_only=True)]
     if not names or "open_sections" in names:
-        return template.with_disclosure(ReadSections(suffix=template.disclosure.suffix))
-    return template
+        return template.with_(output=None, disclosure=ReadSections(suffix=template.disclosure.suffix))
+    return template.with_(output=None)
 
 
-class _HostAdapter(LoopAdapter):
+class _HostAdapter(Model):
     """The model behind an MCP host: it lists tools again whenever they change."""
 
     name = "mcp"
@@ -338,7 +337,10 @@ class _Host:
     def __init__(self, prompt: Prompt[Any], session: Session, relist_seconds: float) -> None:
         self.listener = Listener()
         self.last_used = time.monotonic()
-        self._loop = InnerLoop(prompt, session, RunScope(Meter(Budget(max_turns=None))), _HostAdapter(prompt))
+        self._prompt = prompt
+        bound = prompt.bound()
+        scope = RunScope(Meter(Budget(max_turns=None)), prompt=bound)
+        self._loop = InnerLoop(bound, session, scope, [_HostAdapter(prompt)])
         self._cursor: Cursor[Effect, PromptResponse[Any]] | None = None
         self._loop.executor.calls.idempotency_key = self._idempotency_key
         # They are not in the session: the run goes on with other calls.
@@ -362,7 +364,7 @@ class _Host:
                 return
             loop = self._loop
             self._stack.enter_context(loop.session.claim(loop.owner))
-            resources = closing_resources_async(loop.prompt, loop.session, loop.scope)
+            resources = closing_resources_async(self._prompt, loop.session, loop.scope)
             await self._stack.enter_async_context(resources)
             self._cursor = Cursor(loop.run())
             await self._advance()
@@ -531,8 +533,10 @@ class _Host:
     async def _advance(self) -> list[Tool[Any, Any]]:
         """Load sections until the loop waits for the host, and return the tools it then offers."""
         assert self._cursor is not None
-        while isinstance(effect := self._cursor.step, LoadSections | AskGuards):
-            if isinstance(effect, AskGuards):
+        while isinstance(effect := self._cursor.step, LoadSections | AskGuards | UseModel):
+            if isinstance(effect, UseModel):
+                self._cursor.answer(None)
+            elif isinstance(effect, AskGuards):
                 self._cursor.answer(await call_async(effect.steps()))
             else:
                 self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))

@@ -45,21 +45,19 @@ from weakincentives.prompt.overrides import (
 )
 from weakincentives.prompt.pages import markdown_sections as markdown_sections
 from weakincentives.prompt.presentation import LoadedSections as LoadedSections, Presentation as Presentation
+from weakincentives.prompt.prompt import Prompt as Prompt, ToolContext as ToolContext
 from weakincentives.prompt.section import (
     LateContent as LateContent,
     Section as Section,
     SectionOptions as SectionOptions,
 )
-from weakincentives.prompt.template import (
-    Prompt as Prompt,
-    PromptTemplate as PromptTemplate,
-    ToolContext as ToolContext,
-)
+from weakincentives.prompt.template import BoundPrompt as BoundPrompt, PromptTemplate as PromptTemplate
 from weakincentives.prompt.tokens import (
     EstimatedTokens as EstimatedTokens,
     O200kTokens as O200kTokens,
     Tokenizer as Tokenizer,
     default_tokenizer as default_tokenizer,
+    tokenizer_named as tokenizer_named,
 )
 from weakincentives.prompt.tools import (
     AnyTool as AnyTool,

@@ -110,12 +110,14 @@ class Outline:
         self._came_late: set[int] = set()
         self._sources: dict[tuple[type, int], ParamsSource] = {}
         self._first_default = _first_defaults(sections)
-        # Sections whose code decides their tools, with what it returned.
-        self._asked: list[tuple[Section[Any], tuple[AnyTool, ...]]] = []
+        # Sections whose code decides their tools, and what it has returned.
+        self._deciding_tools: list[Section[Any]] = []
+        self._asked_tools: list[AnyTool] = []
         nodes: list[Node | None] = []
         self._add([section for section in sections if section.role != "user"], (), 0, -1, nodes)
         self.user_start = len(nodes)
         self._add([section for section in sections if section.role == "user"], (), 0, -1, nodes)
+        self.asked_tools = tuple(self._asked_tools)
         self.nodes: tuple[Node, ...] = tuple(node for node in nodes if node is not None)
         if self._names.used:
             self.nodes = self._without_used_names()
@@ -262,14 +264,17 @@ class Outline:
                 names.update(portable_name(name) for name in _names_in(content.tools, content.children))
         return frozenset(names)
 
-    def with_current_tools(self) -> Outline:
-        """The outline with the tools that sections whose code decides them have now."""
-        for section, before in self._asked:
-            tools, hosted_tools = _tools_of(section, f"Section '{section.key}'")
-            now = (*tools, *hosted_tools)
-            if len(now) != len(before) or any(new is not old for new, old in zip(now, before, strict=True)):
-                return self._rebuilt(self._late, self._tools)
-        return self
+    def ask_for_tools(self) -> tuple[AnyTool, ...]:
+        """What the sections whose code decides their tools return now."""
+        tools: list[AnyTool] = []
+        for section in self._deciding_tools:
+            own_tools, hosted_tools = _tools_of(section, f"Section '{section.key}'")
+            tools += (*own_tools, *hosted_tools)
+        return tuple(tools)
+
+    def rebuilt(self) -> Outline:
+        """The outline, built anew with the tools that its sections have now."""
+        return self._rebuilt(self._late, self._tools)
 
     def overridden(self, replaced: Replacements, tools: Mapping[ToolKey, Tool[Any, Any]]) -> Outline:
         """The outline with sections replaced by path, and tools by `tool_key`."""
@@ -378,7 +383,8 @@ class Outline:
             where = f"Section '{'.'.join(path)}'"
             tools, hosted_tools = _tools_of(section, where)
             if has_own(section, "tools", "hosted_tools"):
-                self._asked.append((section, (*tools, *hosted_tools)))
+                self._deciding_tools.append(section)
+                self._asked_tools += (*tools, *hosted_tools)
             tools = (*tools, *late.tools)
             check_tools(".".join(path), tools, hosted_tools, "()")
             nodes[index] = Node(

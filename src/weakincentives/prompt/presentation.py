@@ -10,6 +10,7 @@ from operator import is_
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
+from weakincentives._base.latest import Latest
 from weakincentives._base.threads import until
 from weakincentives.errors import DeadlineExceededError, PromptRenderError, UnboundParamsError
 from weakincentives.limits import Deadline
@@ -39,18 +40,25 @@ logger = logging.getLogger("weakincentives.prompt")
 class LoadedSections:
     """What sections have loaded: for one conversation, or for one run that belongs to none.
 
-    It may be about a single user, since it was loaded with the resources of one. So it is shared with nobody, and lives
-    no longer than its owner; a conversation to which other resources are bound begins with nothing loaded.
+    It may be about a single user, since it was loaded with the resources of one, `bound_resources`. So it is shared
+    with nobody, and lives no longer than its owner; a conversation to which other resources are bound begins with
+    nothing loaded.
     """
 
-    def __init__(self, contents: Mapping[SectionPath, LateContent | None] = MappingProxyType({})) -> None:
+    def __init__(
+        self,
+        bound_resources: ResourceRegistry | None = None,
+        contents: Mapping[SectionPath, LateContent | None] = MappingProxyType({}),
+    ) -> None:
+        self.bound_resources = bound_resources
         self._contents = dict(contents)
-        # The last outline that was completed, and what has become of it.
-        self._outlines: tuple[Outline, Outline] | None = None
+        self._completed: Latest[tuple[Outline, int], Outline] = Latest()
+        # Counts changes, so that an outline is completed again after each.
+        self._version = 0
 
     def copy(self) -> LoadedSections:
         """The same content for another owner, who uses the same resources: a fork."""
-        return LoadedSections(self._contents)
+        return LoadedSections(self.bound_resources, self._contents)
 
     def contents(self) -> dict[SectionPath, LateContent | None]:
         """The content by section, in the order of loading; None for a section that was as expected."""
@@ -61,28 +69,27 @@ class LoadedSections:
         before = self._contents.pop(path, None)
         is_new = content is not None and content is not before
         self._contents[path] = content if is_new else before
-        if is_new:
-            self._outlines = None
+        self._version += is_new
         return is_new
 
     def complete(self, outline: Outline) -> Outline:
         """The outline with this content."""
-        if self._outlines is None or self._outlines[0] is not outline:
-            completed = outline
-            for path in sorted(self._contents, key=len):
-                content = self._contents[path]
-                if content is not None:
-                    completed = completed.with_late(path, content)
-            self._outlines = outline, completed
-        return self._outlines[1]
+        return self._completed.of((outline, self._version), partial(self._complete, outline))
+
+    def _complete(self, outline: Outline) -> Outline:
+        for path in sorted(self._contents, key=len):
+            content = self._contents[path]
+            if content is not None:
+                outline = outline.with_late(path, content)
+        return outline
 
 
 class Presentation:
     """A prompt as one run shows it: with the params and overrides it began with, and what was loaded since.
 
     `session` decides what is open. `content` is what sections have loaded in earlier runs of a conversation, to which
-    this one adds; `loaded` are those that need not be loaded again. `bound_resources` are those that were bound when
-    the run began. `listed` returns the sections whose summary the model has.
+    this one adds; `loaded` are those that need not be loaded again. `listed` returns the sections whose summary the
+    model has.
     """
 
     def __init__(
@@ -93,11 +100,9 @@ class Presentation:
         session: Session | None = None,
         *,
         content: LoadedSections | None = None,
-        bound_resources: ResourceRegistry | None = None,
     ) -> None:
         self.session = session
         self.listed: Callable[[], Iterable[SectionPath]] = tuple
-        self.bound_resources = ResourceRegistry() if bound_resources is None else bound_resources
         self._content = LoadedSections() if content is None else content
         self.loaded = tuple(self._content.contents())
         self._base: View | None = None

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from weakincentives.errors import PromptValidationError
 from weakincentives.filesystem import Filesystem
 from weakincentives.prompt.markdown import OWN_FILES
-from weakincentives.prompt.tools import Tool
+from weakincentives.prompt.template import BoundPrompt
 from weakincentives.resources import ClassOf, ResourceRegistry, ScopedResourceContext
 from weakincentives.session import Session
 
@@ -19,15 +18,6 @@ if TYPE_CHECKING:
     from weakincentives.resources.loop import ContextLoop
 
 T = TypeVar("T")
-
-
-class Bound(Protocol):
-    """The part of a prompt that says which resources it has."""
-
-    name: str
-    bound_resources: ResourceRegistry
-
-    def collect_resources(self, bound: ResourceRegistry) -> ResourceRegistry: ...
 
 
 class Resourceful:
@@ -62,8 +52,8 @@ class OpenResources:
     own_files: bool
     borrowed: bool = False
 
-    def of_run(self, session: Session) -> ScopedResourceContext:
-        """The resources for a run on this session; if another session opened them, with files of its own."""
+    def of_session(self, session: Session) -> ScopedResourceContext:
+        """The resources for this session; if another one opened them, with files of its own."""
         if self.session in (None, session) or not self.own_files:
             return self.context
         return self.context.with_instances({Filesystem: session.workspace})
@@ -76,26 +66,21 @@ class PromptResources(Resourceful):
     resources of its own, as they were bound when it began: those of one run may be those of one user.
     """
 
-    def __init__(self, prompt: Bound, *, lender: PromptResources | None = None) -> None:
+    def __init__(self, prompt: Callable[[], BoundPrompt[Any]], *, lender: PromptResources | None = None) -> None:
         self.resources = self
         self._prompt = prompt
         self._lender = lender
         self._held: OpenResources | None = None
         self._depth = 0
-        self._runs: dict[Session, OpenResources] = {}
+        # The number of runs under way that use the event loop; what they have opened is theirs.
+        self._runs = 0
         self._loop: ContextLoop | None = None
         self._lock = threading.Lock()
 
     @property
     def context(self) -> ScopedResourceContext:
-        """The resources that are held open, or else those of the one run under way."""
-        runs = list(self._runs.values())
-        if self._held is None and len(runs) > 1:
-            raise RuntimeError(
-                f"{len(runs)} runs of prompt '{self._prompt.name}' are under way, each with resources of its own; take "
-                "them from the context of the tool, as context.resources, or share them: `with prompt.resources:`."
-            )
-        return self._required(self._held or next(iter(runs), None)).context
+        """The resources that are held open."""
+        return self._required().context
 
     @property
     def held_open(self) -> bool:
@@ -122,21 +107,31 @@ class PromptResources(Resourceful):
         if self._loop is not None and self._depth == 0 and not self._runs:
             self._loop.close()
 
-    def of_run(self, session: Session) -> ScopedResourceContext:
-        """The open resources for a run on this session."""
-        return self._required(self._runs.get(session, self._held)).of_run(session)
+    def of_session(self, session: Session) -> ScopedResourceContext:
+        """The resources that are held open, for this session."""
+        return self._required().of_session(session)
 
-    def lend(self, session: Session, borrower: PromptResources) -> None:
-        """Have a run inside the one on this session use the same resources."""
-        borrower._held = replace(self._required(self._runs.get(session, self._held)), borrowed=True)
-        borrower._depth = 1
+    def borrow(self, resources: OpenResources) -> None:
+        """Hold the open resources of a run, which closes them."""
+        with self._lock:
+            self._held = replace(resources, borrowed=True)
+            self._depth += 1
+
+    @contextmanager
+    def borrowing(self, resources: OpenResources) -> Iterator[None]:
+        """Hold the open resources of a run for a while, such as to go back in its conversation."""
+        self.borrow(resources)
+        try:
+            yield
+        finally:
+            self.leave()
 
     def enter(self, session: Session | None = None) -> None:
         """Hold the resources open, for runs on this session; if they are, once more."""
         with self._lock:
-            resources = self._held or self._lent(self._prompt.bound_resources)
+            resources = self._held or self._lent(self._prompt())
             if resources is None:
-                resources = self._new(session, self._prompt.bound_resources)
+                resources = self._new(session, self._prompt())
                 resources.context.start()
             self._held = resources
             self._depth += 1
@@ -144,10 +139,10 @@ class PromptResources(Resourceful):
     async def enter_async(self, session: Session | None = None) -> None:
         """`enter` on an event loop, on which async resources then live."""
         with self._lock:
-            resources = self._held or self._lent(self._prompt.bound_resources)
+            resources = self._held or self._lent(self._prompt())
             starts = resources is None
             if resources is None:
-                resources = self._new(session, self._prompt.bound_resources)
+                resources = self._new(session, self._prompt())
             self._held = resources
             self._depth += 1
         if starts:
@@ -167,82 +162,70 @@ class PromptResources(Resourceful):
             return None if resources is None or resources.borrowed else resources.context
 
     @contextmanager
-    def for_run(self, session: Session, bound: ResourceRegistry) -> Iterator[None]:
+    def for_run(self, session: Session, prompt: BoundPrompt[Any]) -> Iterator[OpenResources]:
         """Open resources for a run on this session, unless they are held open with the same ones bound."""
         with ExitStack() as stack:
-            resources, is_held = self._begin(session, bound)
-            stack.callback(self._runs.pop, session, None)
+            resources, is_held = self._begin(session, prompt)
+            stack.callback(self._end_run)
             if is_held:
                 stack.push(self)
             elif not resources.borrowed:
                 stack.enter_context(resources.context)
-            yield
+            yield resources
 
     @asynccontextmanager
-    async def for_run_async(self, session: Session, bound: ResourceRegistry) -> AsyncIterator[None]:
+    async def for_run_async(self, session: Session, prompt: BoundPrompt[Any]) -> AsyncIterator[OpenResources]:
         """`for_run` on an event loop, on which async resources then live."""
         async with AsyncExitStack() as stack:
-            resources, is_held = self._begin(session, bound)
-            stack.callback(self._runs.pop, session, None)
+            resources, is_held = self._begin(session, prompt)
+            stack.callback(self._end_run)
             if is_held:
                 stack.push_async_exit(self)
             elif not resources.borrowed:
                 await stack.enter_async_context(resources.context)
-            yield
+            yield resources
 
-    def _begin(self, session: Session, bound: ResourceRegistry) -> tuple[OpenResources, bool]:
+    def _begin(self, session: Session, prompt: BoundPrompt[Any]) -> tuple[OpenResources, bool]:
         """The resources of a run, and whether they are held open here, so that the run is to leave them."""
         with self._lock:
             resources = self._held
-            is_held = resources is not None and resources.bound is bound
+            is_held = resources is not None and resources.bound is prompt.bound_resources
             if is_held:
                 self._depth += 1
             else:
-                resources = self._lent(bound)
-            if resources is None:
-                resources = self._new(session, bound)
-            self._runs[session] = resources
+                resources = self._lent(prompt)
+            resources = resources or self._new(session, prompt)
+            self._runs += 1
             return resources, is_held
 
-    def _lent(self, bound: ResourceRegistry) -> OpenResources | None:
+    def _end_run(self) -> None:
+        with self._lock:
+            self._runs -= 1
+
+    def _lent(self, prompt: BoundPrompt[Any]) -> OpenResources | None:
         """What a prompt that this one is a copy of holds open, if these are the resources that are bound there."""
         lender = self._lender
         while lender is not None:
             resources = lender._held
             if resources is not None:
-                return replace(resources, borrowed=True) if resources.bound is bound else None
+                is_same = resources.bound is prompt.bound_resources
+                return replace(resources, borrowed=True) if is_same else None
             lender = lender._lender
         return None
 
-    def _new(self, session: Session | None, bound: ResourceRegistry) -> OpenResources:
+    def _new(self, session: Session | None, prompt: BoundPrompt[Any]) -> OpenResources:
         """New resources, which are still to be started. A workspace that nobody provides is that of the session."""
-        registry = self._prompt.collect_resources(bound)
+        registry = prompt.collect_resources()
         own_files = registry.bindings.get(Filesystem) is OWN_FILES
         if own_files and session is not None:
             registry = registry.merge({Filesystem: session.workspace})
-        return OpenResources(registry.create_context(self._loop), bound, session, own_files)
+        return OpenResources(registry.create_context(self._loop), prompt.bound_resources, session, own_files)
 
-    def _required(self, resources: OpenResources | None) -> OpenResources:
+    def _required(self) -> OpenResources:
+        resources = self._held
         if resources is None:
             raise RuntimeError(
-                f"Resources of prompt '{self._prompt.name}' are used outside `with prompt.resources:`; enter it first."
+                f"Resources of prompt '{self._prompt().name}' are used outside `with prompt.resources:`; enter it "
+                "first. A tool finds those of its run in context.resources."
             )
         return resources
-
-
-def check_captured(
-    tools: Iterable[Tool[Any, Any]],
-    bound: Callable[[], ResourceRegistry],
-) -> None:
-    """Raise for a tool that declares changes of a resource which, as it is bound, has no snapshots."""
-    registry: ResourceRegistry | None = None
-    for tool in tools:
-        registry = registry or bound()
-        for protocol in tool.changes or ():
-            binding = registry.bindings.get(protocol)
-            problem = binding.capture_problem if binding is not None else ""
-            if problem:
-                raise PromptValidationError(
-                    f"Tool '{tool.name}': changes= names {protocol.__qualname__}, whose changes cannot "
-                    f"be captured: {problem}. Use approval='call' for a tool that acts on it."
-                )

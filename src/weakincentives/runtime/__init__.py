@@ -64,25 +64,27 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.explain import Explanation as Explanation
 from weakincentives.runtime.hosted import HostedToolCodec as HostedToolCodec
-from weakincentives.runtime.loop.drivers import (
-    ApprovalNeeded as ApprovalNeeded,
+from weakincentives.runtime.loop.channel import (
     ArgumentsDelta as ArgumentsDelta,
-    AsyncEventStream as AsyncEventStream,
     Channel as Channel,
+    ReasoningDelta as ReasoningDelta,
+    TextDelta as TextDelta,
+)
+from weakincentives.runtime.loop.inner_loop import InnerLoop as InnerLoop
+from weakincentives.runtime.loop.inquiry import GuardContext as GuardContext
+from weakincentives.runtime.loop.streams import (
+    ApprovalNeeded as ApprovalNeeded,
+    AsyncEventStream as AsyncEventStream,
     Completed as Completed,
     EventStream as EventStream,
     PartialOutput as PartialOutput,
-    ReasoningDelta as ReasoningDelta,
     Restarted as Restarted,
     SectionOpened as SectionOpened,
     StreamEvent as StreamEvent,
-    TextDelta as TextDelta,
     ToolEmitted as ToolEmitted,
     ToolEnded as ToolEnded,
     ToolStarted as ToolStarted,
 )
-from weakincentives.runtime.loop.inner_loop import InnerLoop as InnerLoop
-from weakincentives.runtime.loop.inquiry import GuardContext as GuardContext
 from weakincentives.runtime.main_loop import (
     Conversation as Conversation,
     MainLoop as MainLoop,
@@ -99,6 +101,7 @@ from weakincentives.runtime.messages import (
     StopReason as StopReason,
     ToolCall as ToolCall,
 )
+from weakincentives.runtime.model import Model as Model
 from weakincentives.runtime.past.history import (
     HistoryTurn as HistoryTurn,
     RunHistory as RunHistory,

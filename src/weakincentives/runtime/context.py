@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from types import MappingProxyType
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 from weakincentives._base.loops import LoopThread
-from weakincentives.content import Media, Part
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Prices
 from weakincentives.prompt import (
     AnyTool,
+    BoundPrompt,
     Overrides,
     Presentation,
-    Prompt,
     SectionPath,
     SectionVisibility,
-    Tokenizer,
     Tool,
     View,
-    default_tokenizer,
-    portable_name,
 )
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.events import (
@@ -38,9 +33,8 @@ from weakincentives.runtime.events import (
     ToolInvoked,
     Undone,
 )
-from weakincentives.runtime.hosted import HostedToolCodec
-from weakincentives.runtime.media import MediaSupport
 from weakincentives.runtime.messages import Message, Settings
+from weakincentives.runtime.model import Model
 from weakincentives.runtime.past.points import Points
 from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.runs import Run, RunScope, ToolRef
@@ -51,10 +45,6 @@ from weakincentives.session import LogEntry, Session
 EventT = TypeVar("EventT", ModelCalled, PromptRendered, RunEnded, SectionsExposed, SectionsOpened, ToolInvoked)
 
 
-MESSAGE_TOKENS, CALL_TOKENS = 4, 8
-"""The tokens that a message and a call take besides their texts, about."""
-
-
 @dataclass(frozen=True, slots=True)
 class InnerLoopConfig:
     """The settings of one loop: True if tools may appear mid-conversation, those of its model, and its compaction."""
@@ -62,157 +52,6 @@ class InnerLoopConfig:
     supports_dynamic_tools: bool = False  #: True if tools may appear mid-conversation
     settings: Settings = field(default_factory=Settings)  #: the model's settings
     compaction: Compaction | None = None  #: when and how to shorten the conversation
-
-
-class LoopAdapter:
-    """The part of an adapter that the loop uses; the defaults describe a model that only reads text."""
-
-    name: ClassVar[str] = ""
-    model: str = ""
-    output_retries: int = 1
-    max_tool_description: ClassVar[int | None] = None
-    """The longest tool description that the provider accepts, in characters; longer ones are also sent as text."""
-    reserved_names: Collection[str] = ()
-    """The names of tools that the provider adds itself."""
-    own_tools: Mapping[str, Tool[Any, Any]] = MappingProxyType({})
-    """Those of them whose calls may reach the loop, because they wait for a person; they are never sent."""
-    raised_errors: tuple[type[Exception], ...] = ()
-    """The exceptions of tool handlers that end the run and are raised, instead of being sent to the model."""
-    sends_tools: ClassVar[bool] = True
-    """True if requests include the definitions of tools, so that they count as input."""
-    compaction_keeps_tools: ClassVar[bool] = False
-    """True if such a compaction includes the tools that were added to the conversation."""
-    cache_write: ClassVar[float] = 1.0
-    """The price of a token that is written to that cache, in input tokens."""
-
-    @property
-    def supports_dynamic_tools(self) -> bool:
-        """True if tools can be added to a conversation; if not, opening a section with tools restarts it."""
-        return False
-
-    @property
-    def tool_route(self) -> str:
-        """The route by which tools appear mid-conversation."""
-        return "append" if self.supports_dynamic_tools else "restart"
-
-    @property
-    def context_window(self) -> int | None:
-        """The size of the model's context window in tokens, if it is known."""
-        return None
-
-    @property
-    def compacts_itself(self) -> bool:
-        """True if conversations are shortened behind the adapter, so that the loop must not."""
-        return False
-
-    @property
-    def compacts(self) -> bool:
-        """True if the provider can be asked to compact a conversation."""
-        return False
-
-    @property
-    def cache_seconds(self) -> float:
-        """How long the provider's prompt cache lasts after a request."""
-        return 0.0
-
-    @property
-    def supports_operator_text(self) -> bool:
-        """True if the model accepts system messages mid-conversation."""
-        return False
-
-    @property
-    def defers_tools(self) -> bool:
-        """True if the tools of closed sections are sent too, so that the provider's own search can find them."""
-        return False
-
-    @property
-    def carries_search(self) -> bool:
-        """True if `search_sections` is sent as the provider's own search, whose results bring tools."""
-        return False
-
-    @property
-    def hosted_tool_codecs(self) -> Mapping[str, HostedToolCodec[Any, Any]]:
-        """The codecs of the hosted tools this adapter can offer, by kind."""
-        return {}
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return default_tokenizer()
-
-    def count_tokens(self, text: str) -> int:
-        return self.tokenizer.count(text)
-
-    @property
-    def media(self) -> MediaSupport:
-        """The media that the model accepts."""
-        return MediaSupport()
-
-    def count_media(self, part: Media) -> int:
-        """The tokens of a medium, by the vendor's formula."""
-        return self.media.count(part)
-
-    def define_tool(self, tool: AnyTool) -> str:
-        """The tool as JSON text, as this adapter sends it to the model."""
-        return tool.definition
-
-    def found_tools(self, items: Sequence[str]) -> tuple[str, ...]:
-        """The tools that the provider's search found, according to the items of a reply."""
-        return ()
-
-    def with_call_ids(self, items: Sequence[str], ids: Sequence[str]) -> tuple[str, ...]:
-        """The items of a reply with other ids of its calls, in their order.
-
-        Without items, the reply is sent back as its text and calls.
-        """
-        return ()
-
-    def binds_reasoning(self, message: Message) -> bool:
-        """True if a message has reasoning that the provider accepts only with the prompt it was written under."""
-        return False
-
-    def check_content(self, parts: Sequence[Part]) -> None:
-        """Raise `PromptEvaluationError` for media that this adapter's model does not accept."""
-        self.media.check(parts, self._described)
-
-    def check_parts(self, parts: Sequence[Part], earlier: Iterable[Message] = ()) -> None:
-        """Raise if the model does not accept these parts, or not as many together with those of earlier messages."""
-        if any(isinstance(part, Media) for part in parts):
-            self.check_content(parts)
-            said = [part for message in earlier for part in message.parts]
-            self.media.check_amount([*said, *parts], self._described)
-
-    @property
-    def _described(self) -> str:
-        return f"The {self.name} adapter with model '{self.model}'"
-
-    def sent_tool(self, tool: AnyTool) -> str:
-        """A tool as it reaches the model: its definition, and its full description if that is sent as text."""
-        return self.define_tool(tool) + self.long_description(tool) if self.sends_tools else ""
-
-    def count_tools(self, tools: Iterable[AnyTool]) -> int:
-        """The tokens of tools as they reach the model."""
-        return sum(self.count_tokens(self.sent_tool(tool)) for tool in tools)
-
-    def count_message(self, message: Message) -> int:
-        """The tokens of a message in a request: its text, calls and media, and what providers add to each."""
-        tokens = MESSAGE_TOKENS + self.count_tokens(message.text)
-        for call in message.tool_calls:
-            tokens += CALL_TOKENS + self.count_tokens(call.arguments)
-        for part in message.parts:
-            if isinstance(part, Media):
-                tokens += self.count_media(part)
-        return tokens
-
-    def count_request(self, messages: Iterable[Message], tools: Iterable[AnyTool]) -> int:
-        """The tokens of a request: the one estimate where the vendor does not count."""
-        return sum(map(self.count_message, messages)) + self.count_tools(tools)
-
-    def long_description(self, tool: AnyTool) -> str:
-        """The full description as text, if the provider accepts only its beginning."""
-        limit = self.max_tool_description
-        if limit is None or len(tool.description) <= limit:
-            return ""
-        return f"The tool {portable_name(tool.name)}, in full: {tool.description}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +82,7 @@ class Compaction:
             raise ValueError(f"Compaction keep must be at least 1 exchange, got {self.keep!r}")
         if self.when not in ("full", "pays"):
             raise ValueError(f"Compaction when must be 'full' or 'pays', got {self.when!r}")
-        if self.by != "provider" and not callable(self.by) and not isinstance(self.by, LoopAdapter):
+        if self.by != "provider" and not callable(self.by) and not isinstance(self.by, Model):
             raise TypeError(f"Compaction by must be 'provider', an adapter or a function, got {self.by!r}")
 
 
@@ -254,10 +93,10 @@ class RunContext:
     `points` adds those of a conversation.
     """
 
-    prompt: Prompt[Any]
+    prompt: BoundPrompt[Any]
     session: Session
     scope: RunScope
-    adapter: LoopAdapter
+    adapter: Model
     config: InnerLoopConfig
     visibility_overrides: Overrides | None = None
     message: Message | None = None
@@ -268,7 +107,7 @@ class RunContext:
 
     def __post_init__(self) -> None:
         session, known = self.session, self.scope.presentation
-        self.presentation = self.prompt.present(session) if known is None else known
+        self.presentation = self.prompt.present(session, self.scope.loaded) if known is None else known
         self.presentation.listed = lambda: _listed(session)
         self.scope.presentation = self.presentation
         self.transcript = Transcript(self.session, self.adapter.name)
@@ -287,7 +126,10 @@ class RunContext:
 
     @property
     def resources(self) -> ScopedResourceContext:
-        return self.prompt.resources.of_run(self.session)
+        resources = self.scope.resources
+        if resources is None:
+            raise RuntimeError(f"The resources of the run of '{self.name}' are not open.")
+        return resources.of_session(self.session)
 
     @property
     def has_guards(self) -> bool:

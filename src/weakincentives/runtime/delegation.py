@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from copy import copy
 from dataclasses import dataclass, make_dataclass, replace
 from typing import Any, Generic, TypeVar
 
@@ -27,6 +26,7 @@ from weakincentives.filesystem import Filesystem
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import (
     ApprovalRule,
+    LoadedSections,
     Prompt,
     PromptTemplate,
     PromptValidationError,
@@ -42,8 +42,8 @@ from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.calls.approval import DecisionError, PendingCall, Undecided, waiting_calls
 from weakincentives.runtime.calls.transactions import CallWaits
 from weakincentives.runtime.context import RunContext
-from weakincentives.runtime.evaluation import evaluate_through_restarts, evaluate_through_restarts_async
 from weakincentives.runtime.events import ContextWindow, Exposure
+from weakincentives.runtime.loop.drive import RunDriver
 from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.serde import declare_type
@@ -119,12 +119,10 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             return child
         try:
             with child.running():
-                response = await evaluate_through_restarts_async(
-                    child.adapter, child.prompt, child.session, child.options
-                )
+                response = await child.run(child.options).awaited()
         except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
-                await evaluate_through_restarts_async(child.adapter, child.prompt, child.session, rest)
+                await child.run(rest).awaited()
             return child.failed(error)
         return child.ended(response)
 
@@ -135,10 +133,10 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             return child
         try:
             with child.running():
-                response = evaluate_through_restarts(child.adapter, child.prompt, child.session, child.options)
+                response = child.run(child.options).returned()
         except _FAILURES as error:
             if (rest := child.rest_after(error)) is not None:
-                evaluate_through_restarts(child.adapter, child.prompt, child.session, rest)
+                child.run(rest).returned()
             return child.failed(error)
         return child.ended(response)
 
@@ -164,9 +162,11 @@ class _Child:
         given = [params] if len(tool._types) == 1 else [getattr(params, name) for name in tool._types]
         self.prompt: Prompt[Any] = Prompt(tool.template).bind(*(given if tool._types else ()))
         self._asked: Message | None = None
+        loaded: LoadedSections | None = None
         if tool.fork:
             self._asked = _words(self.prompt)
             self.prompt = _forked(parent)
+            loaded = parent.presentation.copy_content()
         elif (files := context.filesystem) is not None:
             self.prompt.bind(resources={Filesystem: files})
         deadline = parent.scope.meter.deadline
@@ -188,6 +188,7 @@ class _Child:
             outer=parent,
             handler_of=parent.scope.handler_of,
             parents=(*parent.scope.parents, parent.scope.run_id),
+            loaded=loaded,
         )
 
         self.options: RunOptions = {
@@ -205,6 +206,10 @@ class _Child:
         elif self._asked is not None:
             self._begin_as_parent()
             self.options["beginning"], self.options["message"] = "exchange", self._asked
+
+    def run(self, options: RunOptions) -> RunDriver[Any]:
+        """The child, or what is left of it, ready to begin."""
+        return self.adapter.run_driver(self.prompt, self.session, options, within=True)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -362,13 +367,13 @@ def delegate(
 
 
 def _forked(parent: RunContext) -> Prompt[Any]:
-    """The parent's prompt for a fork, whose answer has a type of its own, with what sections have loaded so far."""
-    prompt, forked = parent.prompt, copy(parent.prompt)
-    forked.bound_resources = parent.presentation.bound_resources
-    forked.loaded = parent.presentation.copy_content()
-    prompt.resources.lend(parent.session, forked.resources)
+    """The parent's prompt for a fork, whose answer has a type of its own."""
+    prompt, resources = parent.prompt, parent.scope.resources
+    assert resources is not None
     if prompt.template.structured_output is not None:
-        forked.template = prompt.template.answering(None)
+        prompt = prompt.with_template(prompt.template.with_(output=None))
+    forked = Prompt.of(prompt)
+    forked.resources.borrow(resources)
     return forked
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from weakincentives._base.display import Displayed, Shown, Table, wrapped
 from weakincentives.prompt import Overrides, Prompt, SectionVisibility, View
-from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import ContextWindow, RequestSize, SectionState
 from weakincentives.runtime.hosted import all_hosted, hosted_problems
 from weakincentives.runtime.known.sizes import section_states
+from weakincentives.runtime.model import Model
 from weakincentives.runtime.providers import prices_for
 from weakincentives.session import Session
 
@@ -135,7 +135,7 @@ class Explanation(Displayed):
 
 def explain(
     prompt: Prompt[Any],
-    adapter: LoopAdapter,
+    adapter: Model,
     *,
     session: Session | None,
     visibility_overrides: Overrides | None,
@@ -167,7 +167,7 @@ def explain(
     )
 
 
-def _compaction(session: Session, adapter: LoopAdapter) -> str:
+def _compaction(session: Session, adapter: Model) -> str:
     """The cost and saving of a conversation's compactions so far."""
     window = session[ContextWindow].latest()
     if window is None or window.cut is None:
@@ -184,7 +184,7 @@ def _compaction(session: Session, adapter: LoopAdapter) -> str:
     return f"{text}; cost about ${cost:.4f}, saved about ${window.omitted * read / 1e6:.4f}"
 
 
-def _section(view: View, state: SectionState, adapter: LoopAdapter) -> SectionExplanation:
+def _section(view: View, state: SectionState, adapter: Model) -> SectionExplanation:
     if state.visibility is not SectionVisibility.SUMMARY:
         return SectionExplanation(state, "")
     opening = view.reading(state.path)

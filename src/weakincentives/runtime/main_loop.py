@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncGenerator, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import replace
 from typing import Any, Generic, Self, TypeVar, Unpack
@@ -15,15 +15,15 @@ from weakincentives._base.display import Displayed, Shown, strip
 from weakincentives._base.generics import OutputT
 from weakincentives.content import Content
 from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
-from weakincentives.prompt import LoadedSections, Prompt
+from weakincentives.prompt import BoundPrompt, LoadedSections, Presentation, Prompt
 from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
 from weakincentives.runtime.calls.approval import Decisions, PendingCall
 from weakincentives.runtime.context import Compaction
-from weakincentives.runtime.evaluation import evaluate_through_restarts, evaluate_through_restarts_async
 from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
-from weakincentives.runtime.loop.drivers import AsyncEventStream, EventStream, StreamEvent
+from weakincentives.runtime.loop.drive import RunDriver
 from weakincentives.runtime.loop.inner_loop import check_prompt
-from weakincentives.runtime.messages import Message, PromptResponse, user_message
+from weakincentives.runtime.loop.streams import AsyncEventStream, EventStream
+from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, user_message
 from weakincentives.runtime.past.rewind import Rewindable
 from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.runs import Run, RunScope
@@ -61,54 +61,38 @@ class MainLoop:
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[T]:
         """Evaluate until there is an answer; `deadline` and `budget` replace the loop's own."""
-        self._scope(prompt, adapter, options)
-        with self.recorder or nullcontext():
-            return evaluate_through_restarts(adapter, prompt, session, options)
+        return self._run(prompt, session, adapter, options).returned()
 
     async def execute_async(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> PromptResponse[T]:
         """`execute` on an event loop."""
-        self._scope(prompt, adapter, options)
-        with self.recorder or nullcontext():
-            return await evaluate_through_restarts_async(adapter, prompt, session, options)
+        return await self._run(prompt, session, adapter, options).awaited()
 
     def stream(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> EventStream[T]:
         """`execute` as a stream of events, through restarts."""
-        scope = self._scope(prompt, adapter, options)
-
-        def events() -> Generator[StreamEvent[T], None, None]:
-            with self.recorder or nullcontext(), adapter.stream(prompt, session=session, **options) as stream:
-                yield from stream
-
-        return EventStream(events(), scope)
+        return self._run(prompt, session, adapter, options).streamed()
 
     def stream_async(
         self, prompt: Prompt[T], *, session: Session, adapter: ProviderAdapter, **options: Unpack[RunOptions]
     ) -> AsyncEventStream[T]:
         """`stream` on an event loop."""
-        scope = self._scope(prompt, adapter, options)
+        return self._run(prompt, session, adapter, options).streamed_async()
 
-        async def events() -> AsyncGenerator[StreamEvent[T], None]:
-            with self.recorder or nullcontext():
-                async with adapter.stream_async(prompt, session=session, **options) as stream:
-                    async for event in stream:
-                        yield event
-
-        return AsyncEventStream(events(), scope)
-
-    def _scope(self, prompt: Prompt[Any], adapter: object, options: RunOptions) -> RunScope:
-        """Put the scope of a new run, which may restart, into its options."""
+    def _run(self, prompt: Prompt[T], session: Session, adapter: ProviderAdapter, options: RunOptions) -> RunDriver[T]:
+        """A run that may restart, ready to begin."""
         check_prompt(prompt)
         if not isinstance(adapter, ProviderAdapter):
             way_out = f"adapter_for({adapter!r})" if isinstance(adapter, str) else "one, such as OpenAIAdapter(model)"
             raise TypeError(f"adapter must be a ProviderAdapter, got {adapter!r}; pass {way_out}")
         meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
-        scope = options["scope"] = options.get("scope") or RunScope(meter)
+        scope = options.get("scope") or RunScope(meter)
         scope.max_expansions = self.max_expansions
-        return scope
+        driver = adapter.run_driver(prompt, session, {**options, "scope": scope}, within=True)
+        driver.recorder = self.recorder
+        return driver
 
 
 def run(
@@ -181,7 +165,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             )
         Meter(budget, total=total)  # Rejects what is not a budget now, not in the first exchange.
         self.prompt = copy(prompt)
-        self.prompt.loaded = LoadedSections()
+        self._loaded = LoadedSections()
         self.adapter = adapter
         self.session = Session() if session is None else session
         self.total = total
@@ -211,9 +195,9 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             self.prompt.resources.close_loop()
 
     def twin(self, prompt: Prompt[OutputT], session: Session) -> Self:
-        """A conversation with the same settings on another session."""
+        """A conversation with the same settings on another session, whose sections have what these have loaded."""
         loop = self._loop
-        return type(self)(
+        twin = type(self)(
             prompt,
             adapter=self.adapter,
             session=session,
@@ -222,6 +206,8 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             max_expansions=loop.max_expansions,
             compaction=self.compaction,
         )
+        twin._loaded = self._loaded.copy()
+        return twin
 
     @property
     def conversation_id(self) -> str:
@@ -339,15 +325,39 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
 
     def _exchange(self, content: Content | None, options: ExchangeOptions) -> dict[str, Any]:
         message = options.get("message") if content is None else user_message(content)
-        whose: dict[str, Any] = {"session": self.session, "adapter": self.adapter, "prompt": self.prompt}
+        prompt = self.prompt
         if "output" in options:
-            whose["prompt"] = answering = copy(self.prompt)
-            answering.template = self.prompt.template.answering(options.pop("output"))
-            answering.loaded = self.prompt.loaded
-        if self.total is not None:
-            budget, before = options.get("budget") or self._loop.budget, self.spent(self.total)
-            whose["scope"] = RunScope(Meter(budget, options.get("deadline"), total=self.total, before=before))
-        return {"compaction": self.compaction, **options, **whose, "beginning": "exchange", "message": message}
+            prompt = prompt.with_template(prompt.template.with_(output=options.pop("output")))
+        budget, deadline = options.get("budget") or self._loop.budget, options.get("deadline")
+        before = None if self.total is None else self.spent(self.total)
+        bound = prompt.bound()
+        scope = RunScope(
+            Meter(budget, deadline, total=self.total, before=before),
+            prompt=bound,
+            loaded=self._loaded_with(bound),
+        )
+        own_options = {"session": self.session, "adapter": self.adapter, "prompt": prompt, "scope": scope}
+        return {"compaction": self.compaction, **options, **own_options, "beginning": "exchange", "message": message}
+
+    def _loaded_with(self, prompt: BoundPrompt[Any]) -> LoadedSections:
+        """What sections have loaded in this conversation; nothing if it was loaded with other resources."""
+        if self._loaded.bound_resources is not prompt.bound_resources:
+            self._loaded = LoadedSections(prompt.bound_resources)
+        return self._loaded
+
+    def presentation(self) -> Presentation:
+        """The prompt as the next exchange shows it, with what sections have loaded."""
+        prompt = self.prompt.bound()
+        return prompt.present(self.session, self._loaded_with(prompt))
+
+    def next_request(self) -> ModelRequest:
+        """The request that the next exchange begins with, without its message; nothing is changed."""
+        loaded = self._loaded_with(self.prompt.bound()).copy()
+        return self.adapter.next_request(self.prompt, self.session, loaded=loaded)
+
+    def count(self) -> int:
+        """The tokens of that request: the vendor's own count if it offers one, else an estimate."""
+        return self.adapter.count_request(self.next_request())
 
     def spent(self, total: Budget) -> Spent:
         """The expenses of all exchanges so far, which the session's events know in every process."""

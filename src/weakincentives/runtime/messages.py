@@ -7,9 +7,8 @@ adapter can encode and another process can continue.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, get_args
 
 from weakincentives._base.display import Displayed, Shown, Table, lines, said, shortened
@@ -18,7 +17,7 @@ from weakincentives._base.generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Deadline, TokenUsage
-from weakincentives.prompt import HostedTool, OpenSectionsResult, SectionPath, StructuredOutputConfig, Tool
+from weakincentives.prompt import HostedTool, OpenSectionsResult, StructuredOutputConfig, Tool
 from weakincentives.runtime.calls.approval import PendingCall
 from weakincentives.serde import dump
 from weakincentives.session import Session
@@ -200,72 +199,6 @@ class ModelRequest:
     deadline: Deadline | None = None  #: when the call must have ended
     settings: Settings = Settings()  #: the model's settings
     compaction: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CallModel:
-    """An effect: send the request; the driver answers with a `ModelReply`."""
-
-    request: ModelRequest
-
-
-@dataclass(frozen=True, slots=True)
-class RunTools:
-    """An effect: run these calls; the driver answers with a `ToolExecutionOutcome` or `Waits` for each that ran.
-
-    If there is more than one call, they may run at the same time.
-    """
-
-    calls: tuple[ToolCall, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadSections:
-    """An effect: load these open sections, whose tools are not known yet.
-
-    The driver answers with the errors of those that could not be loaded, by path.
-    """
-
-    paths: tuple[SectionPath, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class AskGuards:
-    """An effect: take these steps, in which the guards of a hook decide; the driver answers with their `Verdict`."""
-
-    hook: str
-    steps: Callable[[], Generator[Any, Any, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Summarize:
-    """An effect: have these messages summarized; the driver answers with a `ModelReply`.
-
-    The request goes to the run's own model, or to that of the `adapter`; a `function` gets the messages instead.
-    """
-
-    request: ModelRequest
-    adapter: Any = None
-    function: Callable[[Sequence[Message]], Any] | None = None
-
-    def steps(self) -> Generator[Any, Any, ModelReply]:
-        """Call the function."""
-        assert self.function is not None
-        text = yield partial(self.function, self.request.messages)
-        return ModelReply(text if isinstance(text, str) else "")
-
-
-@dataclass(frozen=True, slots=True)
-class Compute:
-    """An effect: call a function that takes a while and changes nothing; the driver answers with what it returns.
-
-    An event loop has it called in a thread. It is not recorded: a replay computes it again.
-    """
-
-    function: Callable[[], Any]
-
-
-Effect = CallModel | RunTools | LoadSections | AskGuards | Summarize | Compute
 
 
 # No slots: `PromptResponse[T](...)` on a frozen class with slots is a TypeError before CPython 3.12.2.

@@ -17,7 +17,9 @@ from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Meter, Spent
 from weakincentives.prompt import (
     AnyTool,
+    BoundPrompt,
     HostedTool,
+    LoadedSections,
     Overrides,
     Presentation,
     SectionVisibility,
@@ -28,6 +30,7 @@ from weakincentives.prompt import (
     portable_name,
 )
 from weakincentives.prompt.guards import GuardedCall
+from weakincentives.prompt.resources import OpenResources
 from weakincentives.prompt.tool_names import ToolId, UsedNames, qualified_names
 from weakincentives.runtime.calls.approval import PendingCall
 from weakincentives.runtime.messages import Message, ModelReply, Namespace, ToolCall
@@ -157,30 +160,35 @@ _values = attrgetter(*_FIELDS)
 class RunScope:
     """The state that all attempts of a run share: the id, the meter, and the number of the attempt.
 
-    `adapter` is the one that a `FallbackAdapter` is currently using, and `codecs` are those of every adapter so far, by
-    its name; `recovers` says whether the next one would continue after an error, and `max_expansions` how often a main
-    loop restarts the run to open sections; without one, its caller opens them. `abandon`, set by the attempt under way,
-    stops it from any thread; `fence` then refuses what its own thread still writes. `given` are the messages with what
-    the user gave to this run, by name: each is added once, and every adapter must accept its content. `presentation` is
-    the prompt as the run shows it. `tags` are added to the session's. `decisions` about calls that wait are there until
-    they have acted. `tools` are offered besides those of the prompt. `parents` are the runs that this one is inside of,
-    outermost first; `depth` is how deep that counts as, and `children` are those that run inside it; `call_key` is the
-    idempotency key of its call. `passed` maps the user's words to those that the guards let pass. `outer` is the
-    context of the run that this one is inside of, whose guards hold for its tools too. `handler_of` replaces the
-    handlers of tools, for a replay. `in_conversation` says that the run is an exchange of a conversation.
+    `adapter` is the number of the one of the `models` that is in use, and `codecs` are those of every model so far,
+    by the name of its adapter; `max_expansions` says how often a main loop restarts the run to open sections;
+    without one, its caller opens them. `abandon`, set by the attempt under way, stops it from any thread; `fence`
+    then refuses what its own thread still writes. `given` are the messages with what the user gave to this run, by
+    name: each is added once, and every adapter must accept its content. `prompt` is what was bound when the run
+    began, `loaded` what sections have loaded in earlier runs of its conversation, `resources` what is open for it,
+    and `presentation` the prompt as it shows it. `tags` are added to the session's. `decisions` about calls that
+    wait are there until they have acted. `tools` are offered besides those of the prompt. `parents` are the runs
+    that this one is inside of, outermost first; `depth` is how deep that counts as, and `children` are those that
+    run inside it; `call_key` is the idempotency key of its call. `passed` maps the user's words to those that the
+    guards let pass. `outer` is the context of the run that this one is inside of, whose guards hold for its tools
+    too. `handler_of` replaces the handlers of tools, for a replay. `in_conversation` says that the run is an
+    exchange of a conversation.
     """
 
     meter: Meter
     run_id: str = field(default_factory=lambda: os.urandom(8).hex())
     attempt: int = 1
+    models: tuple[Any, ...] = ()
     adapter: int = 0
     codecs: dict[str, Mapping[str, Any]] = field(default_factory=dict)
-    recovers: Callable[[Exception], bool] | None = None
     max_expansions: int | None = None
     conversation_id: str = ""
     abandon: Callable[[], None] | None = None
     given: dict[str, Message] = field(default_factory=dict)
     fence: Fence = field(default_factory=Fence)
+    prompt: BoundPrompt[Any] | None = None
+    loaded: LoadedSections | None = None
+    resources: OpenResources | None = None
     presentation: Presentation | None = None
     tags: Mapping[str, str] = field(default_factory=dict)
     decisions: dict[str, Any] | None = None

@@ -8,13 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weakincentives._base.imports import public_names
-from weakincentives._base.steps import Cursor as Cursor
+from weakincentives._base.steps import Cursor as Cursor, run_steps as run_steps
 from weakincentives.prompt.guards import GuardedCall as GuardedCall
-from weakincentives.runtime.adapter import (
-    RunOptions as RunOptions,
-    closing_resources as closing_resources,
-    closing_resources_async as closing_resources_async,
-)
+from weakincentives.runtime.adapter import RunOptions as RunOptions
 from weakincentives.runtime.calls.approval import (
     Decision as Decision,
     DecisionError as DecisionError,
@@ -26,8 +22,6 @@ from weakincentives.runtime.calls.approval import (
 )
 from weakincentives.runtime.calls.call import CallOutcome as CallOutcome, Waits as Waits
 from weakincentives.runtime.calls.transactions import CallSuspended as CallSuspended
-from weakincentives.runtime.context import LoopAdapter as LoopAdapter
-from weakincentives.runtime.evaluation import evaluate as evaluate, evaluate_async as evaluate_async
 from weakincentives.runtime.events import RUN_EVENTS as RUN_EVENTS, SectionState as SectionState
 from weakincentives.runtime.loop.bridge import (
     Workers as Workers,
@@ -35,20 +29,35 @@ from weakincentives.runtime.loop.bridge import (
     call_sync as call_sync,
     finish as finish,
 )
-from weakincentives.runtime.loop.drivers import (
+from weakincentives.runtime.loop.channel import ModelDelta as ModelDelta, reply_deltas as reply_deltas
+from weakincentives.runtime.loop.drive import (
+    NO_REPLY as NO_REPLY,
+    closing_resources as closing_resources,
+    closing_resources_async as closing_resources_async,
+    load_sections as load_sections,
+    summarize as summarize,
+)
+from weakincentives.runtime.loop.effects import (
+    AskGuards as AskGuards,
+    CallModel as CallModel,
+    Compute as Compute,
+    Effect as Effect,
+    Evaluate as Evaluate,
+    LoadSections as LoadSections,
+    RunTools as RunTools,
+    Summarize as Summarize,
+    UseModel as UseModel,
+)
+from weakincentives.runtime.loop.inquiry import Inquiry as Inquiry, Verdict as Verdict, held_guards as held_guards
+from weakincentives.runtime.loop.streams import (
     Emissions as Emissions,
-    ModelDelta as ModelDelta,
     PartialParser as PartialParser,
     completed_events as completed_events,
     delta_events as delta_events,
     ended_events as ended_events,
-    load_sections as load_sections,
-    reply_deltas as reply_deltas,
     request_events as request_events,
     started_events as started_events,
-    summarize as summarize,
 )
-from weakincentives.runtime.loop.inquiry import Inquiry as Inquiry, Verdict as Verdict, held_guards as held_guards
 from weakincentives.runtime.loop.words import (
     pass_decisions as pass_decisions,
     refuses_decision as refuses_decision,
@@ -59,16 +68,10 @@ from weakincentives.runtime.messages import (
     INSTRUCTIONS as INSTRUCTIONS,
     PROMPT_TEXT as PROMPT_TEXT,
     SUMMARY as SUMMARY,
-    AskGuards as AskGuards,
-    CallModel as CallModel,
-    Compute as Compute,
-    Effect as Effect,
-    LoadSections as LoadSections,
-    RunTools as RunTools,
-    Summarize as Summarize,
     user_message as user_message,
     without_answer as without_answer,
 )
+from weakincentives.runtime.model import MODEL_FACTS as MODEL_FACTS, Model as Model
 from weakincentives.runtime.past.history import (
     SHOWS as SHOWS,
     HistoryBuilder as HistoryBuilder,

@@ -229,7 +229,7 @@ def _decision(chat: Conversation[Any], call: PendingCall, verdict: PageVerdict, 
     given = verdict.arguments
     if given is None or json.dumps(given, sort_keys=True) == _sorted(call.arguments):
         return Approve(by)
-    presentation, run = chat.prompt.present(chat.session), chat.session[Run].latest()
+    presentation, run = chat.presentation(), chat.session[Run].latest()
     if run is not None:
         presentation.keep_names(run.used_names)
     tool = presentation.find_tool(call.section_key, call.tool)

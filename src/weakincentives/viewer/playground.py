@@ -131,10 +131,11 @@ class Playground:
         """The prompt with these params, states and drafts: sections, text, tools, and what they cost."""
         adapter = self._adapter(wanted)
         params = self._params(wanted, examples=True)
-        now, declared = self._prompt(wanted, params), copy.copy(self._given).bind(*params)
-        declared.template = self._template
+        now = self._prompt(wanted, params)
+        declared = self._given.with_template(self._template).bind(*params)
         chosen, out = self._states(wanted)
-        explained, base = adapter.explain(now, visibility_overrides=chosen), adapter.explain(declared)
+        explained = adapter.explain(now, visibility_overrides=chosen)
+        base = adapter.explain(declared)
         rendered = now.render(visibility_overrides=chosen)
         sections = list(self._sections(explained, base, out, wanted))
         total, full = explained.text_tokens + explained.tool_tokens, base.full_tokens
@@ -171,7 +172,7 @@ class Playground:
         loaded = LoadedSections()
         prompt = copy.copy(self._given)
         with prompt.resources:
-            prompt.present(None, loaded).load(path, prompt.resources.context)
+            prompt.bound().present(None, loaded).load(path, prompt.resources.context)
         contents = loaded.contents()
         with self._lock:
             for section, content in contents.items():
@@ -252,8 +253,7 @@ class Playground:
     def _prompt(self, wanted: Wanted, params: Sequence[Any]) -> Prompt[Any]:
         override = self._override(wanted)
         _, out = self._states(wanted)
-        prompt = copy.copy(self._given).bind(*params)
-        prompt.template = self._template.without(out)
+        prompt = self._given.with_template(self._template.without(out)).bind(*params)
         known = prompt.template.outline.by_path.keys()
         if override is None:
             return prompt

@@ -28,9 +28,7 @@ from weakincentives.adapters.network import (
 from weakincentives.adapters.openai.wire import MAX_DESCRIPTION
 from weakincentives.adapters.openai_chat.reply import with_call_ids
 from weakincentives.content import Audio, Image
-from weakincentives.prompt import Prompt
-from weakincentives.runtime import HostedToolCodec, MediaSupport, Message
-from weakincentives.session import Session
+from weakincentives.runtime import HostedToolCodec, MediaSupport, Message, ModelRequest
 
 END = b"[DONE]"
 
@@ -97,9 +95,9 @@ class LiteLLMAdapter(NetworkAdapter):
 
         return {"web_search": LiteLLMWebSearchCodec(self.model)}
 
-    def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
-        """The tokens of the next request, as LiteLLM estimates them for the model."""
-        body = msgspec.json.decode(self._wire().encode_request(self.next_request(prompt, session)).body())
+    def count_request(self, request: ModelRequest) -> int:
+        """The tokens of a request, as LiteLLM estimates them for the model."""
+        body = msgspec.json.decode(self._wire().encode_request(request).body())
         return int(litellm().token_counter(self.model, messages=body["messages"], tools=body.get("tools")))
 
     def _wire(self) -> ChatWire:

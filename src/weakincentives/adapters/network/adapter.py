@@ -23,8 +23,8 @@ from weakincentives.adapters.network.transport import Response, Stream, Transpor
 from weakincentives.adapters.network.wire import EncodedRequest, Wire, encode
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.prompt import AnyTool, HostedTool, Prompt, Tokenizer
-from weakincentives.runtime import HostedToolCodec, InnerLoop, ProviderAdapter, Settings
+from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
+from weakincentives.runtime import HostedToolCodec, InnerLoop, ModelRequest, ProviderAdapter, Settings
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.adapters")
@@ -96,7 +96,12 @@ class NetworkAdapter(ProviderAdapter, ABC):
 
     @property
     def identity(self) -> tuple[Any, ...]:
-        return (*super().identity, self._parameters)
+        keys = list(self._keys())
+        parameters: dict[str, Any] = {}
+        for name, value in self._parameters.items():
+            if value not in keys:
+                parameters[name] = value
+        return (*super().identity, parameters)
 
     def define_tool(self, tool: AnyTool) -> str:
         if not isinstance(tool, HostedTool):
@@ -185,8 +190,17 @@ class ClientAdapter(NetworkAdapter):
             raise TypeError(f"{type(self).__name__} has no option '{name}'; {way_out}")
         super().__init__(model, **options)
         self.key_hint = f"check {self.package.upper()}_API_KEY, or pass client={self.client_types[0]}(api_key=...)"
+        self._has_own_client = self._client is not None
         self._connection: ClientTransport | None = None
         self._compacting: ClientTransport | None = None
+
+    @property
+    def identity(self) -> tuple[Any, ...]:
+        # Another server may have another model of this name. The SDK's own client need not be made to know its address.
+        address = os.environ.get(f"{self.package.upper()}_BASE_URL", "")
+        if self._has_own_client:
+            address = str(getattr(self._client, "base_url", ""))
+        return (*super().identity, address)
 
     @property
     def client(self) -> Any:
@@ -208,12 +222,12 @@ class ClientAdapter(NetworkAdapter):
         """True if requests go over our own connections; False if the client carries more than settings."""
         return self._connected().direct is not None
 
-    def count(self, prompt: Prompt[Any], session: Session | None = None) -> int:
-        """The tokens of the next request, as the vendor counts them."""
+    def count_request(self, request: ModelRequest) -> int:
+        """The tokens of a request, as the vendor counts them."""
         self._connected()
         transport = self._connect(self.count_path)
         try:
-            return self._channel(self._wire(), transport).count(self.next_request(prompt, session), self.count_fields)
+            return self._channel(self._wire(), transport).count(request, self.count_fields)
         finally:
             transport.close()
 

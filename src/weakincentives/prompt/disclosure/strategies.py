@@ -412,8 +412,8 @@ def _write(
     paths: Iterable[SectionPath], view: View, files: Filesystem | None, request: Callable[..., DisclosureRequest]
 ) -> ToolResult[OpenSectionsResult]:
     if files is None:
-        missing = PromptValidationError("There is no filesystem to write to; add a WorkspaceSection to the prompt.")
-        return _unavailable(", ".join(map(".".join, paths)), missing, request())
+        logger.warning("There is no filesystem for context files; add a WorkspaceSection to the prompt.")
+        return _failed("Cannot write context files: no filesystem available.", request())
     written: list[str] = []
     media: list[Part] = []
     for path in paths:
@@ -425,7 +425,8 @@ def _write(
         except Exception as error:
             if isinstance(error, WinkError) and error.ends_run:
                 raise
-            return _unavailable(key, error, request())
+            logger.warning("Section '%s' cannot be written to a file.", key, exc_info=error)
+            return _failed(f"Failed to write context for '{key}': {error}", request())
         written.append(context_file(key))
         media += media_in(pieces)
     message = f"Section content written to: {', '.join(written)}"

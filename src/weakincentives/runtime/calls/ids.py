@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from weakincentives.runtime.calls.approval import PendingCall, is_inside, is_waiting
-from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.messages import Message, ModelReply
+from weakincentives.runtime.model import Model
 
 
 class CallIds:
@@ -33,7 +33,7 @@ class CallIds:
         """The id that a call will have whose arguments a stream shows."""
         return self._new_id(call_id, self._taken) if self._is_repeated(call_id) else call_id
 
-    def unique(self, reply: ModelReply, adapter: LoopAdapter) -> ModelReply:
+    def unique(self, reply: ModelReply, adapter: Model) -> ModelReply:
         """The reply with a new id for each call whose id is taken, by a call before it or of an earlier reply.
 
         An id that stands for a call inside another of the reply is replaced too.

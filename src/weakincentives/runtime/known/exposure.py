@@ -14,8 +14,8 @@ from typing import Any
 
 from weakincentives.content import Media
 from weakincentives.prompt import RenderedPrompt, SectionPath, SectionVisibility, View, media_in
-from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import Exposed, Exposure
+from weakincentives.runtime.model import Model
 
 FULL, SUMMARY = SectionVisibility.FULL, SectionVisibility.SUMMARY
 HAS_TEXT = ("prompt", "conversation")
@@ -26,7 +26,7 @@ _PRICE = re.compile(r"\n\[Opening it costs about [^\n]*\]\Z")
 Changes = dict[SectionPath, Exposed]
 
 
-def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopAdapter) -> Changes:
+def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: Model) -> Changes:
     """The changes made by a render; it keeps tool results, and the last user turn unless there is a new one."""
     view = rendered.view
     now: Changes = {}
@@ -55,7 +55,7 @@ def after_render(rendered: RenderedPrompt[Any], before: Exposure, adapter: LoopA
 
 
 def after_result(
-    view: View, before: Exposure, content: Iterable[SectionPath], call_id: str, adapter: LoopAdapter
+    view: View, before: Exposure, content: Iterable[SectionPath], call_id: str, adapter: Model
 ) -> tuple[Changes, dict[SectionPath, SectionVisibility]]:
     """The changes when a tool returns the content of these sections, and the visibility of each section in it."""
     changes: Changes = {}
@@ -77,14 +77,14 @@ def after_result(
     return changes, shown
 
 
-def after_search(view: View, before: Exposure, found: Iterable[str], call_id: str, adapter: LoopAdapter) -> Changes:
+def after_search(view: View, before: Exposure, found: Iterable[str], call_id: str, adapter: Model) -> Changes:
     """The changes made by a search that lists these sections."""
     paths = (path for key in found if (path := view.find(key)) is not None and path not in before)
     return {path: _exposed(view, path, SUMMARY, call_id, adapter) for path in paths}
 
 
 def after_compaction(
-    view: View, before: Exposure, gone: Collection[str], adapter: LoopAdapter, *, notices: bool, user_turn: bool
+    view: View, before: Exposure, gone: Collection[str], adapter: Model, *, notices: bool, user_turn: bool
 ) -> Changes:
     """The changes when the results of the calls `gone` are no longer sent; notices and the user's turn may go too."""
     changes: Changes = {}
@@ -153,7 +153,7 @@ class Comparison:
     exposure: Exposure
     shown: Mapping[SectionPath, SectionVisibility]
     view: View
-    adapter: LoopAdapter
+    adapter: Model
     trusted: Collection[str] = ()
     restarted: bool = False
     found: PromptDifference = field(default_factory=PromptDifference)
@@ -236,9 +236,7 @@ def digest_of(view: View, path: SectionPath, visibility: SectionVisibility) -> s
     return _digest(_LEVEL.sub("", text, count=1) if headed else text, media_in(pieces))
 
 
-def _exposed(
-    view: View, path: SectionPath, visibility: SectionVisibility, call_id: str, adapter: LoopAdapter
-) -> Exposed:
+def _exposed(view: View, path: SectionPath, visibility: SectionVisibility, call_id: str, adapter: Model) -> Exposed:
     pieces, digest = view.own_pieces(path, visibility), digest_of(view, path, visibility)
     tokens = adapter.count_tokens("".join(pieces)) + sum(map(adapter.count_media, media_in(pieces)))
     if visibility is FULL:

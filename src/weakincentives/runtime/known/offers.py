@@ -174,7 +174,7 @@ class OfferedTools:
 
     def hosted_outputs(self, codecs: Mapping[str, Any]) -> Mapping[str, Any]:
         """The typed outputs of the hosted tools that were used in this run, by name."""
-        if not self.context.prompt.template.outline.may_have_hosted:
+        if not self.context.prompt.outline.may_have_hosted:
             return {}
         offered, tools = self.toolbox.hosted_tools, {tool.name: tool for tool in self.toolbox.hosted_tools}
         # A restart does not offer the tools of sections that were closed before it.

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 from weakincentives.errors import PromptRenderError
 from weakincentives.prompt import SectionPath, SectionVisibility, View, media_in
-from weakincentives.runtime.context import LoopAdapter
 from weakincentives.runtime.events import SectionState
+from weakincentives.runtime.model import Model
 
 
-def section_states(view: View, text: str, adapter: LoopAdapter, base: View | None = None) -> tuple[SectionState, ...]:
+def section_states(view: View, text: str, adapter: Model, base: View | None = None) -> tuple[SectionState, ...]:
     """Every enabled section with its token counts, including its tools as the adapter defines them.
 
     `base` is the view without the session's overrides.

@@ -9,8 +9,9 @@ from typing import Any
 from weakincentives.errors import OutputParseError
 from weakincentives.prompt import parse_structured_output
 from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.loop.effects import Effect
 from weakincentives.runtime.loop.inquiry import Inquiry, held_guards
-from weakincentives.runtime.messages import CORRECTION, Effect, Message, ModelReply, last_exchange, text_before_pauses
+from weakincentives.runtime.messages import CORRECTION, Message, ModelReply, last_exchange, text_before_pauses
 from weakincentives.serde import encode
 
 
@@ -18,11 +19,13 @@ from weakincentives.serde import encode
 class StreamState:
     """The facts about a run that a streaming driver needs.
 
-    `text` is the part of the current reply that was shown, `restarted` the reason why the model begins again. While
-    `held`, no text is shown before guards have passed the answer; `replaced` says that they have replaced it.
+    `text` is the part of the current reply that was shown, and `shown` says that any part of it was. `restarted` is the
+    reason why the model begins again. While `held`, no text is shown before guards have passed the answer; `replaced`
+    says that they have replaced it.
     """
 
     text: list[str] = field(default_factory=list)
+    shown: bool = False
     restarted: str | None = None
     held: bool = False
     replaced: bool = False

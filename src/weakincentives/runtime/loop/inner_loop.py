@@ -6,19 +6,24 @@ outcome. Everything it knows between two effects is in the session, so a run can
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
+from weakincentives._base.display import shortened
 from weakincentives.errors import (
     AbandonedCallError,
+    BudgetExceededError,
     ContextOverflowError,
+    DeadlineExceededError,
     GuardRefusedError,
     OutputParseError,
     PromptError,
     PromptEvaluationError,
 )
 from weakincentives.prompt import (
+    BoundPrompt,
     OpenSectionsResult,
     Overrides,
     Prompt,
@@ -34,30 +39,24 @@ from weakincentives.runtime.calls.approval import (
 from weakincentives.runtime.calls.call import CallOutcome, ToolExecutionOutcome
 from weakincentives.runtime.calls.executor import ToolExecutor
 from weakincentives.runtime.calls.ids import CallIds
-from weakincentives.runtime.context import InnerLoopConfig, LoopAdapter, RunContext
+from weakincentives.runtime.context import InnerLoopConfig, RunContext
 from weakincentives.runtime.known.notices import Notices
 from weakincentives.runtime.known.offers import OfferedTools
 from weakincentives.runtime.loop.answers import Answers, StreamState
 from weakincentives.runtime.loop.bridge import contained
+from weakincentives.runtime.loop.effects import CallModel, Effect, Evaluate, RunTools, UseModel
 from weakincentives.runtime.loop.inquiry import check_guarded_tools, warn_of_unmatched
 from weakincentives.runtime.loop.start import Beginning, RunStart
-from weakincentives.runtime.loop.words import refuses_decision
-from weakincentives.runtime.messages import (
-    CallModel,
-    Effect,
-    Message,
-    ModelReply,
-    ModelRequest,
-    PromptResponse,
-    RunTools,
-    ToolCall,
-    failed_results,
-)
+from weakincentives.runtime.loop.words import pass_words, refuses_decision
+from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, PromptResponse, ToolCall, failed_results
+from weakincentives.runtime.model import Model
 from weakincentives.runtime.past.misses import possible_misses
 from weakincentives.runtime.past.points import Points
 from weakincentives.runtime.runs import Run, RunScope
 from weakincentives.runtime.window.compaction import Compactor
 from weakincentives.session import Session
+
+logger = logging.getLogger("weakincentives.runtime")
 
 _STOPPED = {
     "refusal": "refused to answer",
@@ -83,17 +82,17 @@ class InnerLoop:
 
     def __init__(
         self,
-        prompt: Prompt[Any],
+        prompt: BoundPrompt[Any],
         session: Session,
         scope: RunScope,
-        adapter: LoopAdapter,
+        models: Sequence[Model],
         config: InnerLoopConfig | None = None,
         *,
         visibility_overrides: Overrides | None = None,
         beginning: Beginning = "new",
         message: Message | None = None,
+        asked: Model | None = None,
     ) -> None:
-        check_prompt(prompt)
         if not isinstance(session, Session):
             raise TypeError(f"session must be a Session, got {session!r}; pass session=Session()")
         self.prompt, self.session, self.scope = prompt, session, scope
@@ -104,11 +103,33 @@ class InnerLoop:
         self._call_ids: CallIds | None = None
         # False if a replay must not depend on when a section says that it is out of date.
         self.follows_sections = True
-        scope.codecs[adapter.name] = adapter.hosted_tool_codecs
+        self._emitted: Callable[[ToolCall, Any], None] | None = None
+        self._models = tuple(models)
+        if scope.models != self._models:
+            scope.models, scope.adapter = self._models, 0
+        # The number of the model in use; a model that evaluates the prompt by itself may change that of the scope.
+        self._in_use = scope.adapter
+        self._asked = asked
+        self._failures: list[str] = []
         self._decisions = scope.decisions = {} if scope.decisions is None else scope.decisions
+        self._message = message
+        self._config = InnerLoopConfig() if config is None else config
+        self._prepare(self._context(visibility_overrides), beginning)
+
+    def _context(self, visibility_overrides: Overrides | None, points: Points | None = None) -> RunContext:
+        """The context of an attempt on the model in use."""
+        scope, message = self.scope, self._message
+        model = self._models[self._in_use]
+        scope.codecs[model.name] = model.hosted_tool_codecs
         pending = None if message is None or message.kind in scope.given else message
-        config = InnerLoopConfig(adapter.supports_dynamic_tools) if config is None else config
-        self._prepare(RunContext(prompt, session, scope, adapter, config, visibility_overrides, pending), beginning)
+        config = replace(
+            self._config,
+            supports_dynamic_tools=model.supports_dynamic_tools,
+            settings=model.settings.merged(self._config.settings),
+        )
+        context = RunContext(self.prompt, self.session, scope, model, config, visibility_overrides, pending)
+        context.points = points
+        return context
 
     def _prepare(self, context: RunContext, beginning: Beginning) -> None:
         """Prepare an attempt: nothing of it but the session is there for the next one."""
@@ -117,11 +138,16 @@ class InnerLoop:
         self.toolbox = self._tools.toolbox
         self.notices = Notices(context, self._tools)
         self.executor = ToolExecutor(context, self.toolbox)
+        self.executor.calls.emitted = self._emitted
         self._start = RunStart(context, self._tools, self.notices, self.executor, beginning)
         self._answers = Answers(context, self.stream)
         self.stream.text = []
         self._compactor = Compactor(context, self._tools, self.notices)
         self._started = self.session.clock.monotonic()
+
+    def on_emission(self, receive: Callable[[ToolCall, Any], None]) -> None:
+        """Have what tool calls emit received, in this attempt and in those that follow."""
+        self._emitted = self.executor.calls.emitted = receive
 
     @property
     def owner(self) -> str:
@@ -131,7 +157,7 @@ class InnerLoop:
     def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Yield effects, receive their outcomes, return the response."""
         self.scope.abandon = self.abandon
-        if self.in_conversation and not self.scope.parents:
+        if self.in_conversation and not self.scope.parents and not self.evaluates_itself:
             self.context.points = Points(self.prompt, self.session)
         try:
             response = yield from contained(self._attempts(), self.prompt.name, "render")
@@ -150,17 +176,18 @@ class InnerLoop:
                 self._end_waiting()
                 raise
             self._save_rest(stopped=isinstance(error, GuardRefusedError) and error.hook != "before_run")
-            recovered = self.scope.recovers is not None and self.scope.recovers(error)
-            kind, phase = type(error).__name__, phase_of(error)
             if isinstance(error, GuardRefusedError):
                 warn_of_unmatched(self.context, self.toolbox)
-            self._end("recovered" if recovered else "failed", reason=str(error), error=kind, phase=phase)
+            self._end("failed", reason=str(error), error=type(error).__name__, phase=phase_of(error))
+            self._name_failures(error)
             raise
         except BaseException:
             self._stop()
             raise
         finally:
-            self.scope.abandon = self.scope.recovers = None
+            self.scope.abandon = None
+        if self.evaluates_itself:
+            return self._ended_itself(response)
         if response.pending and response.halt is None:
             self._end_waiting()
             return response
@@ -239,11 +266,48 @@ class InnerLoop:
             self.notices.send_read()
         transcript.put_in_order()
 
+    @property
+    def evaluates_itself(self) -> bool:
+        """True if the model in use evaluates the prompt by itself, unless it is that which has asked for this run."""
+        model = self.context.adapter
+        return model.evaluates_itself and (model is not self._asked or not model.has_channel)
+
+    def _evaluate_itself(self) -> Generator[Effect, Any, PromptResponse[Any]]:
+        """Have the model evaluate the prompt; the user's message stands in the session."""
+        context, message = self.context, self.context.message
+        if message is not None:
+            if context.has_guards:
+                (message,) = yield from pass_words(context, [message], always=True)
+                assert message is not None
+            context.message = None
+            self.scope.given[message.kind] = message
+            self.session.dispatch(message)
+        self._ended_before = len(self.session[events.RunEnded])
+        response: PromptResponse[Any] = yield Evaluate(context.adapter)
+        return response
+
+    def _ended_itself(self, response: PromptResponse[Any]) -> PromptResponse[Any]:
+        """Record the end of a run that a model has evaluated by itself, unless it has."""
+        if len(self.session[events.RunEnded]) == self._ended_before:
+            self._end("completed", text=response.text, output=response.output)
+        run_id = response.run_id or self.scope.run_id
+        return replace(response, run_id=run_id, conversation_id=response.conversation_id or self.scope.conversation_id)
+
     def _attempts(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         """Evaluate until there is an answer; what an attempt asks for is open in the next one."""
+        run = self.session[Run].latest()
+        if not self.scope.conversation_id:
+            self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
+        failure: BaseException | None = None
+        in_use = -1
         while True:
             try:
-                return (yield from self._evaluate())
+                if in_use != self._in_use:
+                    in_use = self._in_use
+                    yield UseModel(self.context.adapter, failure, self.evaluates_itself)
+                    failure = None
+                evaluation = self._evaluate_itself() if self.evaluates_itself else self._evaluate()
+                return (yield from evaluation)
             except VisibilityExpansionRequired as signal:
                 if self.scope.max_expansions is None:
                     raise
@@ -252,9 +316,48 @@ class InnerLoop:
                 self.scope.open(signal, self.session)
                 self.stream.restarted, before = signal.reason, self.context
                 dynamic = before.config.supports_dynamic_tools and before.adapter.supports_dynamic_tools
-            config = replace(before.config, supports_dynamic_tools=dynamic)
-            context = replace(before, config=config, message=None, run=Run("", "", ""))
-            self._prepare(context, "exchange" if self.in_conversation else "new")
+                config = replace(before.config, supports_dynamic_tools=dynamic)
+                context = replace(before, config=config, message=None, run=Run("", "", ""))
+                self._prepare(context, "exchange" if self.in_conversation else "new")
+            except PromptEvaluationError as error:
+                if not self._may_recover(error):
+                    raise
+                failure = error
+                self._recover(error)
+
+    def _may_recover(self, error: PromptEvaluationError) -> bool:
+        """True if there is another model, and it might succeed where this one failed."""
+        if self._in_use + 1 == len(self._models) or isinstance(error, DeadlineExceededError | BudgetExceededError):
+            return False
+        run_id = self.scope.run_id
+        called = next((call for call in self.context.own(events.ModelCalled) if call.run_id == run_id), None)
+        is_answered = called is not None and called.stop_reason in _STOPPED
+        # What was shown of an unfinished reply cannot be taken back. A model that cannot offer a hosted tool fails in
+        # the phase "render".
+        return not is_answered and not self.stream.shown and error.phase in ("request", "response", "render")
+
+    def _recover(self, error: PromptEvaluationError) -> None:
+        """Record the failure of the model in use, and go on with the next."""
+        self._save_rest(stopped=False)
+        self._end("recovered", reason=str(error), error=type(error).__name__, phase=phase_of(error))
+        context, scope = self.context, self.scope
+        self.interrupt = lambda: None
+        failed = f"{context.adapter.name}:{context.adapter.model} failed"
+        self._failures.append(f"{failed}: {shortened(str(error), 200)}")
+        self._in_use += 1
+        scope.models, scope.adapter = self._models, self._in_use
+        following = self._models[self._in_use]
+        logger.warning("%s, going on with %s: %s", failed, following.name, error)
+        is_rendered = any(event.run_id == scope.run_id for event in context.own(events.PromptRendered))
+        beginning = "resume" if is_rendered else self._start.beginning
+        self._prepare(self._context(context.visibility_overrides, context.points), beginning)
+
+    def _name_failures(self, error: Exception) -> None:
+        """Add to the error of the last model how those before it have failed."""
+        if isinstance(error, PromptEvaluationError):
+            others = [failure for failure in self._failures if not failure.endswith(shortened(str(error), 200))]
+            if others:
+                error.args = (f"{error} (before that, {'; '.join(others)})",)
 
     def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
         self._start.refresh_sections()
@@ -400,6 +503,7 @@ class InnerLoop:
     def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
         context, meter = self.context, self.scope.meter
         self.stream.text = []
+        self.stream.shown = self.stream.shown and reply.stop_reason == "pause"
         meter.add_usage(reply.usage, context.prices(reply.model) if meter.needs_prices else None)
         context.save(spent=meter.spent, unfinished=False)
         context.emit(

@@ -28,7 +28,7 @@ from weakincentives.runtime.calls.live import Preview
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import GuardDecided
 from weakincentives.runtime.loop.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
-from weakincentives.runtime.messages import AskGuards, Effect
+from weakincentives.runtime.loop.effects import AskGuards, Effect
 from weakincentives.runtime.past.history import RunHistory, run_history
 from weakincentives.runtime.runs import Toolbox
 

@@ -14,14 +14,12 @@ from weakincentives.runtime.calls.executor import ToolExecutor
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.known.notices import Notices
 from weakincentives.runtime.known.offers import OfferedTools
+from weakincentives.runtime.loop.effects import Effect, LoadSections, RunTools
 from weakincentives.runtime.loop.words import pass_decisions, pass_words
 from weakincentives.runtime.messages import (
     INSTRUCTIONS,
     PROMPT_TEXT,
-    Effect,
-    LoadSections,
     Message,
-    RunTools,
     ToolCall,
     assistant_messages,
     failed_results,
@@ -225,7 +223,7 @@ class RunStart:
             if not same_run:
                 self._begin_presentation(words)
         view = context.view
-        rendered = context.prompt.template.rendered(view)
+        rendered = context.prompt.rendered(view)
         self.tools.check_hosted(view)
         said = [m for m in spoken if (m.role, m.kind) != ("user", PROMPT_TEXT)]
         context.adapter.check_parts(rendered.user_parts, said)
@@ -289,7 +287,7 @@ class RunStart:
 
     def _answers_before(self, messages: Iterable[Message]) -> int:
         """The number of assistant messages before this run; only hosted tools need to know."""
-        if not self.context.prompt.template.outline.may_have_hosted:
+        if not self.context.prompt.outline.may_have_hosted:
             return 0
         run = self.context.session[Run].latest()
         if run is not None and run.run_id == self.context.scope.run_id:

@@ -1,4 +1,4 @@
-"""What people write, as `before_run` guards let it pass: messages, text documents, and words in decisions."""
+"""The words of people, as `before_run` guards pass them: messages, text documents, decisions, tools of pages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,13 @@ from typing import Any
 from weakincentives._base.display import shortened
 from weakincentives.content import Document, Part, text_of
 from weakincentives.errors import GuardRefusedError
+from weakincentives.prompt.guards import is_page_tool
 from weakincentives.runtime.calls.approval import Answer, Deny, Edit, PendingCall, Settled
 from weakincentives.runtime.context import RunContext
+from weakincentives.runtime.loop.effects import Effect
 from weakincentives.runtime.loop.inquiry import HeldGuard, Inquiry, held_guards
 from weakincentives.runtime.media import TEXT_TYPES
-from weakincentives.runtime.messages import Effect, Message
+from weakincentives.runtime.messages import Message
 
 Words = Generator[Effect, Any, str]
 _UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
@@ -30,6 +32,7 @@ def pass_words(
     try:
         if always and all(message is None for message in messages):
             yield from _pass_text(context, guards, "")
+        yield from _check_page_tools(context, guards)
         for message in messages:
             if message is not None:
                 message = message.with_text((yield from _pass_text(context, guards, message.text)))
@@ -52,6 +55,7 @@ def pass_decisions(
     guards = held_guards(context, "before_run")
     passed: dict[str, Settled] = {}
     try:
+        yield from _check_page_tools(context, guards)
         for call_id, decision in decisions.items():
             match decision:
                 case Deny(reason) if reason:
@@ -74,12 +78,14 @@ def refuses_decision(error: BaseException) -> bool:
     return isinstance(error, GuardRefusedError) and error.hook == "before_run" and error.ends_run
 
 
-def _pass_text(context: RunContext, guards: Sequence[HeldGuard], text: str) -> Words:
+def _pass_text(context: RunContext, guards: Sequence[HeldGuard], text: str, *, replaceable: bool = True) -> Words:
     passed = context.scope.passed
     if not guards or text in passed:
         return passed.get(text, text)
 
     def accept(words: Any) -> str:
+        if not replaceable:
+            raise TypeError("The words in which a page declares a tool cannot be replaced; return Refuse(...)")
         if not isinstance(words, str) or not words or not text:
             raise TypeError(f"Replace takes the user's words as text, got {shortened(repr(words), 100)}")
         return words
@@ -90,6 +96,14 @@ def _pass_text(context: RunContext, guards: Sequence[HeldGuard], text: str) -> W
     words: str = verdict.value
     passed.update({text: words, words: words})
     return words
+
+
+def _check_page_tools(context: RunContext, guards: Sequence[HeldGuard]) -> Generator[Effect, Any, None]:
+    """Ask about the tools that a page has declared: the model reads what stands in them."""
+    for tool in context.scope.tools:
+        if is_page_tool(tool.name):
+            words = [tool.name, tool.description, *_texts(tool.plain_schema)]
+            yield from _pass_text(context, guards, "\n".join(words), replaceable=False)
 
 
 def _pass_documents(

@@ -49,7 +49,7 @@ def possible_misses(context: RunContext, answer: str) -> list[Miss]:
     view = context.view
     if not view.closed():
         return []
-    outline, strategy = context.prompt.outline(), context.prompt.template.disclosure
+    outline, strategy = context.prompt.outline, context.prompt.template.disclosure
     finder = strategy.finder
     if finder is None or not finder.finds_misses:
         finder = WORD_FINDER

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from weakincentives.filesystem import MAX_RESTORABLE, FileEdit, edits_of
-from weakincentives.prompt import Prompt
+from weakincentives.prompt import BoundPrompt
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.events import ContextWindow
 from weakincentives.runtime.messages import Message
@@ -102,7 +102,7 @@ class RewindUndo(Moment):
 class Points:
     """Adds the points of one run to its session."""
 
-    def __init__(self, prompt: Prompt[Any], session: Session) -> None:
+    def __init__(self, prompt: BoundPrompt[Any], session: Session) -> None:
         self._session = session
         self._bound = {"params": prompt.params, "params_digest": prompt.params_digest}
         self._before = state_of(session), session.timestamp()
@@ -114,7 +114,11 @@ class Points:
         self._add("message", run_id, *self._before, text=message.text[:MAX_TEXT], key=message.key)
 
     def turn(self, run_id: str, turn: int) -> None:
-        """Add the point of a turn: the state in which its request is sent."""
+        """Add the point of a turn: the state in which its request is sent, the last time if it is sent again."""
+        points = self._session[Point]
+        last = points.latest()
+        if last is not None and (last.kind, last.run_id, last.turn) == ("turn", run_id, turn):
+            points.update(lambda earlier: earlier[:-1])
         if (window := self._session[ContextWindow].latest()) is not None:
             self._session[ContextWindow].seed(replace(window, prepared=len(self._session[Message])))
         self._add("turn", run_id, state_of(self._session), self._session.timestamp(), turn=turn)

@@ -214,7 +214,7 @@ class Rewindable:
             since = () if found is None else self._journal(found.state)
             own = [each.file for each in since if each.protocol is Filesystem and each.file is not None]
             with self._opened():
-                files = self.prompt.resources.of_run(self.session).get_optional(Filesystem)
+                files = self.prompt.resources.of_session(self.session).get_optional(Filesystem)
             if isinstance(files, InMemoryFilesystem):
                 other = session.workspace
                 if files is not self.session.workspace:
@@ -224,8 +224,6 @@ class Rewindable:
                 retreat(own, other.node).make(other)
             twin = self.twin(prompt, session)
             twin.outside = () if found is None else self.outside_calls(found)
-            if self.prompt.loaded is not None and prompt.bound_resources is self.prompt.bound_resources:
-                twin.prompt.loaded = self.prompt.loaded.copy()
             return twin
 
     def _find(self, point: Point | str) -> Point:
@@ -263,7 +261,7 @@ class Rewindable:
             yield WayBack(None)
             return
         with self._opened():
-            yield WayBack.over(journal, self.prompt.resources.of_run(self.session))
+            yield WayBack.over(journal, self.prompt.resources.of_session(self.session))
 
     def outside_calls(self, point: Point) -> tuple[OutsideCall, ...]:
         """The calls since a point that had effects outside."""
@@ -335,7 +333,7 @@ class Rewindable:
     def _compensation_of(self, call: OutsideCall) -> tuple[InnerLoop, CheckedCall] | None:
         """The call as its tool can compensate it, and the loop that makes it so; None if it cannot."""
         scope = RunScope(Meter(None), run_id=call.run_id, decisions={})
-        loop = self.adapter.loop(self.prompt, self.session, scope=scope)
+        loop = self.adapter.loop(self.prompt, self.session, {"scope": scope}, asked=self.adapter)
         if (run := self.session[Run].latest()) is not None:
             loop.context.presentation.keep_names(run.used_names)
         tool = loop.context.find_tool(call.section_key, call.tool)

@@ -17,7 +17,7 @@ from typing import Any
 from weakincentives.errors import ContextOverflowError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import CollapseSection, SectionPath, inside
-from weakincentives.runtime.context import Compaction, LoopAdapter, RunContext
+from weakincentives.runtime.context import Compaction, RunContext
 from weakincentives.runtime.events import (
     Compacted,
     ContextWindow,
@@ -29,14 +29,9 @@ from weakincentives.runtime.events import (
 from weakincentives.runtime.known.notices import Notices
 from weakincentives.runtime.known.offers import OfferedTools
 from weakincentives.runtime.loop.answers import StreamState
-from weakincentives.runtime.messages import (
-    EARLIER,
-    SUMMARY,
-    Compute,
-    Effect,
-    Message,
-    user_words,
-)
+from weakincentives.runtime.loop.effects import Compute, Effect
+from weakincentives.runtime.messages import EARLIER, SUMMARY, Message, user_words
+from weakincentives.runtime.model import Model
 from weakincentives.runtime.providers import prices_for
 from weakincentives.runtime.window.summaries import (
     MAX_WORDS,
@@ -93,7 +88,7 @@ class _Draft:
 class _Sizes:
     """The tokens of an excerpt up to any message of its conversation, each message counted once."""
 
-    def __init__(self, excerpt: Iterable[tuple[int, Message]], adapter: LoopAdapter) -> None:
+    def __init__(self, excerpt: Iterable[tuple[int, Message]], adapter: Model) -> None:
         self._indexes: list[int] = []
         self._totals = [0]
         for index, message in excerpt:
@@ -239,7 +234,7 @@ class Compactor:
         """The tokens of these messages, and of the tools, by the adapter's tokenizer."""
         offered = self.tools.toolbox.offered
         tools = (*offered["tools"], *offered["hosted_tools"]) if with_tools else ()
-        return self.context.adapter.count_request(messages, tools)
+        return self.context.adapter.estimate_request(messages, tools)
 
 
 class _Job:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.errors import AbandonedCallError, BudgetExceededError, DeadlineExceededError
-from weakincentives.runtime.context import Compaction, LoopAdapter, RunContext
+from weakincentives.runtime.context import Compaction, RunContext
 from weakincentives.runtime.known.offers import OfferedTools
-from weakincentives.runtime.messages import SUMMARY, Effect, Message, ModelReply, ModelRequest, Summarize
+from weakincentives.runtime.loop.effects import Effect, Summarize
+from weakincentives.runtime.messages import SUMMARY, Message, ModelReply, ModelRequest
+from weakincentives.runtime.model import Model
 from weakincentives.runtime.window.quotation import quote
 from weakincentives.runtime.window.recall import labelled
 from weakincentives.runtime.window.transcript import lead
@@ -72,7 +74,7 @@ class Summaries:
         by, adapter = self.config.by, self.context.adapter
         if by != "provider":
             said = said[lead(said) :]
-            if not isinstance(by, LoopAdapter):
+            if not isinstance(by, Model):
                 return (yield from self._ask("function", Summarize(self._request(said), function=by)))
             quotation = quote(labelled(said))
             instructions = f"{INSTRUCTIONS}\n{QUOTED.format(tag=quotation.tag)}"

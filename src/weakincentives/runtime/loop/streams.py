@@ -1,65 +1,28 @@
-"""Drivers of the inner loop (sync, async, streaming) and the channel through which they call the model."""
+"""Streams: the events of a run as it goes on, and how to stop it early."""
 
 from __future__ import annotations
 
 import asyncio
 import re
 import threading
-from abc import abstractmethod
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Sequence
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from typing import Any, Generic, Protocol
+from functools import cache
+from typing import Any, Generic
 
 from weakincentives._base.generics import OutputT
-from weakincentives._base.steps import Cursor, run_steps, run_steps_async
-from weakincentives.errors import AbandonedCallError, DeadlineExceededError
-from weakincentives.prompt import SectionPath
+from weakincentives.errors import AbandonedCallError
 from weakincentives.runtime.calls.approval import PendingCall
-from weakincentives.runtime.calls.call import CallOutcome, Waits
-from weakincentives.runtime.loop.bridge import Workers, call_async, call_sync, finish
+from weakincentives.runtime.calls.call import Waits
+from weakincentives.runtime.loop.bridge import finish
+from weakincentives.runtime.loop.channel import ArgumentsDelta, ModelDelta, TextDelta
+from weakincentives.runtime.loop.effects import Effect, Evaluate, RunTools
 from weakincentives.runtime.loop.inner_loop import InnerLoop
-from weakincentives.runtime.messages import (
-    AskGuards,
-    CallModel,
-    Compute,
-    Effect,
-    LoadSections,
-    ModelReply,
-    ModelRequest,
-    PromptResponse,
-    RunTools,
-    Summarize,
-    ToolCall,
-    text_before_pauses,
-)
+from weakincentives.runtime.messages import ModelRequest, PromptResponse, ToolCall, text_before_pauses
 from weakincentives.runtime.runs import RunScope
 from weakincentives.serde import dump
-
-
-@dataclass(frozen=True, slots=True)
-class TextDelta:
-    """More of the model's text."""
-
-    text: str  #: the next part
-
-
-@dataclass(frozen=True, slots=True)
-class ReasoningDelta:
-    """More of the reasoning that the model shows."""
-
-    text: str  #: the next part
-
-
-@dataclass(frozen=True, slots=True)
-class ArgumentsDelta:
-    """More of the arguments of a tool call that the model is writing."""
-
-    call_id: str  #: the id of the call
-    name: str  #: the tool's name
-    text: str  #: the next part of the JSON text
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,46 +102,8 @@ class Completed(Generic[OutputT]):
     response: PromptResponse[OutputT]  #: the response that `run` would return
 
 
-ModelDelta = TextDelta | ReasoningDelta | ArgumentsDelta
 ToolEvent = ToolStarted | ToolEmitted | ToolEnded
 StreamEvent = ModelDelta | ToolEvent | SectionOpened | PartialOutput | Restarted | ApprovalNeeded | Completed[OutputT]
-
-
-# Not the threads of tools: a slow model or server must not keep the tools of other runs waiting.
-_workers = Workers("wink-runs")
-
-
-class Channel(Protocol):
-    """The connection of one run to its model, which an adapter provides.
-
-    A channel may keep what it has encoded, since a conversation only grows at its end. Failures are raised as
-    `PromptEvaluationError` with a phase. Streams yield deltas (a plain string is a text delta) and finally the reply. A
-    subclass needs only `call`: the async form then runs it in a thread, and a stream yields the lines of its reply.
-    """
-
-    @abstractmethod
-    def call(self, request: ModelRequest) -> ModelReply: ...
-
-    async def call_async(self, request: ModelRequest) -> ModelReply:
-        return await _workers.call(partial(self.call, request))
-
-    def stream(self, request: ModelRequest) -> Iterator[str | ModelDelta | ModelReply]:
-        reply = self.call(request)
-        yield from reply_deltas(reply)
-        yield reply
-
-    async def stream_async(self, request: ModelRequest) -> AsyncIterator[str | ModelDelta | ModelReply]:
-        reply = await self.call_async(request)
-        for delta in reply_deltas(reply):
-            yield delta
-        yield reply
-
-
-def reply_deltas(reply: ModelReply) -> Iterator[ModelDelta]:
-    yield from map(ReasoningDelta, reply.reasoning.splitlines(keepends=True))
-    yield from map(TextDelta, reply.text.splitlines(keepends=True))
-    for call in reply.tool_calls:
-        yield ArgumentsDelta(call.id, call.name, call.arguments)
 
 
 class EventStream(Iterator[StreamEvent[OutputT]]):
@@ -277,125 +202,12 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
             self._scope.abandon()
 
 
-def drive(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
-    """Run the loop to its end in this thread."""
-    return run_steps(loop.run(), partial(_perform, loop, channel))
-
-
-async def drive_async(loop: InnerLoop, channel: Channel) -> PromptResponse[Any]:
-    """Run the loop to its end on the running event loop."""
-    return await run_steps_async(loop.run(), partial(_perform_async, loop, channel))
-
-
-def _perform(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
-    if isinstance(effect, CallModel):
-        return channel.call(effect.request)
-    if isinstance(effect, RunTools):
-        return loop.executor.execute_all(effect.calls)
-    if isinstance(effect, Summarize):
-        return summarize(loop, channel, effect)
-    if isinstance(effect, Compute):
-        return effect.function()
-    if isinstance(effect, AskGuards):
-        return call_sync(effect.steps(), loop.context.loop_thread)
-    return load_sections(loop, effect)
-
-
-def summarize(loop: InnerLoop, channel: Channel, effect: Summarize) -> ModelReply:
-    """The summary, by the run's own model over its channel, by another adapter's, or by a function."""
-    if effect.function is not None:
-        return call_sync(effect.steps(), loop.context.loop_thread)
-    if effect.adapter is None:
-        return channel.call(effect.request)
-    with effect.adapter.open_spare_channel() as spare:
-        reply: ModelReply = spare.call(effect.request)
-    return reply
-
-
-async def _perform_async(loop: InnerLoop, channel: Channel, effect: Effect) -> Any:
-    if isinstance(effect, CallModel):
-        return await channel.call_async(effect.request)
-    if isinstance(effect, RunTools):
-        return await loop.executor.execute_all_async(effect.calls)
-    if isinstance(effect, Summarize) and effect.function is None:
-        if effect.adapter is None:
-            return await channel.call_async(effect.request)
-        async with effect.adapter.open_spare_channel_async() as spare:
-            return await spare.call_async(effect.request)
-    if isinstance(effect, AskGuards | Summarize):
-        return await call_async(effect.steps())
-    if isinstance(effect, Compute):
-        return await _workers.call(effect.function)
-    return await _workers.call(partial(load_sections, loop, effect))
-
-
-def drive_stream(loop: InnerLoop, channel: Channel) -> Generator[StreamEvent[Any], None, None]:
-    """Run the loop and yield what happens."""
-    cursor = Cursor(loop.run())
-    emissions = Emissions(loop)
-    while (effect := cursor.step) is not None:
-        outcome: Any = None
-        try:
-            if isinstance(effect, CallModel):
-                yield from request_events(loop)
-                parser = PartialParser(effect.request)
-                for part in channel.stream(effect.request):
-                    if isinstance(part, ModelReply):
-                        outcome = part
-                    else:
-                        yield from delta_events(part, loop, parser)
-            else:
-                yield from started_events(effect)
-                outcome = _perform(loop, channel, effect)
-            # Results enter the conversation before they are shown, so a consumer that stops at one keeps it.
-            cursor.answer(outcome)
-            yield from emissions.taken()
-            yield from ended_events(effect, outcome)
-        except BaseException as error:
-            cursor.fail(error)
-    yield from completed_events(cursor.result(), loop)
-
-
-async def drive_stream_async(loop: InnerLoop, channel: Channel) -> AsyncGenerator[StreamEvent[Any], None]:
-    """`drive_stream` on the running event loop."""
-    cursor = Cursor(loop.run())
-    emissions = AsyncEmissions(loop)
-    while (effect := cursor.step) is not None:
-        outcome: Any = None
-        try:
-            if isinstance(effect, CallModel):
-                for event in request_events(loop):
-                    yield event
-                parser = PartialParser(effect.request)
-                async for part in channel.stream_async(effect.request):
-                    if isinstance(part, ModelReply):
-                        outcome = part
-                    else:
-                        for event in delta_events(part, loop, parser):
-                            yield event
-            else:
-                for event in started_events(effect):
-                    yield event
-                work = asyncio.ensure_future(_perform_async(loop, channel, effect))
-                async with aclosing(emissions.until_done(work)) as emitted:
-                    async for event in emitted:
-                        yield event
-                outcome = work.result()
-            cursor.answer(outcome)
-            for event in ended_events(effect, outcome):
-                yield event
-        except BaseException as error:
-            cursor.fail(error)
-    for event in completed_events(cursor.result(), loop):
-        yield event
-
-
 class Emissions:
     """Collects what the tool calls of a loop emit, from any thread."""
 
     def __init__(self, loop: InnerLoop) -> None:
         self._events: deque[ToolEmitted] = deque()
-        loop.executor.calls.emitted = self.add
+        loop.on_emission(self.add)
 
     def add(self, call: ToolCall, data: Any) -> None:
         self._events.append(ToolEmitted(call.id, call.name, data))
@@ -433,22 +245,6 @@ class AsyncEmissions(Emissions):
                 await finish(work)
                 if not work.cancelled():
                     work.exception()  # Retrieved, so that asyncio does not log it.
-
-
-def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Exception]:
-    """Load each section; returns the errors of those that failed, and raises if the deadline has passed."""
-    failed: dict[SectionPath, Exception] = {}
-    for path in effect.paths:
-        try:
-            loop.context.presentation.load(path, loop.context.resources, loop.scope.meter.deadline)
-        except DeadlineExceededError as error:
-            error.prompt_name = loop.prompt.name
-            raise
-        except SystemExit as error:
-            failed[path] = RuntimeError(f"raised {error!r}")
-        except Exception as error:
-            failed[path] = error
-    return failed
 
 
 _NUMBER_AT_END = re.compile(r"-?[\d.]+(?:[eE][-+]?\d*)?$")
@@ -505,6 +301,7 @@ def delta_events(delta: ModelDelta | str, loop: InnerLoop, parser: PartialParser
         delta = replace(delta, call_id=call_id, name=loop.toolbox.name_of(delta.name))
     if isinstance(delta, TextDelta):
         loop.stream.text.append(delta.text)
+    loop.stream.shown = True
     yield delta
     if isinstance(delta, TextDelta):
         yield from parser.feed(delta.text)
@@ -515,7 +312,10 @@ def started_events(effect: Effect) -> Iterator[StreamEvent[Any]]:
         yield ToolStarted(call.id, call.name, call.arguments)
 
 
-def ended_events(effect: Effect, outcomes: Sequence[CallOutcome]) -> Iterator[StreamEvent[Any]]:
+def ended_events(effect: Effect, outcomes: Any) -> Iterator[StreamEvent[Any]]:
+    """What there is to show of the outcome of an effect."""
+    if isinstance(effect, Evaluate):
+        yield from map(TextDelta, outcomes.text.splitlines(keepends=True))
     for outcome in outcomes if isinstance(effect, RunTools) else ():
         if isinstance(outcome, Waits):
             continue
@@ -529,6 +329,7 @@ def ended_events(effect: Effect, outcomes: Sequence[CallOutcome]) -> Iterator[St
 def request_events(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
     """The events since the last request: the model begins again, or sections were opened without its asking."""
     if loop.stream.restarted is not None:
+        loop.stream.shown = False
         yield Restarted(loop.stream.restarted)
     for key in loop.notices.opened:
         yield SectionOpened(key, loop.toolbox.names_below(key))
