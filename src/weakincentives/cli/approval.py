@@ -33,6 +33,7 @@ n [REASON]     deny: the model reads the reason
 e [ARGUMENTS]  edit: the arguments as JSON, here or in your $EDITOR; what they change is shown again
 a TEXT         answer: the model reads your text as the result, and the call does not happen
 Ctrl-C         decide later"""
+KEYS = {"approve": "y", "deny": "n", "edit": "e", "answer": "a"}
 HELP_INDENT = " " * 15
 
 
@@ -58,7 +59,7 @@ class Asker:
         self._show(wrapped(f"\n{question.words}{more}", self._width), "1")
         print_question(question, self._stream, self._width)
         self._show("")
-        choices = ", ".join(f"{kind} ({kind[0]})" for kind in question.answers)
+        choices = ", ".join(f"{kind} ({KEYS[kind]})" for kind in question.answers)
         try:
             while True:
                 line = self._line(f"{choices}, help (?): ")
