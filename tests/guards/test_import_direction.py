@@ -16,7 +16,7 @@ TESTS = SOURCE.parent / "tests"
 
 GROUND = frozenset(
     {"errors", "clock", "content", "redaction", "_display", "_fence", "_frozen", "_generics", "_imports", "_loops"}
-    | {"_annotations", "_steps", "_threads"}
+    | {"_annotations", "_processes", "_steps", "_threads"}
 )
 DATA = frozenset({"serde", "limits", "filesystem", "resources"})
 LOOP = GROUND | DATA | {"session", "prompt", "runtime"}
@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "_display": GROUND,
     "_fence": GROUND,
     "_imports": GROUND,
+    "_processes": GROUND,
     "_loops": GROUND,
     "errors": GROUND,
     "clock": GROUND,
