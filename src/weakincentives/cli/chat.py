@@ -73,7 +73,7 @@ COMMANDS = {
     "/open KEY": "show a section in full from the next message on",
     "/why [KEY]": "what each section shows to the model, and why",
     "/decide": "ask again about the calls that wait for your decision",
-    "/back [N]": "list the points of the conversation, or go back to one, with files and state (anyway: over effects outside); /back undo undoes it",
+    "/back [N]": "list the points of the conversation, or go back to one, with files and state; /back undo undoes it",
     "/again": "have the model reply again, after /back to a turn",
     "/fork [N]": "go on in a second conversation from a point, or from here; this one stays as it is",
     "/new": "start a new conversation with the same prompt",
