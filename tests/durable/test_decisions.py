@@ -34,7 +34,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.cli import main
-from weakincentives.durable import DurableClient, DurableError, DurableMainLoop, Question, ask_approval
+from weakincentives.durable import DurableClient, DurableError, DurableMainLoop, DurableQuestion, ask_approval
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.guards import Guard, Outcome, Refuse
 from weakincentives.prompt import OpenAndHalt
@@ -52,7 +52,7 @@ DECISIONS = {
 BEFORE = (1000, (), {"log.txt": LOG})
 
 
-def waiting(loop: DurableMainLoop[Bill, None], *call_ids: str) -> tuple[Question, ...]:
+def waiting(loop: DurableMainLoop[Bill, None], *call_ids: str) -> tuple[DurableQuestion, ...]:
     """The questions, once these calls wait."""
     until(lambda: tuple(question.call_id for question in loop.questions("bill")) == call_ids, str(call_ids))
     return loop.questions("bill")

@@ -160,9 +160,7 @@ def run_cases(arguments: argparse.Namespace) -> int:
     prompt = selected_prompt(arguments)
     replayed = arguments.adapter == RECORDED
     scorers = [scorer for word in arguments.scorer for scorer in [make_scorer(word)]] or default_scorers(cases)
-    total = None
-    if arguments.max_cost is not None or arguments.max_tokens is not None:
-        total = Budget(max_cost=arguments.max_cost, max_total_tokens=arguments.max_tokens)
+    total = _total_budget(arguments)
     file = _file_to_write(arguments)
     adapter: Any = RECORDED if replayed else make_adapter(arguments, progress=_read_quietly)
     tools: Any = arguments.tools or (RECORDED if replayed else "live")
@@ -212,6 +210,12 @@ def run_cases(arguments: argparse.Namespace) -> int:
     _print_evaluation(evaluation, arguments)
     _note_missing(evaluation, file, ran=bool(ran))
     return 0 if evaluation.finished and all(each.verdict == "passed" for each in evaluation.results) else 1
+
+
+def _total_budget(arguments: argparse.Namespace) -> Budget | None:
+    if arguments.max_cost is None and arguments.max_tokens is None:
+        return None
+    return Budget(max_cost=arguments.max_cost, max_total_tokens=arguments.max_tokens)
 
 
 def _decisions(how: str | None) -> Any:

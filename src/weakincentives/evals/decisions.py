@@ -42,7 +42,9 @@ class Decider:
                 if not isinstance(decision, _DECISIONS):
                     what = "Approve(), Deny(), Edit(), Answer() or None"
                     raise TypeError(f"{source} must return {what}, got {decision!r}")
-                decided[call.question.id] = decision if decision.by else replace(decision, by=source)
+                if not decision.by:
+                    decision = replace(decision, by=source)
+                decided[call.question.id] = decision
         if not decided:
             names = ", ".join(call.tool for call in pending)
             raise Unscored(f"calls wait for a person's decision, and decisions= has none about them: {names}")
@@ -66,8 +68,10 @@ class Decider:
         return decisions[self._used - 1], "decisions"
 
     def _by_rule(self, rule: Rule, call: PendingCall) -> tuple[Decision | None, str]:
-        options = {"case": self._case} if "case" in signature_of(rule).parameters else {}
-        return rule(call, **options), f"rule {getattr(rule, '__qualname__', type(rule).__qualname__)}"
+        name = getattr(rule, "__qualname__", type(rule).__qualname__)
+        if "case" in signature_of(rule).parameters:
+            return rule(call, case=self._case), f"rule {name}"
+        return rule(call), f"rule {name}"
 
 
 def approve_all(call: PendingCall) -> Decision:
@@ -100,8 +104,14 @@ def checked_decisions(decisions: Any) -> EvalDecisions | None:
 def decisions_facts(decisions: EvalDecisions | None) -> Any:
     """What decides about calls, as facts of an evaluation."""
     if isinstance(decisions, Mapping):
-        return [[name, declared(entry) if callable(entry) else entry] for name, entry in decisions.items()]
-    return declared(decisions) if callable(decisions) else decisions
+        return [[name, _fact(entry)] for name, entry in decisions.items()]
+    return _fact(decisions)
+
+
+def _fact(value: Any) -> Any:
+    if callable(value):
+        return declared(value)
+    return value
 
 
 def _is_rule(value: Any) -> bool:

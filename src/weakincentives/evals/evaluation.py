@@ -74,15 +74,16 @@ def evaluate(
 ) -> Evaluation:
     """Run each case `repeats` times, at most `limit` at a time, and score the finished runs.
 
-    With `file`, runs and results are kept in this run file as they end. The same evaluation (by name, prompt, model,
-    scorers and cases) goes on where it stopped; one that is finished runs again only with `again=True`, or its unscored
-    cases with `again="unscored"`. With `tools="recorded"`, tools return what the case's recording has, and with
-    `adapter="recorded"` so does the model. `budget` and `timeout` (seconds) limit each case, `total` all of them: once
-    it is spent, no further case begins.
+    With `file`, runs and results are kept in this run file as they end. The same evaluation (by
+    name, prompt, model, scorers and cases) goes on where it stopped; one that is finished runs
+    again only with `again=True`, or its unscored cases with `again="unscored"`. With
+    `tools="recorded"`, tools return what the case's recording has, and with `adapter="recorded"` so
+    does the model. `budget` and `timeout` (seconds) limit each case, `total` all of them: once it
+    is spent, no further case begins.
 
-    A run whose calls wait for a person leaves its case unscored, unless `decisions` decides: a function of the call
-    (and the `case`), a mapping from tools ("*" for all others) to decisions or functions, or a list of decisions, in
-    the order of the questions of each run.
+    A run whose calls wait for a person leaves its case unscored, unless `decisions` decides: a
+    function of the call (and the `case`), a mapping from tools ("*" for all others) to decisions or
+    functions, or a list of decisions, in the order of the questions of each run.
     """
     found = tuple(load_cases(cases) if isinstance(cases, str | os.PathLike) else cases)
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
@@ -153,8 +154,8 @@ class _Work:
     def run(self, cases: Sequence[Case], done: set[tuple[str, int]], limit: int) -> None:
         """Run what is left; a result is kept before its thread takes the next case.
 
-        The threads are daemons, and an interrupt does not wait for them: code of the user's that hangs cannot keep the
-        process alive.
+        The threads are daemons, and an interrupt does not wait for them: code of the user's that
+        hangs cannot keep the process alive.
         """
         left = [(case, repeat) for repeat in range(self.about.repeats) for case in cases]
         self.waiting.extend(each for each in left if (each[0].id, each[1]) not in done)
@@ -471,19 +472,14 @@ def _about(
     name: str | None,
     decisions: EvalDecisions | None,
 ) -> Evaluation:
-    kind, model, settings = (
-        (adapter, adapter, ())
-        if isinstance(adapter, str)
-        else (
-            adapter.name,
-            adapter.model,
-            adapter.identity,
-        )
-    )
+    if isinstance(adapter, str):
+        kind, model, settings = adapter, adapter, tuple[Any, ...]()
+    else:
+        kind, model, settings = adapter.name, adapter.model, adapter.identity
     named = name or f"{prompt.ns}/{prompt.key}"
     hashed = prompt_hash(prompt)
     ids = tuple(case.id for case in cases)
-    judged = [_scorer_facts(scorer) for scorer in sorted(scorers, key=_name_of)]
+    judged = list(map(_scorer_facts, sorted(scorers, key=_name_of)))
     identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids), decisions_facts(decisions)]
     return Evaluation(
         name=named,

@@ -89,12 +89,13 @@ def _shared_below(jail: Jail) -> SharedFiles:
 class HostFilesystem(Searchable):
     """The files below `root`: `HostFilesystem("work")`.
 
-    Paths cannot lead out of the root, not even through symbolic links. Taking a snapshot is free; the old content of a
-    file is saved before its first change after the snapshot. Restoring therefore undoes what was done through this
-    object and leaves alone what other processes did.
+    Paths cannot lead out of the root, not even through symbolic links. Taking a snapshot is free;
+    the old content of a file is saved before its first change after the snapshot. Restoring
+    therefore undoes what was done through this object and leaves alone what other processes did.
 
-    With `track_external=True`, restoring undoes the changes of other processes too. Every snapshot then scans the tree
-    and saves the files that changed. `ignore` lists what to leave out (`node_modules`, `*.log`, `data/raw`).
+    With `track_external=True`, restoring undoes the changes of other processes too. Every snapshot
+    then scans the tree and saves the files that changed. `ignore` lists what to leave out
+    (`node_modules`, `*.log`, `data/raw`).
     """
 
     def __init__(
@@ -147,9 +148,10 @@ class HostFilesystem(Searchable):
     def branch(self) -> Self:
         """A filesystem with the same files, which keeps its changes for itself.
 
-        What it did not change is read from the folder, or from the branch that it was made of, as it is then. Changes
-        are kept in memory, large ones in a private folder outside the root, so nobody else sees them. What
-        `changes_since` returns of a branch can be applied to the folder.
+        What it did not change is read from the folder, or from the branch that it was made of, as
+        it is then. Changes are kept in memory, large ones in a private folder outside the root, so
+        nobody else sees them. What `changes_since` returns of a branch can be applied to the
+        folder.
         """
         self._shared.settle()
         branch = copy(self)
@@ -182,9 +184,10 @@ class HostFilesystem(Searchable):
     def programs(self, label: str, *, wait: float = 0.0) -> ProgramRun:
         """Let programs work in the real folder, so that what they change can be taken back: `with files.programs(...)`.
 
-        Needs `track_external=True`. `label` names them in reports. `wait` is how many seconds to wait for the programs
-        of other runs; then this is a `FolderBusyError`. For a branch, everything is taken back, and what they have
-        changed is in the branch; if there is too much below the root for that, this is a `NeedsFolderError`.
+        Needs `track_external=True`. `label` names them in reports. `wait` is how many seconds to
+        wait for the programs of other runs; then this is a `FolderBusyError`. For a branch,
+        everything is taken back, and what they have changed is in the branch; if there is too much
+        below the root for that, this is a `NeedsFolderError`.
         """
         check_fence()
         files = self if self._origin is None else self._origin.files
@@ -288,7 +291,8 @@ class HostFilesystem(Searchable):
     def begin_call(self) -> HostSnapshot:
         """A snapshot for the rollback of the current tool call: restoring it undoes only what the call changed.
 
-        With `track_external`, that includes what other processes did, except to files that other calls changed since.
+        With `track_external`, that includes what other processes did, except to files that other
+        calls changed since.
         """
         if not current_calls():
             return self.snapshot()
@@ -325,9 +329,9 @@ class HostFilesystem(Searchable):
     def changes_since(self, mark: HostSnapshot) -> tuple[FileChange, ...]:
         """The changes of the current tool call, by path; `mark` is what `begin_call` returned for it.
 
-        A path that has its old content and mode again is left out. With `track_external`, the changes of other
-        processes are included. If other calls have overwritten a file that the call changed, and have ended, this is a
-        `StaleFilesError`.
+        A path that has its old content and mode again is left out. With `track_external`, the
+        changes of other processes are included. If other calls have overwritten a file that the
+        call changed, and have ended, this is a `StaleFilesError`.
         """
         return tuple(change(path, *both) for path, both in self.nodes_since(mark).items())
 

@@ -193,17 +193,11 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         result_type = self._result_type if result_type is None else result_type
         if params_type is not None:
             _check_params(name, params_type)
-        flags = {"read_only": read_only, "outside": outside, "concurrent": concurrent}
-        check_flags(name, **flags, accepts_overrides=accepts_overrides)
+        flags = {"read_only": read_only, "outside": outside}
+        check_flags(name, **flags, concurrent=concurrent, accepts_overrides=accepts_overrides)
         check_approval(name, approval, has_handler=handler is not None, read_only=read_only)
         self.changes = require_changes(name, changes)
-        self.reaches_outside = self._acts_outside(
-            name,
-            approval,
-            compensate,
-            outside=outside,
-            read_only=read_only,
-        )
+        self.reaches_outside = self._acts_outside(name, approval, compensate, **flags)
         handler, approval = (_no_handler, "answer") if handler is None else (handler, approval)
         check_preview(name, preview)
         check_timeout(f"Tool '{name}': timeout", timeout)

@@ -33,10 +33,10 @@ class Use:
     it has `company`, and `finished` has the states before and after those that have ended well.
     """
 
-    usage: Usage
-    protocol: type
+    usage: Usage  #: all uses of the resource
+    protocol: type  #: the class that the resource is bound as
     calls: tuple[object, ...]
-    alone: bool
+    alone: bool  #: True if no other call may use it meanwhile
     state: Any = None
     company: bool = False
     finished: list[tuple[Any, Any]] = field(default_factory=list)

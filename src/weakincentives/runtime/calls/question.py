@@ -49,7 +49,7 @@ class QuestionPart:
     `changes` are the differences of a slice or a resource as data.
     """
 
-    kind: PartKind
+    kind: PartKind  #: what the part is about
     title: str = ""
     lines: tuple[Line, ...] = ()
     changes: tuple[Difference, ...] = ()
@@ -76,7 +76,7 @@ class Question:
     call_id: str  #: the id of the call
     tool: str  #: the tool's name
     section_key: str = ""  #: the section that offers the tool
-    needs: Needs = "call"
+    needs: Needs = "call"  #: what is asked for: before the call, with its effects, or an answer
     words: str = ""  #: the question in a sentence
     parts: tuple[QuestionPart, ...] = field(default=(), repr=False)
     missing: tuple[str, ...] = ()

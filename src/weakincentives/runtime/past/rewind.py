@@ -351,7 +351,8 @@ class Rewindable:
         if compensation is None:
             return replace(call, compensation="not undone: its tool cannot compensate, or is no tool of this prompt")
         loop, checked = compensation
-        with self._opened():
+        scope = loop.context.scope
+        with self.prompt.resources.for_run(self.session, loop.prompt) as scope.resources:
             steps = loop.executor.calls.compensate(checked, checked.ran(NO_RESULT))
             ran = call_sync(steps, loop.context.loop_thread)
         return replace(call, compensation=ran.compensation)
