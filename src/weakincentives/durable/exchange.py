@@ -160,7 +160,6 @@ class _Exchange(Execution):
         if sent.again:
             session[Message].update(without_answer)
         self._begin_session(session, self._run.conversation)
-        self._guarded = bool(prompt.template.guards or prompt.template.outline.guarded)
         scope = RunScope(self._meter(prompt, session, deadline), work_id(self._run))
         scope.max_expansions = workflow.max_expansions
         options: RunOptions = {
@@ -263,6 +262,8 @@ class _Exchange(Execution):
         """Handlers cannot ask by themselves: a run of a conversation ends with the calls that wait."""
 
     def _perform(self, effect: Effect, inner: InnerLoop, channel: OpenChannel) -> Any:
+        # Asked each time: sections that are loaded may have guards, too.
+        self._guarded = inner.context.has_guards
         self._put_opened(inner)
         for event in request_events(inner) if isinstance(effect, CallModel) else started_events(effect):
             self._events.put(event)

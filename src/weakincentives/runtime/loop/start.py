@@ -153,11 +153,14 @@ class RunStart:
     def pass_message(self) -> Generator[Effect, Any, None]:
         """Have the guards pass the next message of a conversation, before anything else happens."""
         context, run = self.context, self.context.session[Run].latest()
-        if run is None or self._dry_run or not context.has_guards:
+        if run is None or self._dry_run:
             return
         context.scope.conversation_id = run.conversation_id
         self._resume_presentation(run.as_new(context.scope.run_id))
-        (context.message,) = yield from pass_words(context, [context.message], always=True)
+        # They may bring guards.
+        yield from self._load_open_sections()
+        if context.has_guards:
+            (context.message,) = yield from pass_words(context, [context.message], always=True)
 
     def load_sections(self) -> Generator[Effect, Any, None]:
         """Load open sections whose tools are not known yet; what they add may include more such sections."""
@@ -188,6 +191,13 @@ class RunStart:
         session = self.context.session
         waiting = waiting_calls(session)
         return [call for call in unanswered_calls(session[Message].view()) if not is_waiting(call.id, waiting)]
+
+    def _load_open_sections(self) -> Generator[Effect, Any, None]:
+        """Load the sections that the conversation has open; one that cannot be loaded has lost its tools."""
+        while paths := self._unloaded():
+            for path, error in (yield LoadSections(paths)).items():
+                logger.warning("Section '%s' cannot be opened: %s", ".".join(path), error)
+                self._unloadable[path] = error
 
     def _unloaded(self) -> tuple[SectionPath, ...]:
         return tuple(path for path in self.context.presentation.unloaded() if path not in self._unloadable)
@@ -310,10 +320,7 @@ class RunStart:
         context = self.context
         self._resume_presentation(run)
         context.run = run
-        while paths := self._unloaded():
-            for path, error in (yield LoadSections(paths)).items():
-                logger.warning("Section '%s' cannot be opened: %s", ".".join(path), error)
-                self._unloadable[path] = error
+        yield from self._load_open_sections()
         removed = self.tools.take_over(new_exchange=self.beginning == "exchange")
         # Messages from here on belong to this run, for observers too.
         overrides = {**run.overrides, **context.overrides_by_key}
