@@ -50,6 +50,7 @@ from weakincentives.prompt import Prompt, PromptTemplate, Tool
 
 if TYPE_CHECKING:
     from weakincentives.evals import Case, CaseResult, Comparison, Evaluation, Judge
+    from weakincentives.limits import Budget
 
 STYLES = {"passed": "32", "failed": "31", "diverged": "33", "unscored": "33"}
 RECORDED = "recorded"
@@ -153,7 +154,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_cases(arguments: argparse.Namespace) -> int:
     from weakincentives.evals import CaseError, EvaluationBusyError, UnknownPriceError, evaluate
-    from weakincentives.limits import Budget
 
     cases = read_cases(arguments.cases)
     arguments.params = []
@@ -213,6 +213,8 @@ def run_cases(arguments: argparse.Namespace) -> int:
 
 
 def _total_budget(arguments: argparse.Namespace) -> Budget | None:
+    from weakincentives.limits import Budget
+
     if arguments.max_cost is None and arguments.max_tokens is None:
         return None
     return Budget(max_cost=arguments.max_cost, max_total_tokens=arguments.max_tokens)
