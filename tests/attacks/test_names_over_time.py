@@ -25,6 +25,7 @@ from tests.attacks.late_servers import (
     read,
     tool_of,
 )
+from tests.rounds import rounds
 from tests.servers.turn import Call, Turn
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
@@ -80,7 +81,7 @@ class World:
         return self.random.sample([*self.listings], len(self.listings))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(rounds(5, 12)))
 def test_tools_have_the_same_names_in_every_order_of_opening(seed: int) -> None:
     world = World(seed)
     names: list[dict[str, str]] = []
@@ -94,7 +95,7 @@ def test_tools_have_the_same_names_in_every_order_of_opening(seed: int) -> None:
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names[0])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(rounds(5, 12)))
 def test_a_name_means_one_tool_for_a_whole_conversation(seed: int) -> None:
     world, session = World(seed), Session()
     known: dict[str, str] = {}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.disclosure import model as spec
 from tests.disclosure.model import Model, Shape
 from weakincentives.adapters.scripted import call
+from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
     Disclosure,
@@ -292,11 +293,10 @@ class Run:
             self.model.overrides = {}
         self.changed()
 
-    def check(self, request: ModelRequest) -> None:
+    def check(self, request: ModelRequest, files: Filesystem) -> None:
         assert request.messages[0].text == self.system
         assert shown_owners(request.tools, request.revoked) == self.callable_now()
         if self.answer is not None:
             said = [message for message in self.session[Message].all() if message.role == "tool"][-1]
             assert (said.success, said.text[: len(self.answer[1])]) == self.answer
-        files = self.session.workspace
         assert {path: files.read(path) for path in files.glob("context/*.md")} == self.files

@@ -31,7 +31,9 @@ from tests.disclosure.modelled import (
     trees,
 )
 from tests.disclosure.trees import check_resume, check_same_request
+from tests.rounds import rounds
 from weakincentives.adapters.scripted import ScriptedAdapter
+from weakincentives.filesystem import Filesystem
 from weakincentives.prompt import (
     ClearAllVisibilityOverrides,
     ClearVisibilityOverride,
@@ -90,7 +92,7 @@ def change(model: Model, session: Session, action: str, number: int) -> None:
         )
 
 
-@settings(max_examples=10 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=rounds(2, 10) * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(trees(), st.sampled_from(list(STRATEGIES)), st.booleans(), st.booleans(), st.booleans(), changes, changes)
 def test_what_is_rendered_agrees_with_the_model(
     shapes: tuple[Shape, ...], strategy: str, keyed: bool, on: bool, dispatched: bool, before: Any, given_to_render: Any
@@ -126,23 +128,23 @@ def test_what_is_rendered_agrees_with_the_model(
 
 
 @contextmanager
-def prompt_by(door: str, template: PromptTemplate[None], on: bool) -> Iterator[Prompt[None]]:
-    """The prompt to run, with its params bound, by a door that must make no difference."""
+def prompt_by(door: str, template: PromptTemplate[None], on: bool) -> Iterator[tuple[Prompt[None], Prompt[None]]]:
+    """The prompt to run by a door that must make no difference, and the one that holds its resources open."""
     prompt = Prompt(template).bind(Flags(on))
     if door == "copy":
         prompt = copy(Prompt(template).bind(Flags(not on))).bind(Flags(on))
     elif door == "copy of an open one":
         with prompt:
-            yield copy(prompt)
+            yield copy(prompt), prompt
         return
-    yield prompt
+    yield prompt, prompt
 
 
 DOORS = ["itself", "copy", "copy of an open one", "bound again in each turn"]
 
 
 @pytest.mark.limit(180)
-@settings(max_examples=20 * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=rounds(3, 20) * EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     trees(),
     st.sampled_from(list(STRATEGIES)),
@@ -180,7 +182,8 @@ def test_a_run_agrees_with_the_model_step_by_step(
     IN_CALL.clear()
 
     def answer(request: ModelRequest) -> Any:
-        run.check(request)
+        opened = door == "copy of an open one"
+        run.check(request, opener.resources.get(Filesystem) if opened else session.workspace)
         if next(turn) == resumed_at:
             check_resume(template, session, request, dynamic, Flags(on))
         if IN_CALL and IN_CALL[0]:
@@ -197,7 +200,7 @@ def test_a_run_agrees_with_the_model_step_by_step(
         return run.step(action, key, {tool.name for tool in request.tools} - request.revoked)
 
     adapter = ScriptedAdapter(answer, supports_dynamic_tools=dynamic)
-    with prompt_by(door, template, on) as prompt:
+    with prompt_by(door, template, on) as (prompt, opener):
         try:
             MainLoop(max_expansions=20).execute(prompt, session=session, adapter=adapter)
         except PromptRenderError as error:

@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from tests.disclosure.accounts import ALICE, BOB, Replies, User, assert_own, bound_again
-from tests.durable.fleet import PATIENCE, until
 from tests.guarding.loaded import Loaded
+from tests.waiting import PATIENCE, until
 from weakincentives import (
     Approve,
     Budget,

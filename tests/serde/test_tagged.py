@@ -291,18 +291,7 @@ def test_no_two_stored_classes_of_the_library_have_one_name() -> None:
                 modules.setdefault(node.name, []).append(file.relative_to(package).as_posix())
     # What none of them is ever part of: a session, an event, or a recorded step.
     never_stored = {
-        *(
-            "Advice",
-            "AnyOf",
-            "Bill",
-            "Change",
-            "ChatWire",
-            "ChunkParser",
-            "Column",
-            "Comparison",
-            "Connection",
-            "Conversation",
-        ),
+        *("Advice", "AnyOf", "Bill", "ChatWire", "ChunkParser", "Column", "Comparison", "Connection", "Conversation"),
         *("Decided", "Engine", "EventReader", "Exchange", "Guard", "Judgement", "ModelFacts", "Node", "Pool"),
         *("Replace", "ReplyParser", "Score", "Settings", "Step", "Turn", "Wait", "Work"),
     }
