@@ -100,7 +100,7 @@ def test_a_call_is_shown_with_its_diff_and_decided(
             terminal.read("> ")
             terminal.type("Pay.\n")
         shown = terminal.read(QUESTION)
-        assert "Make these changes?" in shown and "  amount: 5\r\n" in shown
+        assert "Make these changes?" in shown and "  amount: 5\n" in shown
         assert "\x1b[32m+paid 5 with [redacted]" in shown and SECRET not in shown
         assert log(bills) == "begin\n"
         terminal.type(keys)

@@ -62,13 +62,7 @@ class Shop:
         self.rows: dict[str, tuple[str, int]] = {}
         self._options = options
 
-        def undo(params: Any, *, context: ToolContext) -> None:
-            self.outside.append("undone")
-
-        changes = (Filesystem, Balance)
-        compensate = undo if needs == "call" else None
-
-        @tool(approval=needs, compensate=compensate, changes=changes)
+        @tool(approval=needs, changes=(Filesystem, Balance))
         def pay(amount: int, *, context: ToolContext) -> str:
             "Pay an amount."
             self.outside.append(f"pay {amount}")
@@ -169,9 +163,8 @@ async def test_a_page_decides_and_the_exchange_goes_on(path: str, needs: str, wa
     assert (result.call_id, result.success) == ("c", decision != "deny")
     expected = {"approve": "paid 5", "deny": "A person denied this call: too much", "edit": "paid 7", "answer": "blue"}
     assert result.text.endswith(expected[decision])
-    made = [each for each in shop.outside if each != "undone"]
     ran = {"approve": ["pay 5"], "deny": ["pay 5"][needs == "call" :], "edit": ["pay 5", "pay 7"][needs == "call" :]}
-    assert made == ran.get(decision, [])
+    assert shop.outside == ran.get(decision, [])
     await elsewhere("reload", shop, visitor)
     assert visitor.states["n"] == "output-available"
 
@@ -480,7 +473,7 @@ async def test_a_new_message_leaves_calls_undecided_and_a_late_approval_is_refus
     question = visitor.questions["c"]
     assert await visitor.say("Never mind.") == ""
     assert visitor.text == "Done." and shop.state() == BEFORE
-    assert shop.outside == ["pay 5", "undone"]
+    assert shop.outside == ["pay 5"]
     result, said = shop.model.requests[-1].messages[-2:]
     assert result.text.startswith("Not decided") and said.text == "Never mind."
     visitor.questions = {"c": question}
@@ -566,7 +559,7 @@ async def test_a_failed_answer_after_an_approval_does_not_repeat_the_call(path: 
 async def test_another_answer_leaves_calls_undecided(path: str) -> None:
     shop, visitor = await asked(path)
     assert await visitor.say("Go.", again=True, trigger="regenerate-message") == ""
-    assert (visitor.text, shop.outside, shop.chat().pending) == ("Done.", ["pay 5", "undone"], ())
+    assert (visitor.text, shop.outside, shop.chat().pending) == ("Done.", ["pay 5"], ())
 
 
 @PATHS
@@ -871,7 +864,7 @@ async def two_tabs(path: str, needs: str, actions: list[Any]) -> None:
     if needs == "call":
         assert paid == approved and shop.outside == [f"pay {amount}" for amount in paid]
     else:
-        assert len(shop.outside) - 2 * shop.outside.count("undone") == len(paid)
+        assert {f"pay {amount}" for amount in paid} <= set(shop.outside), "it was run for the question"
     made = [call.id for message in chat.messages for call in message.tool_calls]
     ended = [message.call_id for message in chat.messages if message.role == "tool"]
     assert (sorted(made), chat.pending) == (sorted(ended), ())

@@ -23,7 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from weakincentives._base.visible import visible
 from weakincentives.durable.engine import Engine
-from weakincentives.durable.journal import Change, apply_change, record_change
+from weakincentives.durable.journal import StepChange, apply_change, record_change
 from weakincentives.durable.work import (
     Approval,
     ApprovalRequired,
@@ -101,7 +101,7 @@ class ModelReplied:
 
     reply: ModelReply
     fingerprint: str
-    change: Change
+    change: StepChange
     at: datetime
     joined: tuple[tuple[int, Message], ...] = ()
 
@@ -112,7 +112,7 @@ class ToolsRan:
     runs inside the calls did."""
 
     outcomes: tuple[CallOutcome, ...]
-    change: Change
+    change: StepChange
     at: datetime
     spent: Spent = field(default_factory=Spent)
     joined: tuple[tuple[int, Message], ...] = ()
@@ -139,7 +139,7 @@ class GuardsDecided:
     """The outcome of the guards of a hook, and what they changed."""
 
     verdict: Verdict
-    change: Change
+    change: StepChange
     at: datetime
 
 
