@@ -70,7 +70,7 @@ class Person:
                 edit = Edit({"amount": self.chance.randrange(100, 200)}, "Ann")
                 choices = [Approve("Ann"), Approve("Ann"), Deny("No.", "Ann"), Answer("Later.", "Ann")]
                 decision = self.chance.choice([*choices, edit] if int(number or 1) < 4 else choices)
-                self.client.approve("bill", question.call_id, decision)
+                self.client.approve("bill", question.id, decision)
                 self.decided.setdefault(call_id, []).append((question, decision))
 
 

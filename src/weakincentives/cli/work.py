@@ -360,6 +360,8 @@ def _print_question(question: DurableQuestion, indent: str) -> None:
 def _short_id(question_id: str) -> str:
     """The id of a question as people type it: that of the call, and the beginning of the digest."""
     call_id, _, digest = question_id.rpartition(":")
+    if not call_id:
+        return question_id
     return f"{call_id}:{digest[:SHORT_DIGEST]}"
 
 

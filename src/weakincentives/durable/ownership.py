@@ -140,11 +140,13 @@ class Ownership:
         """
         replies: dict[str, Reply] = {}
         limits = [each.expires_ms for each in asked] + [deadline_ms]
+        # Calls that wait together were asked about together.
+        now_ms = int(time.time() * 1000)
         with self.engine.begin() as connection:
             if not _lock_owned(connection, work_id, owner):
                 return None
             for question in asked:
-                if (reply := self._reply_to(connection, work_id, question, deadline_ms)) is not None:
+                if (reply := self._reply_to(connection, work_id, question, deadline_ms, now_ms)) is not None:
                     replies[question.call_id] = reply
             if not replies:
                 until_ms = min((each for each in limits if each is not None), default=_FOREVER_MS)
@@ -152,10 +154,15 @@ class Ownership:
         return replies or None
 
     def _reply_to(
-        self, connection: sa.Connection, work_id: str, question: DurableQuestion, deadline_ms: int | None
+        self,
+        connection: sa.Connection,
+        work_id: str,
+        question: DurableQuestion,
+        deadline_ms: int | None,
+        now_ms: int,
     ) -> Reply | None:
         """The reply to a question, which is stored if it is new."""
-        c, now = questions.c, int(time.time() * 1000)
+        c = questions.c
         expires_ms = min((each for each in (question.expires_ms, deadline_ms) if each is not None), default=None)
         this = (c.workflow_uuid == work_id, c.step == question.step, c.call_id == question.call_id)
         row = connection.execute(sa.select(questions).where(*this)).one_or_none()
@@ -165,7 +172,7 @@ class Ownership:
             content = {
                 "id": question.id,
                 "text": question.text,
-                "asked_ms": now,
+                "asked_ms": now_ms,
                 "expires_ms": expires_ms,
                 "answer": None,
                 "call": json.dumps(facts),
@@ -178,7 +185,7 @@ class Ownership:
                 connection.execute(sa.update(questions).where(*this).values(content))
         elif row.answer is not None:
             return cast(Reply, self._serializer.deserialize(row.answer))
-        elif expires_ms is not None and expires_ms <= now:
+        elif expires_ms is not None and expires_ms <= now_ms:
             if expires_ms == question.expires_ms:
                 text = self._serializer.serialize(EXPIRED)
                 connection.execute(sa.update(questions).where(*this).values(answer=text))
