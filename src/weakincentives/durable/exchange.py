@@ -31,7 +31,7 @@ from weakincentives.durable.driver import (
     run_contained,
 )
 from weakincentives.durable.engine import Engine
-from weakincentives.durable.journal import Change, apply_change, resource_states
+from weakincentives.durable.journal import StepChange, apply_change, resource_states
 from weakincentives.durable.store import WorkStore
 from weakincentives.durable.streams import EventWriter
 from weakincentives.durable.work import Cancelled, DatabaseUnavailableError, Released, WorkCancelledError
@@ -174,12 +174,12 @@ class _Exchange(Execution):
         with scope.meter.on_errors(), closing_resources(prompt, session, scope):
             assert scope.resources is not None
             resources = scope.resources.of_session(session)
-            apply_change(Change(resources=self._resources), session, resources, upgrades)
+            apply_change(StepChange(resources=self._resources), session, resources, upgrades)
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.
                 chat = Conversation(prompt, adapter=workflow.adapter, session=session)
                 with chat.prompt.resources.borrowing(scope.resources):
-                    chat.rewind(sent.point)
+                    chat.rewind(sent.point, over_effects=sent.over_effects)
                 prompt.rebind(chat.prompt.params)
                 prompt.bind(*sent.params)
             try:
@@ -208,7 +208,11 @@ class _Exchange(Execution):
             if action.name == "preview":
                 return chat.preview(action.point or "")
             if action.name == "rewind":
-                return chat.rewind(action.point or "", compensate=action.compensate)
+                return chat.rewind(
+                    action.point or "",
+                    compensate=action.compensate,
+                    over_effects=action.over_effects,
+                )
             fork = chat.fork(action.point)
         session, name = fork.session, f"{self._of.name}/{action.new}"
         session.session_id = name

@@ -13,7 +13,7 @@ from weakincentives._base.generics import AnyOutputT
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline, Meter
 from weakincentives.prompt import LoadedSections, Overrides, Prompt, Tokenizer, Tool, default_tokenizer
-from weakincentives.runtime.calls.approval import Decisions, PendingCall, check_decisions, waiting_calls
+from weakincentives.runtime.calls.approval import Decisions, PendingCall, by_call, check_decisions, waiting_calls
 from weakincentives.runtime.context import Compaction, InnerLoopConfig
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
@@ -258,7 +258,7 @@ class ProviderAdapter(Model, Generic[AnyOutputT]):
             )
         if scope.decisions is None:
             check_decisions(decisions or {}, waiting, prompt.name)
-            scope.decisions = dict(decisions or {})
+            scope.decisions = by_call(decisions or {}, waiting)
         return beginning
 
     def evaluate_itself(self, prompt: Prompt[Any], session: Session, options: Mapping[str, Any]) -> PromptResponse[Any]:

@@ -24,6 +24,7 @@ from weakincentives.prompt.guards import (
     missing_tool_problem,
     missing_tools,
 )
+from weakincentives.runtime.calls.live import Preview
 from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import GuardDecided
 from weakincentives.runtime.loop.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
@@ -159,7 +160,8 @@ class Inquiry:
     """One hook that is asked of each guard in turn, each with the value that the one before has left.
 
     `arguments` gives the hook's arguments for a value, and the typed output. `accept` gives the value after a
-    replacement, and raises if that does not fit.
+    replacement, and raises if that does not fit. `preview` has the branches that guards see after a
+    call which has run on these.
     """
 
     context: RunContext
@@ -170,6 +172,7 @@ class Inquiry:
     arguments: Callable[[Any], tuple[tuple[Any, ...], Any]] = lambda value: ((value,), None)
     call_id: str = ""
     running: tuple[GuardedCall, ...] = ()
+    preview: Preview | None = None
     _outcomes: list[GuardOutcome] = field(default_factory=list)
     _late: bool = False
     _known: GuardContext | None = None
@@ -217,9 +220,10 @@ class Inquiry:
         context, known = self.context, self._known
         if known is not None and known.output is output and known.run_id == run_id:
             return known
+        place = context if self.preview is None else self.preview
         self._known = GuardContext(
-            session=context.session,
-            resources=context.resources,
+            session=place.session,
+            resources=place.resources,
             prompt=context.prompt,
             call_id=self.call_id,
             deadline=context.scope.meter.deadline,

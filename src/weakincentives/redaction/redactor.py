@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from weakincentives.redaction import MIN_TEXT, REDACTED, KnownSecrets, any_of
-from weakincentives.telemetry.tokens import TOKENS
+from weakincentives.redaction.known import MIN_TEXT, REDACTED, KnownSecrets, any_of
+from weakincentives.redaction.tokens import TOKENS
 
 # Results for short texts are cached, since events repeat them.
 SHORT = 200
