@@ -107,9 +107,9 @@ class PromptTemplate(Displayed, HasOutput, Generic[OutputT]):
         resources: ResourceRegistry | Mapping[type, Any] | None = None,  #: bindings for tools, or instances by type
         disclosure: Disclosure | None = None,  #: how sections are opened; by default `ReadSections()`
         allow_extra_keys: bool = False,  #: ignore unknown keys of a typed answer
-        allow_collapse: bool = False,
-        token_budget: int | None = None,
-        show_prices: bool = False,
+        allow_collapse: bool = False,  #: offer `collapse_section`, too
+        token_budget: int | None = None,  #: open what fits when the prompt is rendered
+        show_prices: bool = False,  #: add the cost of opening to each summary
         tokenizer: Tokenizer | None = None,  #: counts tokens for `token_budget` and prices
         tool_timeout: float | None = None,
         guards: Iterable[Guard] = (),
