@@ -8,12 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.waiting import until
 from weakincentives._base.fence import working_for
 from weakincentives._base.processes import marked_processes
 from weakincentives.filesystem import (
@@ -307,13 +307,6 @@ def started(root: Path, kill: str = "", kind: str = "folder") -> subprocess.Pope
     return worker
 
 
-def wait_until(condition: Any) -> None:
-    ends = time.monotonic() + 40
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("kind", ["folder", "branch"])
 @pytest.mark.parametrize("killer", ["another", "the program"])
 def test_if_the_process_dies_its_programs_are_killed_and_everything_is_put_back_at_once(
@@ -322,12 +315,12 @@ def test_if_the_process_dies_its_programs_are_killed_and_everything_is_put_back_
     before = tree(root)
     worker = started(root, "os.kill(os.getppid(), signal.SIGKILL)" if killer == "the program" else "", kind)
     if killer == "another":
-        wait_until(lambda: (root / "evil-1.txt").exists())
+        until(lambda: (root / "evil-1.txt").exists())
         worker.kill()
     worker.communicate()
     assert worker.returncode == -signal.SIGKILL
     # Nobody opens the root: the guard of the dead process does it.
-    wait_until(lambda: not [*state.rglob("journal-*")] and [*state.rglob("report-*")])
+    until(lambda: not [*state.rglob("journal-*")] and [*state.rglob("report-*")])
     assert tree(root) == before
     (recovery,) = HostFilesystem(root).recoveries
     assert (recovery.kind, recovery.label, recovery.left_alone) == ("program", "make all", ())
@@ -342,7 +335,7 @@ def test_without_its_guard_too_everything_is_put_back_before_anything_else_begin
 ) -> None:
     before = tree(root)
     worker = started(root, kind=kind)
-    wait_until(lambda: (root / "evil-1.txt").exists())
+    until(lambda: (root / "evil-1.txt").exists())
     children = Path(f"/proc/{worker.pid}/task/{worker.pid}/children").read_text().split()
     guards = [int(pid) for pid in children if b"guardian" in Path(f"/proc/{pid}/cmdline").read_bytes()]
     assert len(guards) == 1
