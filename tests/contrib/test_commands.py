@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import answers
-from tests.waiting import until_async
+from tests.waiting import until, until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.contrib.commands import CommandResult, CommandSection, UnfitWorkspaceError
 from weakincentives.contrib.tools import VfsToolsSection
@@ -143,9 +143,10 @@ def put(name: str, fails: bool, context: ToolContext) -> str:
 
 
 @tool(read_only=True)
-async def pause(seconds: float) -> str:
-    """Wait a little."""
-    await asyncio.sleep(seconds)
+async def pause(turns: int) -> str:
+    """Let other runs go on."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
     return "waited"
 
 
@@ -160,7 +161,7 @@ def test_runs_in_one_workspace_keep_what_succeeds_and_undo_what_fails_of_their_o
         for number in range(4):
             name, fails = f"src/{run_number}-{number}", chance.random() < 0.7
             is_command = chance.random() < 0.6
-            calls.append(call("pause", seconds=chance.random() / 4))
+            calls.append(call("pause", turns=chance.randrange(500)))
             calls.append(python(PUT, name, str(int(fails))) if is_command else call("put", name=name, fails=fails))
             if not fails:
                 expected[name] = "x"
@@ -207,13 +208,15 @@ def test_a_command_that_kills_its_worker_is_killed_and_changes_nothing(
     before = tree(files)
     worker = subprocess.run([PYTHON, "-c", WORKER, files.root, kind, KILLS_ITS_WORKER], check=False)
     assert worker.returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 40
     recoveries: list[Recovery] = []
-    while not recoveries and time.monotonic() < deadline:
-        time.sleep(0.01)
+
+    def is_put_back() -> bool:
         if not list((tmp_path / "state").rglob("journal-*")):
             # The process that puts it back leaves its report when it is done.
-            recoveries += HostFilesystem(files.root).recoveries
+            recoveries.extend(HostFilesystem(files.root).recoveries)
+        return bool(recoveries)
+
+    until(is_put_back, "the files to be put back")
     (recovery,) = recoveries
     assert recovery.kind == "program" and recovery.label.startswith(PYTHON)
     assert tree(files) == before

@@ -426,9 +426,12 @@ def find_class(name: str) -> type:
         return known
     module_name, _, qualname = name.partition(":")
     if module_name == LIBRARY:
-        cls = _own_class(qualname)
+        cls = _own_class(qualname) or _defined(_is_own_module, qualname)
     else:
-        cls = _member(sys.modules.get(module_name), qualname) or _defined(module_name, qualname)
+        cls = _member(sys.modules.get(module_name), qualname)
+        # Code that the program does not run defines nothing.
+        if cls is None and module_name in sys.modules:
+            cls = _defined(module_name.__eq__, qualname)
     if cls is None:
         raise Failure(f"unknown type {name}; import the module that defines it, or call serde.register_type first")
     return cls
@@ -455,10 +458,8 @@ def _own_class(qualname: str) -> type | None:
     return None
 
 
-def _defined(module_name: str, qualname: str) -> type | None:
+def _defined(is_its_module: Callable[[str], bool], qualname: str) -> type | None:
     """The newest class of this name that is not a module attribute: defined in a function, or by `make_dataclass`."""
-    if module_name not in sys.modules:
-        return None  # Code that the program does not run defines nothing.
     newest: type | None = None
     # By identity: metaclasses define equality and hashes, and that of `typing.Union` warns from Python 3.14 on.
     visited: dict[int, type] = {id(object): object}
@@ -470,7 +471,7 @@ def _defined(module_name: str, qualname: str) -> type | None:
                 continue
             visited[id(cls)] = cls
             pending.append(cls)
-            if cls.__qualname__ == qualname and cls.__module__ == module_name:
+            if cls.__qualname__ == qualname and is_its_module(cls.__module__):
                 newest = cls
     return newest
 
