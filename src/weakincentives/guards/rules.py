@@ -14,7 +14,7 @@ from weakincentives.filesystem import Filesystem, InvalidPathError, NotFoundErro
 from weakincentives.prompt import Guard, ToolResult
 from weakincentives.prompt.guards import Decided, GuardedCall, Outcome, Refuse, Retry
 from weakincentives.runtime import GuardContext, GuardDecided, Message, ToolInvoked
-from weakincentives.runtime.spi import Run
+from weakincentives.runtime.spi import RunState
 from weakincentives.session import LogEntry
 
 
@@ -87,12 +87,13 @@ class MaxCalls(Guard):
 
 def _earlier_in_turn(call: GuardedCall, context: GuardContext) -> Iterator[str]:
     """The ids of the calls of the tool that stand before this one in its turn."""
-    run = context.session[Run].latest() or Run("", "", "")
+    state = context.session[RunState].latest()
     for message in reversed(context.session[Message].view()):
         if message.tool_calls:
             ids: list[str] = []
             for made in message.tool_calls:
-                if run.own_name(made.name) == call.name:
+                own_name = made.name if state is None else state.own_name(made.name)
+                if own_name == call.name:
                     ids.append(made.id)
             yield from ids[: ids.index(call.id)] if call.id in ids else ()
             return
@@ -309,7 +310,7 @@ def _tool_name(guard: Guard, name: Any) -> str:
 
 def _caller(context: GuardContext) -> str:
     """The run that makes the call: the guard's, or one inside it."""
-    run = context.session[Run].latest()
+    run = context.session[RunState].latest()
     return context.run_id if run is None else run.run_id
 
 

@@ -32,7 +32,7 @@ from weakincentives.prompt.disclosure.ranking import section_text
 from weakincentives.runtime import (
     Channel,
     Exposure,
-    InnerLoop,
+    LiveRun,
     ModelReply,
     ModelRequest,
     PromptRendered,
@@ -135,11 +135,11 @@ class LocalAdapter(ProviderAdapter):
         return LocalChannel(self.replier, Sections, self._progress)
 
     @contextmanager
-    def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
+    def open_channel(self, live: LiveRun) -> Iterator[Channel]:
         def sections() -> Sections:
-            session, view = loop.session, loop.context.view
-            rendered = next(loop.context.own(PromptRendered), None)
-            invoked = [*loop.context.own(ToolInvoked)]
+            session, view = live.session, live.view
+            rendered = next(live.events(PromptRendered), None)
+            invoked = [*live.events(ToolInvoked)]
             exposure = session[Exposure].latest() or Exposure()
             closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
             opened = [node for node in view.shown if view.is_open(node.path) and view.decided_by(node) != "declared"]
@@ -153,7 +153,7 @@ class LocalAdapter(ProviderAdapter):
                 read=[(node.section.title, "".join(view.own_pieces(node.path))) for node in read],
                 asked={key for each in openings if each.disclosure for key in each.disclosure.keys},
                 found={key for search in searches for key in search.found},
-                openings={each.call_id for each in openings if each.run_id == loop.scope.run_id},
+                openings={each.call_id for each in openings if each.run_id == live.run_id},
             )
 
         yield LocalChannel(self.replier, sections, self._progress)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -39,8 +39,8 @@ from weakincentives.runtime.calls.effects import (
 )
 from weakincentives.runtime.calls.live import Before, Branch, LiveCall
 from weakincentives.runtime.calls.results import Results
-from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import CheckpointFailed, FilesChanged
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import HandlerCall, HandlerTimeout, Step, UserCodeExit, call_sync
 from weakincentives.runtime.loop.inquiry import Inquiry, Verdict, held_guards
 from weakincentives.runtime.messages import ToolCall
@@ -80,20 +80,12 @@ Ending: TypeAlias = Callable[[LiveCall, RanCall], Generator[Step, Any, RanCall |
 """Ends a call whose handler has returned or failed."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Transactions:
-    """Runs the handlers of one attempt's calls, each in a transaction.
+    """Runs the handlers of a run's tool calls, each in a transaction."""
 
-    `emitted`, set by a driver that streams, receives the data that a call emits. `held` are calls beside others that
-    have run, and whose changes are held back.
-    """
-
-    context: RunContext
+    context: LiveRun
     results: Results
-    idempotency_key: Callable[[ToolCall], str] | None = None
-    emitted: Callable[[ToolCall, Any], None] | None = None
-    held: dict[str, LiveCall] = field(default_factory=dict)
-    _started: list[LiveCall] = field(default_factory=list)
 
     def run(self, checked: CheckedCall) -> Generator[Step, Any, CallOutcome]:
         """Run the handler in a transaction."""
@@ -145,11 +137,11 @@ class Transactions:
         self, checked: CheckedCall, needs: Needs, effects: Effects | None = None, ran: RanCall | None = None
     ) -> PendingCall:
         call = checked.call
-        offer = self.results.toolbox.get(call.name)
+        offer = self.context.toolbox.get(call.name)
         return PendingCall(
             call.id,
             call.name,
-            self.results.toolbox.section_of(call.name),
+            self.context.toolbox.section_of(call.name),
             checked.arguments,
             checked.params,
             effects,
@@ -167,7 +159,7 @@ class Transactions:
 
     def inspected(self, ran: RanCall, arguments: str) -> Generator[Step, Any, RanCall]:
         """Ask the guards after a call, whose result they may refuse or replace."""
-        toolbox = self.results.toolbox
+        toolbox = self.context.toolbox
         guards = held_guards(self.context, "after_tool", toolbox.names_of(ran.call.name))
         if not guards:
             return ran
@@ -199,13 +191,13 @@ class Transactions:
             return ran.failed(verdict.message)
         error = verdict.error(inquiry.hook, self.context.prompt.name)
         # It goes up until it has ended the run that the guard holds for.
-        error.ends_run = error.run_id != self.context.scope.run_id
+        error.ends_run = error.run_id != self.context.run_id
         message = f"Not run: {verdict.message}" if inquiry.hook == "before_tool" else verdict.message
         return replace(ran.failed(message), error=error)
 
     def abandon(self) -> None:
         """End the running calls from another thread, as stopped; one that is already ending is waited for."""
-        for live in list(self._started):
+        for live in list(self.context.calls.started):
             if live.claim_end():
                 with working_for(live.owner):
                     call_sync(self._stop(live), self.context.loop_thread)
@@ -247,7 +239,7 @@ class Transactions:
         self, checked: CheckedCall, owner: object, branch: Branch | None = None, *, previews: bool = False
     ) -> LiveCall:
         """Take a snapshot of what the call may change, and prepare its handler."""
-        tool, scope = checked.tool, self.context.scope
+        tool, spec = checked.tool, self.context.spec
         if branch is None:
             session = self.context.session
             resources = self.context.resources.tool_scope(transactions=not previews)
@@ -259,12 +251,12 @@ class Transactions:
         timeout = None
         if tool.transactional:
             timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
-        deadline = scope.meter.deadline
+        deadline = self.context.meter.deadline
         if timeout is not None:
             own = Deadline.after(timeout, self.context.session.clock)
             deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
         context = self._tool_context(checked.call, resources, deadline, session)
-        handler = tool.handler if scope.handler_of is None else scope.handler_of(tool)
+        handler = tool.handler if spec.handler_of is None else spec.handler_of(tool)
         # What keeps to the time by itself also ends in order when it is over.
         limit = deadline if tool.transactional else None
         function = partial(handler, checked.params, context=context)
@@ -275,7 +267,7 @@ class Transactions:
 
     def _run(self, live: LiveCall, ending: Ending) -> Generator[Step, Any, CallOutcome | HeldCall]:
         """Call the handler with resources scoped to this call, and end the call."""
-        self._started.append(live)
+        self.context.calls.started.append(live)
         result = error = None
         try:
             result = yield live.handler
@@ -288,7 +280,7 @@ class Transactions:
             live.ended.wait()
             raise AbandonedCallError(f"Tool '{name}' was stopped.")
         # The end of a call is not stopped itself: others who would stop the call wait for it.
-        left = self.context.scope.fence.leave()
+        left = self.context.fence.leave()
         try:
             if isinstance(error, CallWaits):
                 return (yield from self._wait_inside(live, error.pending))
@@ -302,7 +294,7 @@ class Transactions:
             outcome = self._recorded(live, ended)
         finally:
             self._remove(live, left)
-        if self.context.scope.fence.closed:
+        if self.context.fence.closed:
             raise AbandonedCallError(f"Tool '{name}' ended, but its run was stopped.")
         if isinstance(ended, RanCall) and ended.error is not None:
             raise ended.error
@@ -346,7 +338,7 @@ class Transactions:
             mistake = UndeclaredChangesError(tool, undeclared)
             logger.warning("%s", mistake)
             ran = ran.failed(str(mistake))
-            if isinstance(mistake, self.context.adapter.raised_errors):
+            if isinstance(mistake, self.context.model.raised_errors):
                 ran = ran.after_error(mistake)
             return (yield from self._end(live, ran))
         ran = self._rolled_back(live, ran)
@@ -366,7 +358,7 @@ class Transactions:
         except (StaleFilesError, StaleResourceError) as error:
             # It wrote to what other calls see, too, or to what is not captured.
             live.restore()
-            self.held[live.checked.call.id] = live
+            self.context.calls.held[live.checked.call.id] = live
             live.resources.close()
             raise StaleEffectsError(str(error)) from error
         except (ResourceError, SerdeError) as error:
@@ -378,7 +370,7 @@ class Transactions:
         ran = yield from self._closed(live, ran)
         if ran.undone or ran.error is not None:
             return (yield from self._compensated_late(live, ran))
-        self.held[live.checked.call.id] = live
+        self.context.calls.held[live.checked.call.id] = live
         return HeldCall(live, ran, effects)
 
     def _effects(self, live: LiveCall, before: Before) -> Effects:
@@ -386,7 +378,7 @@ class Transactions:
 
     def _stop(self, live: LiveCall) -> Generator[Step, Any, None]:
         """End a call whose handler is running in another thread."""
-        left = self.context.scope.fence.leave()
+        left = self.context.fence.leave()
         try:
             live.handler.abandon()
             self._recorded(live, (yield from self._end(live, live.stopped("the run was stopped"))))
@@ -394,10 +386,10 @@ class Transactions:
             self._remove(live, left)
 
     def _remove(self, live: LiveCall, left: Any) -> None:
-        self._started.remove(live)
+        self.context.calls.started.remove(live)
         live.end_turn()
         live.ended.set()
-        self.context.scope.fence.enter_again(left)
+        self.context.fence.enter_again(left)
 
     def _end(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
         """Compensate and roll back a call that failed or asked for a new attempt, and close its resources."""
@@ -445,8 +437,8 @@ class Transactions:
         """Note what the call has changed, for observers and in a conversation that can go back."""
         session, tool, call = self.context.session, live.checked.tool, live.checked.call
         if tool.reaches_outside and Point in session:
-            key = self.results.toolbox.section_of(tool.name)
-            session[OutsideCall].append(OutsideCall(tool.name, call.id, self.context.scope.run_id, key))
+            key = self.context.toolbox.section_of(tool.name)
+            session[OutsideCall].append(OutsideCall(tool.name, call.id, self.context.run_id, key))
         if live.before is None:
             return
         if Point in session and not live.branched:
@@ -495,7 +487,7 @@ class Transactions:
             case HandlerTimeout() | AbandonedCallError() | DeadlineExceededError() if self._is_late(live, error):
                 logger.warning("Tool '%s' did not end within %g s.", name, live.handler.timeout)
                 return live.late()
-            case AbandonedCallError() if (limit := self.context.scope.meter.deadline) is None or not limit.expired:
+            case AbandonedCallError() if (limit := self.context.meter.deadline) is None or not limit.expired:
                 # A run inside the call was stopped by another thread.
                 return live.stopped("the run was stopped", error=error)
             case HandlerTimeout() | AbandonedCallError():
@@ -506,7 +498,7 @@ class Transactions:
                 if isinstance(error, PromptEvaluationError):
                     error.prompt_name = error.prompt_name or prompt_name
                 return checked.failed(f"Tool '{name}' was stopped: {error}", error=error)
-            case _ if isinstance(error, self.context.adapter.raised_errors):
+            case _ if isinstance(error, self.context.model.raised_errors):
                 return checked.failed(f"Tool '{name}' failed: {type(error).__name__}: {error}", error=error)
             case _ if exits or isinstance(error, Exception):
                 trace = (type(error), error, callers_traceback(error))
@@ -518,7 +510,7 @@ class Transactions:
     def _is_late(self, live: LiveCall, error: BaseException) -> bool:
         """True if the handler was stopped by the timeout of its tool, which the run survives."""
         limit = live.handler.deadline
-        if limit is None or limit is self.context.scope.meter.deadline:
+        if limit is None or limit is self.context.meter.deadline:
             return False
         return isinstance(error, HandlerTimeout) or limit.expired
 
@@ -526,11 +518,11 @@ class Transactions:
         self, call: ToolCall, resources: ScopedResourceContext, deadline: Deadline | None, session: Session
     ) -> ToolContext:
         # By turn, because some providers give an id again in a later one.
-        scope, meter = self.context.scope, self.context.scope.meter
-        if self.idempotency_key is None:
-            key = f"{scope.call_key or scope.run_id}:{meter.own_turns}:{call.id}"
+        meter, calls = self.context.meter, self.context.calls
+        if calls.idempotency_key is None:
+            key = f"{self.context.spec.call_key or self.context.run_id}:{meter.own_turns}:{call.id}"
         else:
-            key = self.idempotency_key(call)
+            key = calls.idempotency_key(call)
         return ToolContext(
             session=session,
             resources=resources,
@@ -540,7 +532,7 @@ class Transactions:
             budget=meter.budget,
             idempotency_key=key,
             presentation=self.context.presentation,
-            sink=None if self.emitted is None else partial(self.emitted, call),
+            sink=None if calls.emitted is None else partial(calls.emitted, call),
             run=self.context,
         )
 
@@ -550,7 +542,7 @@ class Transactions:
         tool = checked.tool
         if tool.compensate is None:
             return ran
-        deadline = self.context.scope.meter.deadline
+        deadline = self.context.meter.deadline
         context = self._tool_context(checked.call, live.resources, deadline, self.context.session)
         try:
             yield partial(tool.compensate, checked.params, context=context)

@@ -18,12 +18,12 @@ from weakincentives.filesystem import (
     Retreat,
     retreat,
 )
-from weakincentives.limits import Meter
 from weakincentives.prompt import Prompt, Tool
 from weakincentives.prompt.template import digest_of
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.calls.call import NO_RESULT, CheckedCall
+from weakincentives.runtime.calls.executor import ToolExecutor
 from weakincentives.runtime.events import (
     ContextWindow,
     Exposure,
@@ -34,14 +34,18 @@ from weakincentives.runtime.events import (
     ToolInvoked,
     Undone,
 )
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import call_sync
 from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.past.points import UNSTORED, OutsideCall, Point, RewindUndo, Written, state_of
-from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.state import ConversationId, RunState, conversation_of
 from weakincentives.session import Session, Snapshot
 
 UNBOUND = "the resource that it belongs to is not bound"
-_INTERNAL = (Point, Written, OutsideCall, RewindUndo, Undone, Run, Exposure, ContextWindow, ModelWindows)
+_INTERNAL = (
+    *(Point, Written, OutsideCall, RewindUndo, Undone),
+    *(RunState, ConversationId, Exposure, ContextWindow, ModelWindows),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +198,9 @@ class Rewindable:
                 _truncate(session, found)
                 self._rebind(prompt, found)
             session[RewindUndo].clear()
-            run = session[Run].latest()
+            run = session[RunState].latest()
             if run is not None:
-                session[Run].seed(run.updated({"conversation_id": session.session_id}))
+                session[RunState].seed(run.updated({"conversation_id": session.session_id}))
             since = () if found is None else self._journal(found.state)
             own = [each.file for each in since if each.protocol is Filesystem and each.file is not None]
             with self._opened():
@@ -279,7 +283,7 @@ class Rewindable:
         state: Snapshot = target.state
         now, then = session[Exposure].latest() or Exposure(), (state[Exposure] or (Exposure(),))[-1]
         changes = {path: then[path] for path in {**now, **then} if now[path] != then[path]}
-        run = session[Run].latest()
+        run = session[RunState].latest()
 
         def stamp() -> dict[str, Any]:
             return {"timestamp": session.timestamp(), "conversation_id": mine}
@@ -289,9 +293,11 @@ class Rewindable:
             whose = "" if run is None else run.run_id
             session.dispatch(SectionsExposed(changes, "rewound" if back else "undone", run_id=whose, **stamp()))
         session.restore(state, keep=(RewindUndo, ModelWindows))
-        run = session[Run].latest()
-        if (session.session_id if run is None else run.conversation_id) != mine:
-            session[Run].seed((run or Run("", "", "")).updated({"conversation_id": mine}))
+        run = session[RunState].latest()
+        if run is not None and run.conversation_id != mine:
+            session[RunState].seed(run.updated({"conversation_id": mine}))
+        elif conversation_of(session) != mine:
+            session[ConversationId].seed(ConversationId(mine))
         self._rebind(self.prompt, target)
         for run_id, turn in undone:
             point, since = (target.id, target.timestamp) if isinstance(target, Point) else (target.point, 0.0)
@@ -300,11 +306,11 @@ class Rewindable:
 
     def _compensated(self, call: OutsideCall) -> OutsideCall:
         """Undo the effects outside of a call, as if it had failed."""
-        scope = RunScope(Meter(None), run_id=call.run_id, decisions={})
-        loop = self.adapter.loop(self.prompt, self.session, {"scope": scope}, asked=self.adapter)
-        if (run := self.session[Run].latest()) is not None:
-            loop.context.presentation.keep_names(run.used_names)
-        tool = loop.context.find_tool(call.section_key, call.tool)
+        live = LiveRun(replace(self.adapter.run_spec(self.prompt, {}), run_id=call.run_id), self.session)
+        state = self.session[RunState].latest()
+        if state is not None:
+            live.presentation.keep_names(state.used_names)
+        tool = live.find_tool(call.section_key, call.tool)
         event = next(
             (
                 event
@@ -318,8 +324,9 @@ class Rewindable:
         made = ToolCall(call.call_id, call.tool, event.arguments)
         checked = CheckedCall(made, tool, event.params, 0.0, event.arguments)
         with self._opened():
-            steps = loop.executor.calls.compensate(checked, checked.ran(NO_RESULT))
-            return replace(call, compensation=call_sync(steps, loop.context.loop_thread).compensation)
+            live.resources_opened = self.prompt.resources.opened
+            steps = ToolExecutor(live).calls.compensate(checked, checked.ran(NO_RESULT))
+            return replace(call, compensation=call_sync(steps, live.loop_thread).compensation)
 
 
 def _truncate(session: Session, point: Point) -> None:

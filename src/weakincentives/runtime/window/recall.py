@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.runtime.events import ContextWindow, Cut
 from weakincentives.runtime.messages import Message
+from weakincentives.runtime.window.excerpt import unit_starts
 from weakincentives.runtime.window.quotation import quote
-from weakincentives.runtime.window.transcript import unit_starts
 
 MAX_CHARACTERS = 20_000
 
