@@ -44,6 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     leave_the_user_out(config)
+    # No test has to survive a power failure.
+    os.fsync = lambda fd: None
     config.addinivalue_line("markers", "slow: takes seconds; left out by --quick")
     # A loaded machine is no failure: no test has to be quick.
     patient = hypothesis.settings(
@@ -81,7 +83,7 @@ def empty_home(config: pytest.Config) -> Path:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.suffix == ".md":
-            # Some examples run on the embedded model.
+            # Some examples run on the local adapter.
             item.add_marker(pytest.mark.limit(180))
     if config.getoption("--quick"):
         for item in items:

@@ -9,7 +9,7 @@ tuning has adopted itself, and any if what a question needs has nothing to do wi
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import cycle, islice
@@ -21,9 +21,8 @@ from bench.finding import Dataset, read_sets
 from bench.row import Row
 from weakincentives.demo.desk import template
 from weakincentives.demo.questions import cases
-from weakincentives.evals import Case, ModelProposer, Tuning, tune
+from weakincentives.evals import Case, Tuning, tune
 from weakincentives.evals.intervals import Interval, interval, smallest_difference
-from weakincentives.evals.tuning import Evidence
 from weakincentives.prompt import (
     Disclosure,
     JsonPromptOverridesStore,
@@ -40,7 +39,6 @@ SLOW = True
 ALARM_TRIALS, POWER_TRIALS = 4_000, 2_000
 SETS = (("livemcp", ""), ("bfcl_miss_func", ""), ("metatool", ""), ("tau_banking", ""))
 MIN_LOST = 0.05
-MAX_ASKED = 6
 PLACEBO_SEEDS, PLACEBO_CASES = 20, 60
 
 
@@ -51,7 +49,6 @@ def rows() -> Iterable[Row]:
     yield Row(
         "demo's handbook: adopted", float(handbook.adopted), "", goal=0, note=f"held recall@5 {_change(handbook)}"
     )
-    yield from proposer_rows("demo's handbook", template(), cases())
     try:
         sets = read_sets(SETS)
     except FileNotFoundError:
@@ -59,8 +56,6 @@ def rows() -> Iterable[Row]:
     for data in sets.values():
         yield from tuning_rows(data)
     yield from placebo_rows(sets.values())
-    sample = sets["bfcl_miss_func"]
-    yield from proposer_rows(f"{sample.name}, cut", _template(_cut(sample)), _cases(sample))
 
 
 def alarm_rows() -> Iterable[Row]:
@@ -150,32 +145,6 @@ def _tuned_again(prompt: PromptTemplate[Any], found: Tuning, asked: Sequence[Cas
         if found.adopted and found.override is not None:
             store.upsert(found.override)
         return tune(Prompt(prompt, overrides_store=store, overrides_tag="tuned"), asked, by="summaries")
-
-
-def proposer_rows(name: str, prompt: PromptTemplate[Any], asked: Sequence[Case]) -> Iterable[Row]:
-    """What does the embedded model add as a proposer, asked about a few sections?"""
-    try:
-        from weakincentives.adapters.local import LocalAdapter
-
-        adapter = LocalAdapter()
-    except ImportError:
-        return
-    proposer, sections = ModelProposer(adapter), list[str]()
-
-    def propose(evidence: Evidence) -> Mapping[str, str]:
-        if len(sections) >= MAX_ASKED:
-            return {}
-        sections.append(evidence.section.key)
-        return proposer(evidence)
-
-    alone, together = tune(prompt, asked), tune(prompt, asked, propose=propose)
-    written = [each for each in together.log if each.by.startswith("model")]
-    usable = {(each.section, each.text) for each in written if each.score is not None}
-    note = (
-        f"{len(sections)} sections asked; held recall@5 {100 * alone.after:.1f} without it, "
-        f"{100 * together.after:.1f} with it"
-    )
-    yield Row(f"{name}: usable summaries written by the embedded model", len(usable), "", note=note)
 
 
 def _cases(data: Dataset) -> list[Case]:

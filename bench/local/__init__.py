@@ -1,4 +1,4 @@
-"""How well the embedded model does on the demo's handbook: sections opened, facts in answers, tokens, seconds."""
+"""How well the local adapter does on the demo's handbook: sections opened, facts in answers, tokens, seconds."""
 
 from __future__ import annotations
 

@@ -11,10 +11,10 @@ from weakincentives.adapters.local import LocalAdapter
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench.local", description="Measure the embedded model.")
-    parser.add_argument("--model", help="a GGUF file instead of the default model")
+    parser = argparse.ArgumentParser(prog="python -m bench.local", description="Measure the local adapter.")
+    parser.add_argument("--model", help="a language model in a GGUF file")
     parser.add_argument("--replies", choices=("auto", "quote", "compose"), default="auto")
-    parser.add_argument("--ranker", help="a GGUF embedding model instead of the default one")
+    parser.add_argument("--ranker", help="'words', or an embedding model in a GGUF file")
     parser.add_argument("--set", choices=SETS, action="append", help="which questions (default: all sets)")
     parser.add_argument("--limit", type=int, help="only the first so many questions are asked")
     parser.add_argument("--verbose", action="store_true", help="tell every question on stderr")

@@ -1,4 +1,4 @@
-"""Tunes the ranker of the embedded model to questions in people's own words: `python -m bench.local.train`.
+"""Tunes the ranker of the local adapter to questions in people's own words: `python -m bench.local.train`.
 
 First the biases and norms of all-MiniLM-L6-v2 are trained on the invented handbooks in handbooks/, then also the
 attention of its last three layers: a question must come near the sentence that answers it, and keep its distance from

@@ -28,14 +28,13 @@ from tests.pictures import png
 from tests.servers.loopback import Step
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives.adapters import FallbackAdapter
-from weakincentives.adapters.local.decoding import too_long
-from weakincentives.adapters.local.engine import EngineError
+from weakincentives.adapters.local.gguf.decoding import too_long
+from weakincentives.adapters.local.gguf.engine import EngineError
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.clock import FakeClock
 from weakincentives.content import Document, Image
 from weakincentives.errors import ContextOverflowError, PromptEvaluationError
 from weakincentives.prompt import (
-    EstimatedTokens,
     MarkdownSection,
     OpenOrRead,
     Prompt,
@@ -149,7 +148,7 @@ class Local:
 
     @contextmanager
     def stage(self, *steps: Step) -> Iterator[Stage]:
-        adapter = ScriptedLocalAdapter(Path(__file__), tokenizer=EstimatedTokens(), replies="compose")
+        adapter = ScriptedLocalAdapter()
         adapter.replier = script = Heard(steps)
         with adapter:
             yield Stage(adapter, FakeClock(), lambda: script.replies, lambda: list(script.heard))

@@ -182,7 +182,7 @@ def outcome(case: Case) -> tuple[str, float]:
     except SerdeError:
         return REFUSED, time.process_time() - started
     if isinstance(data, str) and len(data) < 200:
-        # The embedded model looks for the arguments in what the user wrote.
+        # The local adapter looks for the arguments in what the user wrote.
         ground(Tool.from_schema(name="x", description="", schema=foreign.schema, handler=handle), f"Take {data} now")
     try:
         foreign.decode(text)

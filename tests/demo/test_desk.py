@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from weakincentives.adapters.local.models import installed, model_file
+from tests.helpers.embedded import require_quotation
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.demo.__main__ import ask_desk, chosen, main
 from weakincentives.demo.desk import QUESTIONS, ask, handbook
@@ -22,7 +21,7 @@ from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import RunStore
 
-# The embedded model computes for seconds, and for minutes beside others.
+# The ranker computes for seconds, and for minutes beside others.
 pytestmark = pytest.mark.limit(300)
 
 REFUND = {"order_number": "FH-20391", "amount": 20, "reason": "damaged"}
@@ -107,36 +106,25 @@ def test_a_reader_that_leaves_early_is_no_traceback() -> None:
         assert (said.stderr.read(), said.wait()) == (b"", 0)
 
 
-def require_model(*packages: str) -> None:
-    for package in ("xllamacpp", *packages):
-        pytest.importorskip(package, reason="needs the extras [local] and [viewer]")
-    try:
-        model_file(None)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
-
-
 @pytest.mark.parametrize(
     ("question", "picked", "source"),
     [("1", "order-status", "lookup_order"), ("2", "refunds", "refunds")],
 )
 def test_it_says_who_picks_and_what_is_quoted(question: str, picked: str, source: str, tmp_path: Path) -> None:
-    require_model()
+    require_quotation()
     demo = [sys.executable, "-m", "weakincentives.demo", question]
-    # The installed model is last: a larger one that the user has fetched would answer differently.
-    env = {**os.environ, "WINK_LOCAL_MODEL": str(installed()[-1])}
-    done = subprocess.run(demo, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(demo, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True)
     show = [sys.executable, "-m", "weakincentives.cli", "runs", "show"]
     shown = subprocess.run(show, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
     for text in (done.stdout, shown.stdout):
         assert re.search(rf"^picks   {picked} 0\.\d\d, .* \(ranked by all-MiniLM-L6-v2-tuned\)$", text, re.MULTILINE)
         assert re.search(rf"^answer  \(quoted from {source}\)$", text, re.MULTILINE)
-    assert "note    The embedded model: an embedding picks the sections, and answers are quoted" in done.stdout
+    assert "note    No language model is at work: the sections are ranked by an embedding" in done.stdout
     assert "picks the answer itself" not in done.stdout
 
 
 def test_it_ends_with_the_address_of_the_viewer(tmp_path: Path) -> None:
-    require_model("uvicorn")
+    require_quotation("uvicorn")
     command = [sys.executable, "-m", "weakincentives.demo", "--view", "--port", "0"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as shown:
         assert shown.stdout

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.helpers.embedded import require_quotation
 from tests.npm_support import NpmModules
 from tests.ui.server import Talkative, asked, post, serving
 from tests.viewer.conftest import browser as browser
@@ -40,7 +41,7 @@ def test_the_terminal_chat_answers_each_line() -> None:
 
 
 def test_the_terminal_chat_runs_on_the_embedded_model() -> None:
-    pytest.importorskip("xllamacpp", reason="needs the extra [local]")
+    require_quotation()
     environment = {"PATH": "", "PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, str(ROOT / "examples" / "chat.py")]
     done = subprocess.run(

@@ -32,6 +32,7 @@ USES = {
     "litellm": EVALUATE.format("LiteLLMAdapter", "'openai/gpt-5.6'"),
     "claude": EVALUATE.format("ClaudeAgentSDKAdapter", ""),
     "local": EVALUATE.format("LocalAdapter", ""),
+    "gguf": "from weakincentives import LocalAdapter\nLocalAdapter('pyproject.toml')",
     "mcp": "from weakincentives.mcp import serve",
     "otel": "from weakincentives.telemetry import instrument\ninstrument()",
     "durable": "from weakincentives.durable import DurableClient\nDurableClient('triage').status('ticket-7')",

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.embedded import require_quotation
+
 ROOT = Path(__file__).parents[2]
 IMAGES = ROOT / "docs" / "images"
 
@@ -49,14 +51,7 @@ def test_a_picture_can_be_read_on_a_phone(file: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.limit(300)
 def test_the_pictures_are_what_the_commands_print_now() -> None:
-    for package in ("xllamacpp", "uvicorn", "rich"):
-        pytest.importorskip(package, reason="needs the extras [local,viewer,test-full]")
-    from weakincentives.adapters.local.models import model_file
-
-    try:
-        model_file(None)
-    except FileNotFoundError as error:
-        pytest.skip(str(error))
+    require_quotation("uvicorn", "rich")
     done = subprocess.run(
         [sys.executable, "-m", "scripts.pictures", "--check"], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -92,18 +92,46 @@ esac
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="names packages of Debian")
-@pytest.mark.parametrize(("command", "packages"), [("run", "libgomp1"), ("test", "libgomp1 chromium")])
+@pytest.mark.parametrize(("command", "packages"), [("run --model", "libgomp1"), ("test", "libgomp1 chromium")])
 def test_all_missing_packages_of_the_system_are_named_before_anything_is_installed(
     copied: Path, command: str, packages: str
 ) -> None:
     as_root = "" if os.getuid() == 0 else "sudo "
     line = f"    {as_root}apt-get update && {as_root}apt-get install -y {{}}{packages}\n"
-    unable = shell(copied, f'"$(dirname -- "$0")/{command}"')
+    program, *flags = command.split()
+    words = f'"$(dirname -- "$0")/{program}" {" ".join(flags)}'
+    unable = shell(copied, words)
     assert line.format("python3 python3-venv python3-pip ") in unable.stderr
     script(copied / "bin" / "python3", WITHOUT_LIBRARIES)
-    able = shell(copied, f'"$(dirname -- "$0")/{command}"')
+    able = shell(copied, words)
     assert "libgomp is needed" in able.stderr and line.format("") in able.stderr
     assert (unable.returncode, able.returncode, "Installing" in able.stderr) == (2, 2, False)
+
+
+def test_the_demo_needs_no_library_of_the_system(copied: Path) -> None:
+    script(copied / "bin" / "python3", WITHOUT_LIBRARIES)
+    done = shell(copied, '"$(dirname -- "$0")/run"')
+    assert done.returncode == 0
+    assert "Installing the library, numpy and a model of 83 MB" in done.stderr
+    assert "libgomp" not in done.stderr
+
+
+def test_on_a_terminal_an_installation_shows_how_long_it_takes(copied: Path) -> None:
+    pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
+    script(copied / ".venv" / "bin" / "python", '#!/bin/sh\n[ "$2" != pip ] || /bin/sleep 2.5\n')
+    (copied / "bin" / "sleep").symlink_to(str(shutil.which("sleep")))
+    ours, theirs = pty.openpty()
+    install = '. "$(dirname -- "$0")/scripts/env.sh"\ninstall six'
+    with subprocess.Popen(
+        ["/bin/sh", "-c", install, str(copied / "test")],
+        env={"PATH": str(copied / "bin"), "HOME": str(copied)},
+        stderr=theirs,
+    ) as process:
+        assert process.wait(timeout=50) == 0
+    os.close(theirs)
+    shown = os.read(ours, 10_000).decode()
+    os.close(ours)
+    assert "\r1 s \r2 s " in shown and shown.endswith("\r\x1b[K")
 
 
 def test_uv_installs_where_there_is_uv_and_pip_where_uv_fails(copied: Path) -> None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 import threading
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -25,7 +29,7 @@ from weakincentives import (
     tool,
 )
 from weakincentives.errors import BudgetExceededError, ToolValidationError
-from weakincentives.filesystem import Filesystem, InMemoryFilesystem
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import OpenSectionsResult, SectionVisibility
 from weakincentives.resources import Binding, ResourceRegistry
 from weakincentives.runtime import Message, ToolInvoked
@@ -128,7 +132,20 @@ def _clean() -> None:
     TOGETHER.reset()
 
 
-def contents(files: InMemoryFilesystem | None) -> dict[str, str]:
+@contextmanager
+def files_of(kind: str) -> Iterator[Any]:
+    """A filesystem of a kind, or none."""
+    if kind in ("", "memory"):
+        yield InMemoryFilesystem() if kind else None
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        yield HostFilesystem(folder, track_external=kind == "host-tracking")
+
+
+KINDS = ["", "memory", "host", "host-tracking"]
+
+
+def contents(files: Any) -> dict[str, str]:
     return {} if files is None else {path: files.read(path) for path in files.glob("**")}
 
 
@@ -142,13 +159,35 @@ def finished(asked: Prompt[Any], session: Session, script: list[Any], way: str) 
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-@pytest.mark.parametrize("has_files", [False, True], ids=["", "files"])
-def test_calls_overlap_and_keep_their_order(way: str, has_files: bool) -> None:
-    session, files = Session(), InMemoryFilesystem() if has_files else None
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_overlap_and_keep_their_order(way: str, kind: str) -> None:
+    session = Session()
     calls = [call("meet", name="a"), call("meet", name="b"), call("meet", name="c"), call("look")]
-    assert finished(prompt(files), session, [calls], way) == ["met a", "met b", "met c", "seen"]
+    with files_of(kind) as files:
+        assert finished(prompt(files), session, [calls], way) == ["met a", "met b", "met c", "seen"]
+        assert contents(files) == ({} if files is None else {f"{name}.txt": "[]" for name in "abc"})
     assert [event.name for event in session[Noted].all()] == ["a", "b", "c"]
-    assert contents(files) == ({} if files is None else {f"{name}.txt": "[]" for name in "abc"})
+
+
+@tool(concurrent=True)
+def run_program(name: str, context: ToolContext) -> str:
+    "Run something in the folder, as a program would."
+    RAN[name] += 1
+    context.filesystem.write(f"{name}.txt", name)
+    with open(os.path.join(context.filesystem.root, "log.txt"), "a") as log:
+        log.write(f"{name}\n")
+    return f"ran {name}"
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@pytest.mark.parametrize("kind", ["host", "host-tracking"])
+def test_a_call_that_needs_the_folder_itself_runs_alone(way: str, kind: str) -> None:
+    section = MarkdownSection(key="t", title="T", template="Go.", tools=[run_program, meet])
+    with files_of(kind) as files:
+        asked: Prompt[None] = Prompt(ns="tests", key="beside", sections=[section]).bind(resources={Filesystem: files})
+        calls = [call("run_program", name=name) for name in "ab"]
+        assert finished(asked, Session(), [calls], way) == ["ran a", "ran b"]
+        assert contents(files) == {"a.txt": "a", "b.txt": "b", "log.txt": "a\nb\n"}
 
 
 @dataclass
@@ -198,18 +237,18 @@ def test_resources_with_snapshots_count_each_call_once(way: str, kind: type[Coun
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
-@pytest.mark.parametrize("files", [None, InMemoryFilesystem()], ids=["", "files"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("direct", [False, True], ids=["", "direct"])
-def test_the_later_of_two_that_change_the_same_runs_again_alone(way: str, files: Any, direct: bool) -> None:
+def test_the_later_of_two_that_change_the_same_runs_again_alone(way: str, kind: str, direct: bool) -> None:
     session = Session()
-    if files is not None:
-        files.write("log.txt", "")
-    calls = [call("add", name=name) for name in "abcd"]
-    results = finished(prompt(files, desk=Desk(files) if direct else None), session, [calls], way)
-    assert results == [f"added {name}, now {number}" for number, name in enumerate("abcd", 1)]
+    with files_of(kind) as files:
+        if files is not None:
+            files.write("log.txt", "")
+        calls = [call("add", name=name) for name in "abcd"]
+        results = finished(prompt(files, desk=Desk(files) if direct else None), session, [calls], way)
+        assert results == [f"added {name}, now {number}" for number, name in enumerate("abcd", 1)]
+        assert contents(files) == ({} if files is None else {"log.txt": "a\nb\nc\nd\n"})
     assert session[Total].latest() == Total(4)
-    if files is not None:
-        assert files.read("log.txt") == "a\nb\nc\nd\n"
     assert [event.name for event in session[Added].all()] == list("abcd")
     assert {name: RAN[name] - UNDONE[name] for name in "abcd"} == dict.fromkeys("abcd", 1)
     assert len(session[ToolInvoked].all()) == 4
@@ -226,8 +265,8 @@ groups = st.lists(
 
 
 @settings(max_examples=60)
-@given(st.lists(groups, min_size=1, max_size=3), st.sampled_from(["sync", "async"]), st.sampled_from([None, "memory"]))
-def test_the_end_is_that_of_the_same_calls_one_after_the_other(turns: list[Any], way: str, kind: str | None) -> None:
+@given(st.lists(groups, min_size=1, max_size=3), st.sampled_from(["sync", "async"]), st.sampled_from(KINDS))
+def test_the_end_is_that_of_the_same_calls_one_after_the_other(turns: list[Any], way: str, kind: str) -> None:
     def script(turn: Any) -> list[Any]:
         keys = ("name", "fails")
         return [call(name, **dict(zip(keys, given, strict=False))) for name, *given in turn]
@@ -239,13 +278,16 @@ def test_the_end_is_that_of_the_same_calls_one_after_the_other(turns: list[Any],
         for each in (add, own):
             each.concurrent = concurrent
         session = Session()
-        files = None if kind is None else InMemoryFilesystem({"log.txt": "", "old.txt": "x"})
         try:
-            results = finished(prompt(files), session, [script(turn) for turn in turns], way)
+            with files_of(kind) as files:
+                for name, text in {"log.txt": "", "old.txt": "x"}.items() if kind else ():
+                    files.write(name, text)
+                results = finished(prompt(files), session, [script(turn) for turn in turns], way)
+                written = contents(files)
         finally:
             add.concurrent = own.concurrent = True
         outside = {name: RAN[name] - UNDONE[name] for name in RAN}
-        state = session[Total].latest() or Total(), session[Added].all(), session[Noted].all(), contents(files)
+        state = session[Total].latest() or Total(), session[Added].all(), session[Noted].all(), written
         ends.append((results, state, outside))
     assert ends[0] == ends[1]
 

@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import plain_environment
+from tests.helpers.embedded import require_quotation
 
-for package in ("xllamacpp", "uvicorn"):
-    pytest.importorskip(package, reason="needs the extras [local,viewer]")
+require_quotation("uvicorn")
 expect = pytest.importorskip(
     "playwright.sync_api", reason="needs playwright: pip install 'weakincentives[test-full]'"
 ).expect
 
 ROOT = Path(__file__).parents[2]
-# The embedded model computes for seconds, and for minutes beside others.
+# The ranker computes for seconds, and for minutes beside others.
 pytestmark = [pytest.mark.limit(300), pytest.mark.slow]
 PATIENCE = 120_000
 SENTENCE = "Parcels leave on Saturday too, if they are paid before noon."

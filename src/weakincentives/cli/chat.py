@@ -38,9 +38,9 @@ from weakincentives.cli.output import (
     terminal_width,
 )
 from weakincentives.cli.progress import (
-    EMBEDDED,
     LABEL,
     MAX_STEP,
+    QUOTATION,
     STYLES,
     WIDTH,
     describe,
@@ -177,7 +177,7 @@ class Chat:
         sections = plural(len(prompt.template.outline.nodes), "section")
         print_prose(f"{prompt.name}: {sections}, {self._screen.mark} marks those that open. /help lists the commands.")
         if self._chat.adapter.name == ADAPTER:
-            print_prose(EMBEDDED, style="2")
+            print_prose(QUOTATION, style="2")
         print_line()
 
     def _read(self) -> str | None:
@@ -417,7 +417,7 @@ class Screen:
     def waiting(self) -> Iterator[None]:
         """Show how long nothing has appeared, while the model and the tools work."""
         self._quoted, self._stepped = [], False
-        with Wait("reading…" if printable("…") == "…" else "reading...", shown=self.interactive) as self._wait:
+        with Wait("reading…", shown=self.interactive) as self._wait:
             try:
                 yield
             finally:

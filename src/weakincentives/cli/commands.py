@@ -38,7 +38,7 @@ GROUPS = {
         "overrides": "list, show, edit and compare overrides of prompt texts",
         "skills": "check skill folders, and install the skill for this library",
         "mcp": "serve a prompt to MCP hosts, and lock listings of MCP servers",
-        "model": "fetch, list and remove the embedded adapter's language model",
+        "model": "fetch, list and remove a language model for the local adapter",
     },
     "Look": {
         "runs": "list, show, export and prune recorded runs",

@@ -24,6 +24,7 @@ from weakincentives._base.display import Table, one_line, shortened
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
+    Wait,
     dollars,
     meter,
     overwrite_echo,
@@ -158,7 +159,7 @@ def run_cases(arguments: argparse.Namespace) -> int:
     if arguments.max_cost is not None or arguments.max_tokens is not None:
         total = Budget(max_cost=arguments.max_cost, max_total_tokens=arguments.max_tokens)
     file = _file_to_write(arguments)
-    adapter: Any = RECORDED if replayed else make_adapter(arguments)
+    adapter: Any = RECORDED if replayed else make_adapter(arguments, progress=_read_quietly)
     tools: Any = arguments.tools or (RECORDED if replayed else "live")
     again: Any = {"all": True, "unscored": "unscored", None: False}[arguments.again]
     ran: list[CaseResult] = []
@@ -167,23 +168,30 @@ def run_cases(arguments: argparse.Namespace) -> int:
         ran.append(result)
         show_progress(done, total, result)
 
+    label = f"running {plural(len(cases), 'case')}"
+    name = arguments.name or f"{prompt.ns}/{prompt.key}"
+    if arguments.tag and not arguments.name:
+        name += f"@{arguments.tag}"
+    count = len(cases) * arguments.repeats
     try:
-        evaluation = _with_notes(
-            evaluate,
-            cases,
-            prompt,
-            adapter,
-            scorers,
-            repeats=arguments.repeats,
-            limit=arguments.limit,
-            tools=tools,
-            name=arguments.name or (f"{prompt.ns}/{prompt.key}" + (f"@{arguments.tag}" if arguments.tag else "")),
-            file=file,
-            again=again,
-            total=total,
-            timeout=arguments.timeout,
-            progress=ran_one,
-        )
+        with Wait(label, shown=sys.stderr.isatty(), stream=sys.stderr, at_once=True):
+            meter(f"0 of {count} cases", 0, count)
+            evaluation = _with_notes(
+                evaluate,
+                cases,
+                prompt,
+                adapter,
+                scorers,
+                repeats=arguments.repeats,
+                limit=arguments.limit,
+                tools=tools,
+                name=name,
+                file=file,
+                again=again,
+                total=total,
+                timeout=arguments.timeout,
+                progress=ran_one,
+            )
     except (CaseError, EvaluationBusyError) as error:
         raise UsageError(str(error)) from None
     except KeyboardInterrupt:
@@ -198,6 +206,10 @@ def run_cases(arguments: argparse.Namespace) -> int:
     _print_evaluation(evaluation, arguments)
     _note_missing(evaluation, file, ran=bool(ran))
     return 0 if evaluation.finished and all(each.verdict == "passed" for each in evaluation.results) else 1
+
+
+def _read_quietly(tokens: int, total: int) -> None:
+    """The bar counts cases; what is read for one of them is not shown."""
 
 
 def _with_notes(function: Callable[..., Any], *given: Any, **named: Any) -> Any:

@@ -28,6 +28,10 @@ _UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\ufeff]")
 _UNSAFE_IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_BIDI}\ufeff]")
 
 
+# The seconds in which nothing is printed before a line says that something is under way.
+SILENCE = 1.0
+
+
 class UsageError(WinkError):
     """The command was called incorrectly; the message says what it accepts."""
 
@@ -49,6 +53,7 @@ def stdin() -> TextIO:
 def print_line(text: str = "", *, end: str = "\n", style: str = "", stream: TextIO | None = None) -> None:
     """Print untrusted text, to stdout by default, made printable; `style` is an escape code, such as "1" for bold."""
     target = stream or sys.stdout
+    Wait.step_aside()
     print(_styled(printable(text, stream=target), style, target), end=end, file=target, flush=True)
 
 
@@ -60,6 +65,7 @@ def print_prose(text: str, *, style: str = "", indent: str = "") -> None:
 def print_error(message: str) -> None:
     """Print a message to stderr, made printable; on a terminal, lines end between words."""
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() and "\n" not in message else None
+    Wait.step_aside()
     print(printable(_wrapped(message, width), stream=sys.stderr), file=sys.stderr, flush=True)
 
 
@@ -87,9 +93,9 @@ def may_colour(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and not _is_dumb()
 
 
-def erase_line() -> None:
-    """Erase the line of the terminal that the cursor is on; a terminal that cannot do it begins a new one."""
-    print("\n" if _is_dumb() else "\r\x1b[2K", end="", flush=True)
+def erase_line(stream: TextIO | None = None) -> None:
+    """Erase the line that the cursor is on; a terminal that cannot do it begins a new one."""
+    print("\n" if _is_dumb() else "\r\x1b[2K", end="", file=stream or sys.stdout, flush=True)
 
 
 def overwrite_echo() -> None:
@@ -105,25 +111,33 @@ def progress(message: str, indent: str = "", *, wrap: bool = True) -> None:
     """
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() and wrap else None
     text = printable(_wrapped(message, width, indent), stream=sys.stderr)
+    Wait.step_aside()
     print(_styled(text, "2", sys.stderr), file=sys.stderr, flush=True)
 
 
 class Wait:
-    """A line on the terminal that says how long somebody has been waiting, until something else is printed."""
+    """A line that says how long somebody has been waiting, until something else is printed.
+
+    It appears `at_once`, or after a second of silence, and again after each such silence.
+    """
 
     active: ClassVar[Wait | None] = None
 
-    def __init__(self, text: str, *, shown: bool) -> None:
-        self._text = text
+    def __init__(self, text: str, *, shown: bool, stream: TextIO | None = None, at_once: bool = False) -> None:
+        self._text = text if printable("…") == "…" else text.replace("…", "...")
+        self._detail = ""
+        self._stream = stream
+        self._at_once = at_once
         self._drawn = False
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._thread = (
-            threading.Thread(target=self._tick, name="wink-wait", daemon=True) if shown and not _is_dumb() else None
-        )
+        self._thread: threading.Thread | None = None
+        if shown and not _is_dumb():
+            self._thread = threading.Thread(target=self._tick, name="wink-wait", daemon=True)
 
     def __enter__(self) -> Wait:
-        self._since = self._quiet_since = time.monotonic()
+        self._since = time.monotonic()
+        self._quiet_since = -math.inf if self._at_once else self._since
         if self._thread is not None:
             Wait.active = self
             self._thread.start()
@@ -140,9 +154,21 @@ class Wait:
         """Erase the line, for something else is to be printed; it comes back after a second of silence."""
         with self._lock:
             self._quiet_since = time.monotonic()
-            if self._drawn:
-                erase_line()
-                self._drawn = False
+            self._erase()
+
+    @classmethod
+    def step_aside(cls) -> None:
+        """Erase the line that is active, if there is one, for something else is printed."""
+        wait = cls.active
+        if wait is not None:
+            with wait._lock:
+                # The end of time if it is paused.
+                wait._quiet_since = max(wait._quiet_since, time.monotonic())
+                wait._erase()
+
+    def update(self, detail: str) -> None:
+        """Say how far the work is; the line shows it from its next change on."""
+        self._detail = detail
 
     def pause(self) -> None:
         """Stay hidden until the next `hide`, since a line is being written."""
@@ -153,17 +179,27 @@ class Wait:
         while not self._stop.wait(0.25):
             with self._lock:
                 now = time.monotonic()
-                if now - self._quiet_since >= 1:
-                    text = f"{self._text} {now - self._since:.0f} s"
-                    print(f"\r\x1b[2K{_styled(text, '2', sys.stdout)}", end="", flush=True)
+                if now - self._quiet_since >= SILENCE:
+                    stream = self._stream or sys.stdout
+                    text = printable(f"{self._detail or self._text} {now - self._since:.0f} s", stream=stream)
+                    # A line that wraps could not be erased.
+                    text = text[: shutil.get_terminal_size().columns - 1]
+                    print(f"\r\x1b[2K{_styled(text, '2', stream)}", end="", file=stream, flush=True)
                     self._drawn = True
+
+    def _erase(self) -> None:
+        if self._drawn:
+            erase_line(self._stream)
+            self._drawn = False
 
 
 def meter(label: str, done: int, size: int) -> None:
-    """Draw progress on one line of stderr if it is a terminal that nothing else draws on; else print nothing."""
-    if sys.stderr.isatty() and Wait.active is None and not _is_dumb():
-        filled = 30 * done // max(size, 1)
-        line = f"{label} [{'#' * filled}{'.' * (30 - filled)}]"
+    """Draw progress on one line of stderr, if it is a terminal, or in the line that says how long it takes."""
+    filled = 30 * done // max(size, 1)
+    line = f"{label} [{'#' * filled}{'.' * (30 - filled)}]"
+    if Wait.active is not None:
+        Wait.active.update(line if done < size else "")
+    elif sys.stderr.isatty() and not _is_dumb():
         print(f"\r{line}", end=f"\r{' ' * len(line)}\r" if done >= size else "", file=sys.stderr, flush=True)
 
 

@@ -38,10 +38,11 @@ WIDTH = 100
 LABEL = 8
 # The most of a step that is shown while it happens, and in the story of a run.
 MAX_STEP, MAX_RESULT = 240, 400
-# Printed where people meet the embedded model first.
-EMBEDDED = (
-    "The embedded model: an embedding picks the sections, and answers are quoted from them or from a tool's result. "
-    "With a provider's model (wink chat ... -a openai:gpt-5.6), the model decides what to open, call and write."
+# Printed where people first meet answers without a language model.
+QUOTATION = (
+    "No language model is at work: the sections are ranked by an embedding, and the answer is quoted from them or from "
+    "a tool's result. With a provider's model (wink chat ... -a openai:gpt-5.6), the model decides what to open, call "
+    "and write."
 )
 
 
@@ -260,7 +261,7 @@ def _said(event: Message) -> str:
 
 
 def rank_of(event: Message, key: str) -> str:
-    """The rank that the embedded model gave to a section when it opened it; empty for every other message."""
+    """The rank that the local adapter gave to a section when it opened it; empty for every other message."""
     ranking = _item(event, "ranking")
     try:
         scores = {section["key"]: section["score"] for section in ranking["best"]}
@@ -270,7 +271,7 @@ def rank_of(event: Message, key: str) -> str:
 
 
 def _picked(event: Message) -> str:
-    """How the embedded model's ranking picked the section to open; empty for every other message."""
+    """How the local adapter's ranking picked the section to open; empty for every other message."""
     ranking = _item(event, "ranking")
     try:
         best = ", ".join(f"{section['key']} {section['score']:.2f}" for section in ranking["best"][:3])
@@ -280,7 +281,7 @@ def _picked(event: Message) -> str:
 
 
 def quoted_sources(event: Message) -> list[str]:
-    """The sections or tools that the embedded model's answer quotes; empty for every other message."""
+    """The sections or tools that the local adapter's answer quotes; empty for every other message."""
     sources = _item(event, "quotation").get("from")
     return [str(source) for source in sources] if isinstance(sources, list) else []
 

@@ -15,6 +15,7 @@ from weakincentives.cli import selection
 from weakincentives.cli.commands import number, tag
 from weakincentives.cli.output import (
     UsageError,
+    Wait,
     print_error,
     print_json,
     print_line,
@@ -123,10 +124,11 @@ def _decided(
         return None if arguments.deadline is None else Deadline.after(arguments.deadline)
 
     try:
-        if chat.pending and not arguments.message:
-            response = chat.decide({}, deadline=deadline())
-        else:
-            response = chat.send(arguments.message or None, deadline=deadline())
+        with _waiting(arguments):
+            if chat.pending and not arguments.message:
+                response = chat.decide({}, deadline=deadline())
+            else:
+                response = chat.send(arguments.message or None, deadline=deadline())
         continuation.update(chat.session)
         while response.pending and asker.attended:
             call = response.pending[0]
@@ -134,13 +136,19 @@ def _decided(
             if decision is None:
                 break
             try:
-                response = chat.decide({call.call_id: decision}, deadline=deadline())
+                with _waiting(arguments):
+                    response = chat.decide({call.call_id: decision}, deadline=deadline())
             except DecisionError as error:
                 print_error(f"wink: {error}")
             continuation.update(chat.session)
         return response
     finally:
         continuation.update(chat.session)
+
+
+def _waiting(arguments: argparse.Namespace) -> Wait:
+    """A line that says how long the model and the tools have been at work."""
+    return Wait("model   working…", shown=sys.stderr.isatty() and not arguments.quiet, stream=sys.stderr)
 
 
 def configure_render(parser: argparse.ArgumentParser) -> None:

@@ -160,8 +160,10 @@ def add_adapter_option(
     )
 
 
-def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
-    """The adapter from the flag, or from the settings."""
+def make_adapter(
+    arguments: argparse.Namespace, *, progress: Callable[[int, int], None] | None = None
+) -> ProviderAdapter:
+    """The adapter from the flag, or from the settings; `progress` hears how much one in this process has read."""
     from weakincentives.adapters import adapter_for
     from weakincentives.runtime.spi import adapter_spec
 
@@ -175,13 +177,13 @@ def make_adapter(arguments: argparse.Namespace) -> ProviderAdapter:
     if spec.requires_model and not model:
         raise UsageError(f"--adapter {name} needs a {spec.model.lower()}, as in {spec.usage}")
     try:
-        return adapter_for(text, **({"progress": show_reading} if spec.in_process else {}))
+        return adapter_for(text, **({"progress": progress or show_reading} if spec.in_process else {}))
     except ValueError as error:
         raise UsageError(f"--adapter {text}: {error}") from None
 
 
 def show_reading(done: int, size: int) -> None:
-    """Show how much of a prompt the embedded model has read."""
+    """Show how much the local adapter has read."""
     meter(f"reading {done:,} of {size:,} tokens", done, size)
 
 

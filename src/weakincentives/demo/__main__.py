@@ -1,4 +1,4 @@
-"""`python -m weakincentives.demo [QUESTION | NUMBER]`: the support desk on the embedded model."""
+"""`python -m weakincentives.demo [QUESTION | NUMBER]`: the support desk, without a language model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from pathlib import Path
 from weakincentives.cli.browser import serve
 from weakincentives.cli.commands import Parser
 from weakincentives.cli.diagnostics import printable_diagnostics
-from weakincentives.cli.output import print_error, print_line
-from weakincentives.cli.progress import EMBEDDED, STYLES, print_labelled, print_spent, print_story, showing
+from weakincentives.cli.output import Wait, print_error, print_line
+from weakincentives.cli.progress import QUOTATION, STYLES, print_labelled, print_spent, print_story, showing
 from weakincentives.cli.recordings import RUNS, recorder
 from weakincentives.cli.selection import show_reading
 from weakincentives.demo.desk import QUESTIONS, ask
@@ -23,6 +23,7 @@ from weakincentives.runtime import PromptResponse, ProviderAdapter, ledger
 from weakincentives.session import Session
 
 ABOUT = "A support desk with a handbook of 27 sections, on this machine; the first request has one line of each."
+LANGUAGE_MODEL = "./run --model  (fetches a language model, 1.1 GB, which picks the sentences of the answer)"
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,8 +51,9 @@ def show_questions() -> int:
 def answer(arguments: argparse.Namespace) -> int:
     from weakincentives.adapters.local import LocalAdapter
 
-    recording, run_id = None if arguments.no_record else recorder(arguments.record), ""
     print_labelled("demo", ABOUT, STYLES["prompt"])
+    recording = None if arguments.no_record else recorder(arguments.record)
+    run_id = ""
     with LocalAdapter(arguments.model, progress=show_reading) as adapter, recording or nullcontext():
         for question in chosen(arguments.question):
             run_id = ask_desk(adapter, question).run_id
@@ -60,9 +62,9 @@ def answer(arguments: argparse.Namespace) -> int:
     for label, command in next_commands(recorded=recording is not None):
         print_labelled(label, command)
     if not composes:
-        print_labelled("", "./run --model  (fetches a larger model, 1.1 GB, which picks the sentences of the answer)")
-    print_line()
-    print_labelled("note", EMBEDDED, STYLES["quoted"])
+        print_labelled("", LANGUAGE_MODEL)
+        print_line()
+        print_labelled("note", QUOTATION, STYLES["quoted"])
     if recording is not None and arguments.view:
         print_line()
         print_labelled("view", "this run in the browser:")
@@ -75,12 +77,15 @@ def answer(arguments: argparse.Namespace) -> int:
 
 def ask_desk(adapter: ProviderAdapter, question: str) -> PromptResponse[None]:
     """Ask the desk a question and print what happens, as `wink runs show` does afterwards."""
-    session, started = Session(), time.monotonic()
+    session = Session()
+    started = time.monotonic()
     print_labelled("asked", question, "1")
-    with showing(session, lambda event: print_story(event, asked=question)):
+    wait = Wait("model   reading the handbook…", shown=sys.stdout.isatty(), at_once=True)
+    with wait, showing(session, lambda event: print_story(event, asked=question)):
         response = adapter.evaluate(ask(question), session=session)
-    spent = ledger(session)
-    print_spent(spent.sent_tokens, spent.turns, time.monotonic() - started, full=spent.full_prompt_tokens)
+    seconds = time.monotonic() - started
+    tokens = ledger(session)
+    print_spent(tokens.sent_tokens, tokens.turns, seconds, full=tokens.full_prompt_tokens)
     return response
 
 
@@ -97,7 +102,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--model",
         metavar="FILE.gguf",
-        help="answer with this model [WINK_LOCAL_MODEL]; without a file, fetch a larger one first (1.1 GB, once)",
+        help="answer with this language model [WINK_LOCAL_MODEL]; without a file, fetch one first (1.1 GB, once)",
     )
     parser.add_argument("--record", metavar="FILE", help=f"where the run is recorded (default: {RUNS})")
     parser.add_argument("--no-record", action="store_true", help="record nothing")
@@ -130,12 +135,12 @@ def next_commands(*, recorded: bool) -> list[tuple[str, str]]:
     wink = "wink" if shutil.which("wink") else ".venv/bin/wink"
     if not Path(wink).exists() and wink != "wink":
         wink = f"{sys.executable} -m weakincentives.cli"
-    look = [f"{wink} runs show  (each turn: what the model saw, opened and called)"] if recorded else []
     commands = [
-        *look,
         f"{wink} chat weakincentives.demo.desk:chat  (a conversation with the desk)",
         './run "your own question"  (or a number of ./run --list)',
     ]
+    if recorded:
+        commands.insert(0, f"{wink} runs show  (each turn: what the model saw, opened and called)")
     return [("next" if index == 0 else "", command) for index, command in enumerate(commands)]
 
 

@@ -31,7 +31,9 @@ from weakincentives.filesystem.protocol import (
     FilesystemError as FilesystemError,
     InvalidPathError as InvalidPathError,
     IsDirectoryError as IsDirectoryError,
+    JournalError as JournalError,
     Match as Match,
+    NeedsFolderError as NeedsFolderError,
     NotDirectoryError as NotDirectoryError,
     NotFoundError as NotFoundError,
     NotTextError as NotTextError,
@@ -43,9 +45,10 @@ from weakincentives.filesystem.protocol import (
 
 if TYPE_CHECKING:
     from weakincentives.filesystem.host import HostFilesystem as HostFilesystem, HostSnapshot as HostSnapshot
+    from weakincentives.filesystem.recovery import Recovery as Recovery
 
 if not TYPE_CHECKING:
-    __all__ = public_names(globals(), "HostFilesystem", "HostSnapshot")
+    __all__ = public_names(globals(), "HostFilesystem", "HostSnapshot", "Recovery")
 
 
-__getattr__ = lazy_front(__name__, {"host": ["HostFilesystem", "HostSnapshot"]})
+__getattr__ = lazy_front(__name__, {"host": ["HostFilesystem", "HostSnapshot"], "recovery": ["Recovery"]})

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any
 
 from weakincentives.filesystem.patch import FileChange, Node, change
-from weakincentives.filesystem.protocol import FilesystemError, StaleFilesError
+from weakincentives.filesystem.protocol import StaleFilesError
 
 MAX_RESTORABLE = 10_000_000
 """The bytes of a file up to which its content is kept, so that it can go back."""
@@ -48,12 +47,9 @@ def digest(node: Node | None) -> str:
 
 @dataclass(slots=True)
 class Retreat:
-    """The way back over some edits: the changes to make, the directories to remove if they are then empty, and the
-    paths that are left alone, each with the reason.
-    """
+    """The way back over some edits: the changes to make, and the paths that are left alone, each with the reason."""
 
     changes: list[FileChange] = field(default_factory=list)  #: the changes to make
-    directories: list[str] = field(default_factory=list)  #: directories to remove if they are empty
     left_alone: dict[str, str] = field(default_factory=dict)  #: reasons by path
     _undo: dict[str, FileEdit] = field(default_factory=dict)
 
@@ -63,28 +59,23 @@ class Retreat:
         return tuple(each for each in self.changes if each.kind != "directory")
 
     def make(self, files: Any) -> tuple[FileEdit, ...]:
-        """Go back on the filesystem; returns the edits by which this is undone.
+        """Go back on the filesystem, all or nothing; returns the edits by which this is undone.
 
-        What another process changes at this moment is left alone too.
+        What another process changes at this moment is left alone too, and so is a directory into which others have put
+        something.
         """
         while self.changes:
             try:
                 files.apply(self.changes)
                 break
             except StaleFilesError as error:
-                stale = [each for each in self.changes if any(_related(each.path, path) for path in error.paths)]
+                stale = [change for change in self.changes if _is_related(change.path, error.paths)]
                 if not stale:
                     raise
-                self.left_alone.update((each.path, CHANGED) for each in stale if each.kind != "directory")
-                self.changes = [each for each in self.changes if each not in stale]
-        removed = []
-        for path in sorted(self.directories, key=len, reverse=True):
-            # Others may have put something into it.
-            with suppress(FilesystemError):
-                files.delete(path)
-                removed.append(path)
-        kept = {each.path for each in self.changes} | {*removed}
-        return tuple(edit for path, edit in self._undo.items() if path in kept)
+                self.left_alone.update((change.path, CHANGED) for change in stale if change.kind != "directory")
+                self.changes = [change for change in self.changes if change not in stale]
+        changed_paths = {change.path for change in self.changes}
+        return tuple(edit for path, edit in self._undo.items() if path in changed_paths)
 
 
 def retreat(edits: Iterable[FileEdit], node: Callable[[str], Node | None]) -> Retreat:
@@ -108,10 +99,7 @@ def retreat(edits: Iterable[FileEdit], node: Callable[[str], Node | None]) -> Re
             if not _directories(now, edit.before):
                 found.left_alone[path] = CHANGED
             continue
-        if edit.before is None and now is not None and now.kind == "directory":
-            found.directories.append(path)
-        else:
-            found.changes.append(change(path, now, edit.before))
+        found.changes.append(change(path, now, edit.before))
         found._undo[path] = FileEdit(path, now, digest(edit.before))
     return found
 
@@ -121,5 +109,10 @@ def _directories(now: Node | None, before: Node | None) -> bool:
     return all(node is None or node.kind == "directory" for node in (now, before))
 
 
-def _related(path: str, other: str) -> bool:
-    return path == other or path.startswith(f"{other}/") or other.startswith(f"{path}/")
+def _is_related(path: str, others: Iterable[str]) -> bool:
+    """True if a path is one of these, or above or below one of them."""
+    return any(_is_within(path, other) or _is_within(other, path) for other in others)
+
+
+def _is_within(path: str, other: str) -> bool:
+    return path == other or path.startswith(f"{other}/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import stat
@@ -9,16 +10,19 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
-from io import BytesIO
-from typing import Any, TypeVar
+from functools import cache, partial
+from typing import IO, Any, Self
 
 from weakincentives._base.fence import check_fence, current_calls
-from weakincentives.filesystem.changes import CallMark, Changes
-from weakincentives.filesystem.jail import Jail, Place, entries, translated, walk
-from weakincentives.filesystem.patch import FileChange, Node, change, is_same, plan
+from weakincentives.filesystem.changes import CallMark
+from weakincentives.filesystem.contents import Contents, SavedContent
+from weakincentives.filesystem.jail import Jail
+from weakincentives.filesystem.journals import JournalFolder
+from weakincentives.filesystem.overlay import Overlay
+from weakincentives.filesystem.patch import FileChange, Node, change, plan
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
     SNIFF_LENGTH,
@@ -29,10 +33,12 @@ from weakincentives.filesystem.protocol import (
     FilesystemError,
     InvalidPathError,
     IsDirectoryError,
+    NeedsFolderError,
     NotDirectoryError,
     NotFoundError,
     Parts,
     SnapshotError,
+    StaleFilesError,
     Stat,
     WriteMode,
     check_mode,
@@ -42,21 +48,19 @@ from weakincentives.filesystem.protocol import (
     read_lines,
     split,
 )
+from weakincentives.filesystem.recovery import Recovery
 from weakincentives.filesystem.search import Files, Searchable
-from weakincentives.filesystem.undo import (
-    Journal,
-    Mark,
-    State,
-    StateStore,
-    Tracker,
-    append,
-    as_node,
-    as_state,
-    create,
-    replace,
-)
+from weakincentives.filesystem.shared import Exchange, SharedFiles
+from weakincentives.filesystem.states import Signature, State, Status, as_node, as_state
+from weakincentives.filesystem.store import export
+from weakincentives.filesystem.tracking import Tracker
+from weakincentives.filesystem.transition import is_identified
+from weakincentives.filesystem.tree import Check, Folder, Place, Tree, translated, walk
+from weakincentives.filesystem.versions import Mark, Versions
 
-S = TypeVar("S")
+logger = logging.getLogger("weakincentives.filesystem")
+BRANCH_MEMORY = 64 << 20
+"""The bytes of contents that a branch keeps in memory; the rest is kept in a private folder."""
 _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory", stat.S_IFLNK: "symlink"}
 
 
@@ -64,25 +68,21 @@ _KINDS: dict[int, EntryKind] = {stat.S_IFREG: "file", stat.S_IFDIR: "directory",
 class HostSnapshot:
     """The state of a HostFilesystem at one moment. It keeps what is needed to go back while it is referenced."""
 
-    mark: Mark | CallMark[State]  #: a position in the journal of changes
+    mark: Mark | CallMark[State]  #: a position in the versions or among the calls
     tree: Mapping[Parts, State] | None = None  #: the state of each path, with `track_external`
 
 
-class _Shared:
-    """The state shared by all filesystems with the same root: changes of tool calls, and what was saved for them."""
-
-    def __init__(self, jail: Jail) -> None:
-        self.changes: Changes[State] = Changes()
-        self.store = StateStore(jail)
-
-
-_shared: weakref.WeakValueDictionary[str, _Shared] = weakref.WeakValueDictionary()
+_shared: weakref.WeakValueDictionary[str, SharedFiles] = weakref.WeakValueDictionary()
 _sharing = threading.Lock()
 
 
-def _shared_below(jail: Jail) -> _Shared:
+def _shared_below(jail: Jail) -> SharedFiles:
     with _sharing:
-        return _shared.setdefault(jail.root, _Shared(jail))
+        files = _shared.get(jail.root)
+        if files is None:
+            journals = JournalFolder(jail.root)
+            files = _shared[jail.root] = SharedFiles(jail, Contents(journals.contents_folder), journals)
+        return files
 
 
 class HostFilesystem(Searchable):
@@ -105,27 +105,73 @@ class HostFilesystem(Searchable):
         grep_timeout: float = GREP_TIMEOUT,
     ) -> None:
         self._grep_timeout = grep_timeout
-        self._jail = Jail(root)
-        self._store = StateStore(self._jail)
-        self._journal = Journal(self._store)
-        self._tracker = Tracker(self._store, ignore) if track_external else None
-        self._shared = _shared_below(self._jail)
-        self._changes = self._shared.changes
-        self._lock = self._changes.lock
+        jail = Jail(root)
+        self._tree: Tree = jail
+        self._shared = _shared_below(jail)
+        self._versions = Versions()
+        self._tracker = Tracker(self._shared.store, ignore) if track_external else None
         self._unrestored: dict[Parts, State] = {}
+        self._unfinished: list[Exchange] = []
         self._exported: str | None = None
+        try:
+            self._shared.settle(thoroughly=True)
+        except FilesystemError as error:
+            # Reading is possible; whatever else begins with the same attempt.
+            logger.error("%s", error)
 
     @property
     def root(self) -> str:
-        """The absolute path of the root, with links resolved."""
-        return self._jail.root
+        """The absolute path of the root, with links resolved; a branch has none, which is a `NeedsFolderError`."""
+        if self.is_branch:
+            raise NeedsFolderError(
+                f"These files are a branch of {self._tree.root!r}: what is written stays out of that folder until the "
+                "call is approved, so programs cannot find it there. Use read() and write(), or ask about such a tool "
+                "with approval='call'",
+                path=self._tree.root,
+            )
+        return self._tree.root
+
+    @property
+    def is_branch(self) -> bool:
+        """True if what is written stays out of the folder."""
+        return isinstance(self._tree, Overlay)
+
+    def branch(self) -> Self:
+        """A filesystem with the same files, which keeps its changes for itself.
+
+        What it did not change is read from the folder, or from the branch that it was made of, as it is then. Changes
+        are kept in memory, large ones in a private folder outside the root, so nobody else sees them. What
+        `changes_since` returns of a branch can be applied to the folder.
+        """
+        self._shared.settle()
+        branch = copy(self)
+        with self._shared.lock:
+            overlay = self._overlay()
+        branch._tree = overlay
+        branch._shared = SharedFiles(overlay, overlay.contents, None)
+        branch._versions, branch._tracker = Versions(), None
+        branch._unrestored, branch._unfinished, branch._exported = {}, [], None
+        return branch
+
+    def _overlay(self) -> Overlay:
+        """The tree of a new branch."""
+        if isinstance(self._tree, Overlay):
+            return self._tree.copy()
+        assert isinstance(self._tree, Jail) and self._shared.journals is not None
+        contents = Contents(self._shared.journals.contents_folder, budget=BRANCH_MEMORY)
+        return Overlay(self._tree, contents)
+
+    @property
+    def recoveries(self) -> tuple[Recovery, ...]:
+        """What this process has put back for others, which had died while they changed files below this root."""
+        return tuple(self._shared.recoveries)
 
     def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> str:
-        with self._opened(path) as fd, os.fdopen(fd, "rb") as stream:
+        with self._opened(path) as stream:
             return read_lines(stream, path, offset=offset, limit=limit)
 
     def read_bytes(self, path: str) -> bytes:
-        with self._opened(path) as fd, os.fdopen(fd, "rb") as stream:
+        with self._opened(path) as stream:
             return stream.read()
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
@@ -133,9 +179,9 @@ class HostFilesystem(Searchable):
         check_mode(mode)
         data = encode(content, path)
         parts = split(path)
-        with self._lock:
+        with self._shared.lock:
             self._make_parents(parts[:-1], path)
-            with self._jail.locate(parts, path) as place:
+            with self._tree.locate(parts, path) as place:
                 status = place.stat()
                 if status is not None:
                     _check_file(status, path)
@@ -143,27 +189,28 @@ class HostFilesystem(Searchable):
                         raise AlreadyExistsError(
                             f"{path!r} already exists; use mode='overwrite' to replace it", path=path
                         )
-                    os.close(place.open(os.O_WRONLY))
-                self._record(place)
-                if mode == "append" and status is not None:
-                    append(place, data)
-                elif mode == "create":
-                    create(place, data)
-                else:
-                    replace(place, [BytesIO(data)], None if status is None else stat.S_IMODE(status.st_mode))
+                    place.check_writable()
+                with self._changing(place):
+                    if mode == "append" and status is not None:
+                        place.append(data)
+                    elif mode == "create":
+                        place.create(data)
+                    else:
+                        permissions = None if status is None else stat.S_IMODE(status.st_mode)
+                        place.replace(SavedContent(data), permissions)
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
         check_fence()
         parts = split(path)
-        with self._lock:
+        with self._shared.lock:
             if parents:
                 self._make_parents(parts[:-1], path)
             try:
-                with self._jail.locate(parts, path) as place:
+                with self._tree.locate(parts, path) as place:
                     status = place.stat()
                     if status is None:
-                        self._record(place)
-                        os.mkdir(place.name, dir_fd=place.fd)
+                        with self._changing(place):
+                            place.mkdir()
                     elif not (exist_ok and stat.S_ISDIR(status.st_mode)):
                         raise AlreadyExistsError(f"{path!r} already exists", path=path)
             except NotFoundError:
@@ -172,35 +219,34 @@ class HostFilesystem(Searchable):
                 ) from None
 
     def list(self, path: str = ".") -> tuple[Entry, ...]:
-        with self._directory(path) as (fd, base):
-            return tuple(
-                Entry(name, join((*base, name)), kind := _kind(status.st_mode), status.st_size if kind == "file" else 0)
-                for name, status in entries(fd)
-            )
+        entries: list[Entry] = []
+        with self._directory(path) as (folder, base):
+            for name, status in folder.entries():
+                entries.append(Entry(name, join((*base, name)), _kind(status.st_mode), _size(status)))
+        return tuple(entries)
 
     def stat(self, path: str) -> Stat:
         parts = split(path)
-        with self._jail.locate(parts, path) as place:
+        with self._tree.locate(parts, path) as place:
             status = _existing(place, path)
-        kind = _kind(status.st_mode)
         modified = datetime.fromtimestamp(status.st_mtime, UTC)
-        return Stat(join(parts), kind, status.st_size if kind == "file" else 0, modified)
+        return Stat(join(parts), _kind(status.st_mode), _size(status), modified)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
         check_fence()
         parts = split(path)
-        with self._lock, self._jail.locate(parts, path, follow=False) as place:
+        with self._shared.lock, self._tree.locate(parts, path, follow=False) as place:
             if place.name == ".":
                 raise InvalidPathError("The root cannot be deleted", path=path)
             status = _existing(place, path)
             if stat.S_ISDIR(status.st_mode) and not recursive:
-                with _open_directory(place) as fd:
-                    if os.listdir(fd):
+                with closing(place.enter()) as folder:
+                    if folder.names():
                         raise DirectoryNotEmptyError(f"{path!r} is not empty; pass recursive=True", path=path)
             self._delete(place, status)
 
     def snapshot(self) -> HostSnapshot:
-        return self._snapshot(lambda: self._journal.mark())
+        return self._snapshot(self._versions.mark)
 
     def begin_call(self) -> HostSnapshot:
         """A snapshot for the rollback of the current tool call: restoring it undoes only what the call changed.
@@ -209,24 +255,33 @@ class HostFilesystem(Searchable):
         """
         if not current_calls():
             return self.snapshot()
-        return self._snapshot(lambda: self._changes.begin(watch=self._tracker is not None))
+        return self._snapshot(lambda: self._shared.changes.begin(watch=self._tracker is not None))
 
     def restore(self, snapshot: HostSnapshot) -> None:
         check_fence()
-        if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal not in (self._journal, self._changes):
+        own_journals = (self._versions, self._shared.changes)
+        if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal not in own_journals:
             raise SnapshotError(
-                f"The snapshot was not taken from this filesystem ({self.root}), or it has been closed since"
+                f"The snapshot was not taken from this filesystem ({self._tree.root}), or it has been closed since"
             )
-        with self._lock:
-            changes = {parts: state for parts, state in self._unrestored.items() if not self._is_tracked(parts)}
+        self._shared.settle()
+        with self._shared.lock:
+            checks: dict[Parts, Check] = {}
+            states = {parts: state for parts, state in self._unrestored.items() if not self._is_tracked(parts)}
             mark: Any = snapshot.mark
-            changes |= self._with_external(snapshot, mark.journal.restore(mark), lambda parts, found: found)
-            for parts in changes:
-                if mark.journal is not self._changes:
-                    self._changes.record(parts, partial(self._shared.store.current, parts))
+            own = mark.journal.restore(mark)
+            external = self._external(snapshot)
+            for parts, state in own.items():
+                if parts in snapshot.mark.others or not self._is_tracked(parts):
+                    states[parts] = state
+            for parts, (state, now) in external.items():
+                states[parts], checks[parts] = state, is_identified(now)
+            for parts in states:
+                if mark.journal is not self._shared.changes:
+                    self._shared.changes.record(parts, partial(self._shared.store.current, parts))
                 if not self._is_tracked(parts):
-                    self._journal.record(parts, partial(self._store.current, parts))
-            self._put_back(changes)
+                    self._versions.record(parts, partial(self._shared.store.current, parts))
+            self._put_back(states, checks)
 
     def changes_since(self, mark: HostSnapshot) -> tuple[FileChange, ...]:
         """The changes of the current tool call, by path; `mark` is what `begin_call` returned for it.
@@ -239,65 +294,64 @@ class HostFilesystem(Searchable):
 
     def nodes_since(self, mark: HostSnapshot, limit: int | None = None) -> dict[str, tuple[Node | None, Node | None]]:
         """Content, then and now, of the paths in `changes_since`; of files with more than `limit` bytes, only that."""
-        with self._lock:
+        with self._shared.lock:
             call = mark.mark if isinstance(mark, HostSnapshot) else None
-            if not isinstance(call, CallMark) or call.journal is not self._changes:
+            if not isinstance(call, CallMark) or call.journal is not self._shared.changes:
                 raise SnapshotError("mark must be what begin_call() of this filesystem returned in the current call")
 
             def current(parts: Parts) -> State:
-                return self._store.peek(parts, limit)
+                return self._shared.store.peek(parts, limit)
 
-            made = self._changes.made_by(call, current)
-            made = self._with_external(mark, made, lambda parts, found: (found, current(parts)))
-            both = ((as_node(before, limit), as_node(after, limit)) for before, after in made.values())
-            nodes = dict(zip(map(join, made), both, strict=True))
-        # Two files that were not read may differ.
-        unread = set() if limit is None else {path for path, both in nodes.items() if Node("other") in both}
-        return {path: nodes[path] for path in sorted(nodes) if path in unread or nodes[path][0] != nodes[path][1]}
+            states: dict[Parts, tuple[State, State]] = {}
+            for parts, pair in self._shared.changes.made_by(call, current).items():
+                if parts in call.others or not self._is_tracked(parts):
+                    states[parts] = pair
+            for parts, (before, _) in self._external(mark).items():
+                states[parts] = before, current(parts)
+        changed: dict[str, tuple[Node | None, Node | None]] = {}
+        for parts, (before, after) in sorted(states.items(), key=lambda item: join(item[0])):
+            old, new = as_node(before, limit), as_node(after, limit)
+            # Two files that were not read may differ.
+            is_unread = limit is not None and Node("other") in (old, new)
+            if is_unread or old != new:
+                changed[join(parts)] = old, new
+        return changed
 
     def node(self, path: str, limit: int | None = None) -> Node | None:
         """The content of a path, links not followed; a file with more than `limit` bytes is not read."""
-        return as_node(self._store.peek(split(path), limit))
+        return as_node(self._shared.store.peek(split(path), limit))
 
     def apply(self, changes: Iterable[FileChange]) -> None:
         """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""
         check_fence()
-        with self._lock:
-            if self._unrestored:
-                self._put_back(self._unrestored)
-            found: dict[Parts, State] = {}
+        self._shared.settle()
+        with self._shared.lock:
+            self._put_back_unrestored()
+            before: dict[Parts, State] = {}
 
             def now(parts: Parts) -> Node | None:
-                found[parts] = self._shared.store.current(parts)
-                return as_node(found[parts])
+                before[parts] = self._shared.store.current(parts)
+                return as_node(before[parts])
 
             nodes = plan(changes, now, self.list)
-            for parts in nodes:
-                self._changes.record(parts, partial(found.__getitem__, parts))
+            after = {parts: as_state(node, before[parts]) for parts, node in nodes.items()}
+            for parts in after:
+                self._shared.changes.record(parts, partial(before.__getitem__, parts))
                 if not self._is_tracked(parts):
-                    self._journal.record(parts, partial(self._store.current, parts))
+                    self._versions.record(parts, partial(before.__getitem__, parts))
+            exchange = self._shared.change({parts: before[parts] for parts in after}, after)
             # Until this is done, an interrupt leaves the next snapshot or restore to put back what was there.
-            self._unrestored = {parts: found[parts] for parts in nodes}
+            self._unrestored, self._unfinished = {parts: before[parts] for parts in after}, [exchange]
             try:
-                failures = self._store.put_back({parts: as_state(node, found[parts]) for parts, node in nodes.items()})
-                for parts, node in nodes.items():
-                    if parts not in failures and not is_same(as_node(self._store.current(parts)), node):
-                        failures[parts] = f"{join(parts)!r} changed meanwhile"
-                if failures:
-                    raise FilesystemError(
-                        f"Could not apply the changes, so nothing was changed: {'; '.join(failures.values())}",
-                        path=join(next(iter(failures))),
-                    )
+                exchange.run()
             except BaseException:
-                self._put_back(
-                    {
-                        parts: state
-                        for parts, state in self._unrestored.items()
-                        if not is_same(as_node(self._store.current(parts)), as_node(state))
-                    }
-                )
+                self._undo(exchange)
                 raise
-            self._unrestored = {}
+            if exchange.problems:
+                conflicts = self._undo(exchange)
+                raise _not_applied(exchange, conflicts)
+            self._unrestored, self._unfinished = {}, []
+            exchange.end()
 
     @property
     def tracks_external(self) -> bool:
@@ -307,49 +361,44 @@ class HostFilesystem(Searchable):
     def changed_since(self, snapshot: HostSnapshot) -> tuple[str, ...]:
         """The paths that differ from a snapshot, whoever changed them; needs `track_external=True`."""
         if self._tracker is None or snapshot.tree is None:
-            raise SnapshotError(f"Changes are found by HostFilesystem({self.root!r}, track_external=True) alone")
-        with self._lock:
+            raise SnapshotError(f"Changes are found by HostFilesystem({self._tree.root!r}, track_external=True) alone")
+        with self._shared.lock:
             return tuple(sorted(map(join, self._tracker.changes_to(snapshot.tree))))
 
     def close(self) -> None:
         """Discard the snapshots and what was saved for them; the files and the copies in `saved_in` are kept."""
-        with self._lock:
-            self._journal = Journal(self._store)
-            self._unrestored, self._exported = {}, None
-            self._store.clear()
+        with self._shared.lock:
+            self._versions = Versions()
+            self._unrestored, self._unfinished, self._exported = {}, [], None
 
     def __repr__(self) -> str:
-        return f"HostFilesystem({self.root!r})"
+        return f"HostFilesystem({self._tree.root!r})" + (".branch()" if self.is_branch else "")
 
     @contextmanager
-    def _opened(self, path: str) -> Iterator[int]:
-        """The descriptor of a regular file; the caller closes it."""
-        with self._jail.locate(split(path), path) as place:
-            fd = place.open(os.O_RDONLY)
-            try:
-                _check_file(os.fstat(fd), path)
-            except FilesystemError:
-                os.close(fd)
-                raise
-            yield fd
+    def _opened(self, path: str) -> Iterator[IO[bytes]]:
+        """The content of a regular file."""
+        with self._tree.locate(split(path), path) as place:
+            _check_file(_existing(place, path), path)
+            with place.open() as stream:
+                yield stream
 
     @contextmanager
-    def _directory(self, path: str) -> Iterator[tuple[int, Parts]]:
+    def _directory(self, path: str) -> Iterator[tuple[Folder, Parts]]:
         parts = split(path)
-        with self._jail.locate(parts, path) as place:
+        with self._tree.locate(parts, path) as place:
             if not stat.S_ISDIR(_existing(place, path).st_mode):
                 raise NotDirectoryError(f"{path!r} is a file, not a directory", path=path)
-            with _open_directory(place) as fd:
-                yield fd, parts
+            with closing(place.enter()) as folder:
+                yield folder, parts
 
     def _walk(self, base: Parts, depth: int | None) -> Files:
         path = join(base)
-        with self._jail.locate(base, path) as place:
+        with self._tree.locate(base, path) as place:
             if not stat.S_ISDIR(_existing(place, path).st_mode):
                 yield base, lambda: self.read_bytes(path)
                 return
-            with _open_directory(place) as fd, closing(walk(fd, base, depth)) as found:
-                for entry, status in found:
+            with closing(place.enter()) as folder, closing(walk(folder, base, depth)) as entries:
+                for entry, status in entries:
                     if stat.S_ISREG(status.st_mode):
                         yield entry.parts, partial(_load, entry)
 
@@ -357,83 +406,136 @@ class HostFilesystem(Searchable):
         if parts and self.exists(join(parts)):
             return
         for depth in range(1, len(parts) + 1):
-            with self._jail.locate(parts[:depth], path) as place:
+            with self._tree.locate(parts[:depth], path) as place:
                 if place.stat() is None:
-                    self._record(place)
-                    os.mkdir(place.name, dir_fd=place.fd)
+                    with self._changing(place):
+                        place.mkdir()
 
-    def _delete(self, place: Place, status: os.stat_result) -> None:
-        remove: Callable[..., None] = os.unlink
-        if stat.S_ISDIR(status.st_mode):
-            with _open_directory(place) as fd:
-                for name, inner in entries(fd):
-                    self._delete(Place(fd, name, (*place.parts, name)), inner)
-            remove = os.rmdir
-        with translated(join(place.parts)):
-            self._record(place)
-            remove(place.name, dir_fd=place.fd)
+    def _delete(self, place: Place, status: Status) -> None:
+        is_directory = stat.S_ISDIR(status.st_mode)
+        if is_directory:
+            with closing(place.enter()) as folder:
+                for name, inner in folder.entries():
+                    self._delete(folder.place(name, (*place.parts, name)), inner)
+        with translated(join(place.parts)), self._changing(place):
+            if is_directory:
+                place.rmdir()
+            else:
+                place.unlink()
 
     def _snapshot(self, mark: Callable[[], Mark | CallMark[State]]) -> HostSnapshot:
-        with self._lock:
-            if self._unrestored:
-                self._put_back(self._unrestored)
+        self._shared.settle()
+        with self._shared.lock:
+            self._put_back_unrestored()
             return HostSnapshot(mark(), self._tracker.scan() if self._tracker else None)
 
-    def _with_external(
-        self, snapshot: HostSnapshot, own: dict[Parts, S], convert: Callable[[Parts, State], S]
-    ) -> dict[Parts, S]:
-        """The changes made through a filesystem, and those that the tracker finds, which knows its paths better."""
+    def _external(self, snapshot: HostSnapshot) -> dict[Parts, tuple[State, Signature | None]]:
+        """The changes that the tracker finds, except those that other calls have made; it knows its paths best."""
         if self._tracker is None or snapshot.tree is None:
-            return own
-        others, tracked = snapshot.mark.others, self._tracker.changes_to(snapshot.tree)
-        kept = {parts: state for parts, state in own.items() if parts in others or not self._is_tracked(parts)}
-        return kept | {parts: convert(parts, state) for parts, state in tracked.items() if parts not in others}
+            return {}
+        changes = self._tracker.changes_to(snapshot.tree)
+        return {parts: change for parts, change in changes.items() if parts not in snapshot.mark.others}
 
-    def _put_back(self, states: dict[Parts, State]) -> None:
-        """Put the states on the disk. Those that fail are kept for the next attempt, and their files exported."""
+    def _undo(self, exchange: Exchange) -> Iterable[Parts]:
+        """Take back changes that were not applied; returns what others have changed meanwhile, which is left alone."""
+        failures: dict[Parts, FilesystemError] = {}
+        conflicts: set[Parts] = set()
+        for parts, problem in exchange.undo().items():
+            if isinstance(problem, StaleFilesError):
+                conflicts.add(parts)
+            else:
+                failures[parts] = problem
+        self._finish_restoring(failures, self._unrestored)
+        return conflicts
+
+    def _put_back_unrestored(self) -> None:
+        """Put back what could not be put back before."""
+        if self._unrestored:
+            self._put_back(self._unrestored, {})
+
+    def _put_back(self, states: dict[Parts, State], checks: Mapping[Parts, Check]) -> None:
+        """Put the states in their places, where they replace what the checks allow, else what this process left."""
         # Until this is done, all of them count as not restored: an interrupt may come at any time.
         self._unrestored = states
-        failures = self._store.put_back(states)
-        self._journal.reached({parts: state for parts, state in states.items() if parts not in failures})
-        self._unrestored = {parts: states[parts] for parts in failures}
-        outdated, (self._exported, missing) = self._exported, self._store.export(self._unrestored)
+        exchange = self._shared.rollback(states, lambda parts: checks.get(parts) or self._shared.own_check(parts))
+        self._unfinished.append(exchange)
+        exchange.run()
+        self._finish_restoring(exchange.problems, states)
+
+    def _finish_restoring(self, problems: Mapping[Parts, FilesystemError], states: Mapping[Parts, State]) -> None:
+        """Keep what failed for the next attempt; it is exported, and so is what others have changed meanwhile."""
+        self._versions.reached({parts: state for parts, state in states.items() if parts not in problems})
+        self._unrestored = {}
+        for parts, problem in problems.items():
+            if not isinstance(problem, StaleFilesError):
+                self._unrestored[parts] = states[parts]
+        outdated, (exported, missing) = self._exported, export({parts: states[parts] for parts in problems})
+        # What is still to be restored is exported again; what others have changed stays exported.
+        self._exported = exported if self._unrestored else None
         if outdated is not None:
             shutil.rmtree(outdated, ignore_errors=True)
-        if failures:
-            message = f"Could not restore everything: {'; '.join(failures.values())}"
-            if self._exported is not None:
-                message += f"; the saved files are in {self._exported}"
-            if missing:
-                message += f"; {', '.join(map(repr, missing))} could only be kept in memory"
-            raise SnapshotError(f"{message}; the next snapshot or restore tries again", saved_in=self._exported)
+        while self._unfinished and not self._unrestored:
+            self._unfinished.pop().end()
+        if problems:
+            raise _not_restored(problems, exported, missing, again=bool(self._unrestored))
 
-    def _record(self, place: Place) -> None:
+    @contextmanager
+    def _changing(self, place: Place) -> Iterator[None]:
+        """Record what is at a place before the block changes it, and what is there then."""
         self._unrestored.pop(place.parts, None)
-        self._changes.record(place.parts, lambda: self._shared.store.save(place, place.stat()))
-        if not self._is_tracked(place.parts):
-            self._journal.record(place.parts, lambda: self._store.save(place, place.stat()))
+        files, parts = self._shared, place.parts
+        save = cache(lambda: files.store.save(place, place.stat()))
+        files.changes.record(parts, save)
+        if not self._is_tracked(parts):
+            self._versions.record(parts, save)
+        if files.changes.in_progress or self._versions.in_use:
+            with files.noting(place):
+                yield
+        else:
+            yield
 
     def _is_tracked(self, parts: Parts) -> bool:
         return self._tracker is not None and not self._tracker.ignores(parts)
 
 
-@contextmanager
-def _open_directory(place: Place) -> Iterator[int]:
-    fd = place.open(os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
+def _not_applied(exchange: Exchange, conflicts: Iterable[Parts]) -> FilesystemError:
+    """The error for changes that were taken back, because others have changed their base, or for another reason."""
+    problems = exchange.problems
+    stale = {join(parts) for parts in conflicts}
+    stale |= {join(parts) for parts, problem in problems.items() if isinstance(problem, StaleFilesError)}
+    if stale:
+        return StaleFilesError(sorted(stale))
+    return FilesystemError(
+        f"Could not apply the changes, so nothing was changed: {'; '.join(map(str, problems.values()))}",
+        path=join(next(iter(problems))),
+    )
 
 
-def _existing(place: Place, path: str) -> os.stat_result:
+def _not_restored(
+    problems: Mapping[Parts, FilesystemError], exported: str | None, missing: Iterable[str], *, again: bool
+) -> SnapshotError:
+    reasons: list[str] = []
+    for parts, problem in problems.items():
+        is_stale = isinstance(problem, StaleFilesError)
+        reasons.append(f"others have changed {join(parts)!r}, which was left alone" if is_stale else str(problem))
+    message = f"Could not restore everything: {'; '.join(reasons)}"
+    if exported is not None:
+        message += f"; the saved files are in {exported}"
+    if unsaved := list(missing):
+        message += f"; {', '.join(map(repr, unsaved))} could only be kept in memory"
+    if again:
+        message += "; the next snapshot or restore tries again"
+    return SnapshotError(message, saved_in=exported)
+
+
+def _existing(place: Place, path: str) -> Status:
     status = place.stat()
     if status is None:
         raise NotFoundError(f"{path!r} does not exist", path=path)
     return status
 
 
-def _check_file(status: os.stat_result, path: str) -> None:
+def _check_file(status: Status, path: str) -> None:
     if stat.S_ISDIR(status.st_mode):
         raise IsDirectoryError(f"{path!r} is a directory; list it instead", path=path)
     if not stat.S_ISREG(status.st_mode):
@@ -443,7 +545,7 @@ def _check_file(status: os.stat_result, path: str) -> None:
 def _load(place: Place) -> bytes:
     """The content of a file found by a walk; empty if it is binary or can no longer be read."""
     try:
-        with os.fdopen(place.open(os.O_RDONLY), "rb") as stream:
+        with place.open() as stream:
             head = stream.read(SNIFF_LENGTH)
             return b"" if is_binary(head) else head + stream.read()
     except OSError:
@@ -452,3 +554,7 @@ def _load(place: Place) -> bytes:
 
 def _kind(mode: int) -> EntryKind:
     return _KINDS.get(stat.S_IFMT(mode), "other")
+
+
+def _size(status: Status) -> int:
+    return status.st_size if stat.S_ISREG(status.st_mode) else 0

@@ -1,58 +1,43 @@
-"""Resolving paths below a root directory without ever leaving it.
-
-Each name is opened relative to its parent without following links; a link is read and its target resolved the same way.
-Nothing that another process renames or links meanwhile can lead out of the root.
-"""
+"""The files of the host below one directory, and nothing outside it."""
 
 from __future__ import annotations
 
 import errno
 import os
 import stat
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from io import BytesIO
+from typing import IO
+from uuid import uuid4
 
-from weakincentives.filesystem.protocol import (
-    AlreadyExistsError,
-    DirectoryNotEmptyError,
-    FilesystemError,
-    InvalidPathError,
-    IsDirectoryError,
-    NotDirectoryError,
-    NotFoundError,
-    Parts,
-    join,
+from weakincentives.filesystem.contents import CHUNK, Contents, SavedContent, write_all
+from weakincentives.filesystem.protocol import FilesystemError, NotFoundError, Parts, StaleFilesError, join
+from weakincentives.filesystem.states import (
+    DirectoryState,
+    FileState,
+    LinkState,
+    State,
+    Status,
+    identity,
+    is_settled,
+    signature,
 )
+from weakincentives.filesystem.swap import swap_names
+from weakincentives.filesystem.tree import Check, Folder, Place, Tree
 
-MAX_LINKS = 40
-MAX_SWAPS = 10
-"""How often a name may change between directory and link while it is being opened."""
 NOFOLLOW = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
+HOLD = os.O_PATH | NOFOLLOW if hasattr(os, "O_PATH") else os.O_RDONLY | getattr(os, "O_SYMLINK", NOFOLLOW)
+"""The flags to open whatever has a name, without reading it."""
 OPEN_DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | NOFOLLOW
+TEMPORARY = ".wink-"
+"""How the names of files begin that are about to take another name."""
+NO_HARD_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A name in an open directory; `parts` is its path with links resolved. The root has the name `.`."""
-
-    fd: int
-    name: str
-    parts: Parts
-
-    def stat(self) -> os.stat_result | None:
-        """The status of what is there, without following a link; None if nothing is."""
-        try:
-            return os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
-        except FileNotFoundError:
-            return None
-
-    def open(self, flags: int, mode: int = 0o666) -> int:
-        return os.open(self.name, flags | NOFOLLOW, mode, dir_fd=self.fd)
-
-
-class Jail:
-    """A root directory, and the only way to reach places below it."""
+class Jail(Tree):
+    """A directory of the host, and the only way to reach places below it."""
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         if os.open not in os.supports_dir_fd:
@@ -61,177 +46,282 @@ class Jail:
         if not os.path.isdir(self.root):
             raise NotFoundError(f"Root {os.fspath(root)!r} is not a directory; create it first", path=os.fspath(root))
 
-    @contextmanager
-    def locate(self, parts: Parts, path: str, *, follow: bool = True, links: bool = True) -> Iterator[Place]:
-        """Open the directory of a path, which must exist; the last name may be missing.
+    def open_root(self) -> DiskFolder:
+        return DiskFolder(os.open(self.root, OPEN_DIRECTORY))
 
-        `follow=False` does not follow a link at the end, `links=False` follows none: a link is no directory. An
-        `OSError` inside the block is raised as a `FilesystemError` that names the path.
-        """
-        walk = _Walk(self.root, path, links=links)
+    def make_root(self) -> None:
         try:
-            with translated(path):
-                yield walk.to(parts, follow=follow)
-        finally:
-            walk.close()
+            os.mkdir(self.root)
+        except OSError:
+            # It is there, or whoever needs it fails with its name.
+            return
 
 
-class _Walk:
-    """One descent from the root: the open directories and their names."""
+class DiskFolder(Folder):
+    """An open directory of the host."""
 
-    def __init__(self, root: str, path: str, *, links: bool) -> None:
-        self.root = root
-        self.path = path
-        self.links = links
-        self.links_left = MAX_LINKS
-        self.fds: list[int] = []
-        self.names: list[str] = []
+    __slots__ = ("fd",)
 
-    def to(self, parts: Parts, *, follow: bool) -> Place:
-        self.fds.append(os.open(self.root, OPEN_DIRECTORY))
-        pending = [*reversed(parts)]
-        while pending:
-            name = pending.pop()
-            if name == "..":
-                if not self.names:
-                    raise self.leads_out()
-                self.names.pop()
-                os.close(self.fds.pop())
-                continue
-            if pending:
-                target = self.enter(name)
-            else:
-                target = _readlink(name, self.fds[-1]) if follow else None
-                if target is None:
-                    return Place(self.fds[-1], name, (*self.names, name))
-            if target is not None:
-                pending.extend(reversed(self.follow(target)))
-        return Place(self.fds[-1], ".", tuple(self.names))
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
 
-    def enter(self, name: str) -> str | None:
-        """Enter a directory. A link is not entered; its target is returned."""
-        for _ in range(MAX_SWAPS):
-            try:
-                fd = os.open(name, OPEN_DIRECTORY, dir_fd=self.fds[-1])
-            except OSError as error:
-                if error.errno not in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
-                    raise
-            else:
-                self.fds.append(fd)
-                self.names.append(name)
+    def enter(self, name: str) -> DiskFolder:
+        return DiskFolder(os.open(name, OPEN_DIRECTORY, dir_fd=self.fd))
+
+    def readlink(self, name: str) -> str | None:
+        try:
+            return os.readlink(name, dir_fd=self.fd)
+        except OSError as error:
+            if error.errno in (errno.EINVAL, errno.ENOENT):
                 return None
-            target = _readlink(name, self.fds[-1])
-            if target is not None:
-                return target
-            mode = os.stat(name, dir_fd=self.fds[-1], follow_symlinks=False).st_mode
-            if not (stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
-                raise NotDirectoryError(
-                    f"{self.path!r}: {join((*self.names, name))!r} is a file, not a directory", path=self.path
-                )
-        raise InvalidPathError(f"{self.path!r} is changing while it is used; try again", path=self.path)
+            raise
 
-    def follow(self, target: str) -> list[str]:
-        """The names to resolve in place of a link."""
-        if not self.links:
-            raise NotDirectoryError(f"{self.path!r} leads through a symbolic link", path=self.path)
-        if self.links_left == 0:
-            raise InvalidPathError(f"{self.path!r} leads through too many symbolic links", path=self.path)
-        self.links_left -= 1
-        if target.startswith("/"):
-            if target != self.root and not target.startswith(self.root.rstrip("/") + "/"):
-                raise self.leads_out()
-            target = target[len(self.root) :]
-            self.names.clear()
-            while len(self.fds) > 1:
-                os.close(self.fds.pop())
-        return [name for name in target.split("/") if name not in ("", ".")]
+    def entries(self) -> list[tuple[str, Status]]:
+        entries: list[tuple[str, Status]] = []
+        with os.scandir(self.fd) as scan:
+            for entry in scan:
+                try:
+                    entries.append((entry.name, entry.stat(follow_symlinks=False)))
+                except FileNotFoundError:
+                    continue
+        return sorted(entries, key=lambda item: item[0])
 
-    def leads_out(self) -> InvalidPathError:
-        return InvalidPathError(f"{self.path!r} is a symbolic link that leads out of the root", path=self.path)
+    def names(self) -> list[str]:
+        return os.listdir(self.fd)
+
+    def place(self, name: str, parts: Parts) -> DiskPlace:
+        return DiskPlace(self.fd, name, parts)
 
     def close(self) -> None:
-        for fd in self.fds:
+        os.close(self.fd)
+
+    def check_changeable(self) -> None:
+        """Raise if names in this directory may not be changed."""
+        DiskPlace(self.fd, ".", ()).check_access(os.W_OK | os.X_OK)
+
+
+class DiskPlace(Place):
+    """A name in an open directory of the host."""
+
+    __slots__ = ("fd",)
+
+    def __init__(self, fd: int, name: str, parts: Parts) -> None:
+        self.fd = fd
+        self.name = name
+        self.parts = parts
+
+    def stat(self) -> os.stat_result | None:
+        try:
+            return os.stat(self.name, dir_fd=self.fd, follow_symlinks=False)
+        except FileNotFoundError:
+            return None
+
+    def save(self, status: Status, contents: Contents) -> State:
+        if stat.S_ISDIR(status.st_mode):
+            return DirectoryState(stat.S_IMODE(status.st_mode))
+        if stat.S_ISLNK(status.st_mode):
+            return LinkState(self.readlink())
+        with self.open() as stream:
+            # Of the open file, since another one may have taken the name by now.
+            status, now = os.fstat(stream.fileno()), time.time_ns()
+            content = contents.save(stream, status.st_size)
+        known = signature(status) if is_settled(status, now) else None
+        return FileState(content, stat.S_IMODE(status.st_mode), status.st_mtime_ns, known)
+
+    def open(self) -> IO[bytes]:
+        stream = os.fdopen(self.open_fd(os.O_RDONLY), "rb")
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            stream.close()
+            raise OSError(errno.EINVAL, "it is neither a file nor a directory")
+        return stream
+
+    def open_fd(self, flags: int) -> int:
+        return os.open(self.name, flags | NOFOLLOW, 0o666, dir_fd=self.fd)
+
+    def readlink(self) -> str:
+        return os.readlink(self.name, dir_fd=self.fd)
+
+    def enter(self) -> DiskFolder:
+        return DiskFolder(self.open_fd(OPEN_DIRECTORY))
+
+    def check_writable(self) -> None:
+        # Opening the file would look like a write to whoever watches it.
+        self.check_access(os.W_OK)
+
+    def check_access(self, access: int) -> None:
+        effective = os.access in os.supports_effective_ids
+        if not os.access(self.name, access, dir_fd=self.fd, effective_ids=effective):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def create(self, content: bytes) -> None:
+        temporary = _temporary_name()
+        self.prepare(temporary, SavedContent(content), None, None)
+        try:
+            self._link(temporary)
+        finally:
+            self.drop(temporary)
+
+    def append(self, content: bytes) -> None:
+        """Add to the end of a file completely or not at all.
+
+        The file is replaced by a longer copy: the file open under this name may have another name outside the root, and
+        no check can detect that while names are being swapped.
+        """
+        temporary = _temporary_name()
+        with self.open() as source:
+            mode = stat.S_IMODE(os.fstat(source.fileno()).st_mode)
+            self._write_new(temporary, [source, BytesIO(content)], mode, None)
+        self.put(temporary, None)
+
+    def replace(self, content: SavedContent, mode: int | None, modified_ns: int | None = None) -> None:
+        temporary = _temporary_name()
+        self.prepare(temporary, content, mode, modified_ns)
+        self.put(temporary, None)
+
+    def prepare(self, temporary: str, content: SavedContent, mode: int | None, modified_ns: int | None) -> bool:
+        with content.open() as source:
+            self._write_new(temporary, [source], mode, modified_ns)
+        return True
+
+    def put(self, temporary: str, check: Check | None) -> None:
+        try:
+            if check is None:
+                os.replace(temporary, self.name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            else:
+                self._put_checked(temporary, check)
+        except BaseException:
+            self.drop(temporary)
+            raise
+
+    def sync(self) -> None:
+        fd = self.open_fd(os.O_RDONLY)
+        try:
+            os.fsync(fd)
+        finally:
             os.close(fd)
 
+    def symlink(self, target: str, temporary: str, check: Check | None) -> None:
+        os.symlink(target, temporary, dir_fd=self.fd)
+        self.put(temporary, check)
 
-@contextmanager
-def translated(path: str) -> Iterator[None]:
-    """Raise an `OSError` of the block as a `FilesystemError`."""
-    try:
-        yield
-    except FilesystemError:
-        raise
-    except UnicodeEncodeError:
-        raise InvalidPathError(f"Path {path!r} is not valid Unicode", path=path) from None
-    except OSError as error:
-        raise _translate(error, path) from error
+    def mkdir(self) -> None:
+        os.mkdir(self.name, dir_fd=self.fd)
+
+    def unlink(self) -> None:
+        os.unlink(self.name, dir_fd=self.fd)
+
+    def remove(self, temporary: str, check: Check) -> None:
+        with self._held(self.name) as status:
+            self._expect(check, status)
+            # Under another name first: only what was checked is deleted.
+            os.rename(self.name, temporary, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+            if not self._is_checked(temporary, status, check):
+                with suppress(FileExistsError):
+                    self._link(temporary)
+                self.drop(temporary)
+                raise self._changed()
+        self.drop(temporary)
+
+    def rmdir(self) -> None:
+        os.rmdir(self.name, dir_fd=self.fd)
+
+    def set_directory_mode(self, mode: int) -> None:
+        fd = self.open_fd(OPEN_DIRECTORY)
+        try:
+            if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
+                os.fchmod(fd, mode)
+        finally:
+            os.close(fd)
+
+    def _write_new(
+        self, temporary: str, sources: Iterable[IO[bytes]], mode: int | None, modified_ns: int | None
+    ) -> None:
+        """Write a new file with the contents of the sources, one after the other."""
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | NOFOLLOW
+        fd = os.open(temporary, flags, 0o666, dir_fd=self.fd)
+        try:
+            for source in sources:
+                while chunk := source.read(CHUNK):
+                    write_all(fd, chunk)
+            if mode is not None:
+                os.fchmod(fd, mode)
+            if modified_ns is not None:
+                os.utime(fd, ns=(modified_ns, modified_ns))
+        except BaseException:
+            self.drop(temporary)
+            raise
+        finally:
+            os.close(fd)
+
+    def _put_checked(self, temporary: str, check: Check) -> None:
+        # As long as they are held, nothing else can get the same inodes.
+        with self._held(temporary) as own, self._held(self.name) as status:
+            self._expect(check, status)
+            if status is None:
+                try:
+                    self._link(temporary)
+                except FileExistsError:
+                    raise self._changed() from None
+            elif swap_names(self.fd, temporary, self.name):
+                # What was replaced has the temporary name now, and may be another than what was checked.
+                if not self._is_checked(temporary, status, check):
+                    self._swap_back(temporary, own)
+                    raise self._changed()
+            else:
+                os.replace(temporary, self.name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+        self.drop(temporary)
+
+    def _swap_back(self, temporary: str, own: os.stat_result | None) -> None:
+        """Give a file of others its name again, unless they have replaced it meanwhile."""
+        swap_names(self.fd, temporary, self.name)
+        taken = DiskPlace(self.fd, temporary, self.parts).stat()
+        if own is None or taken is None or taken.st_ino != own.st_ino:
+            # What they have put in place of the new file is newer still.
+            swap_names(self.fd, temporary, self.name)
+
+    @contextmanager
+    def _held(self, name: str) -> Iterator[os.stat_result | None]:
+        """The status of what has a name, which keeps its inode during the block; None if there is nothing."""
+        try:
+            fd = os.open(name, HOLD, dir_fd=self.fd)
+        except FileNotFoundError:
+            yield None
+            return
+        try:
+            yield os.fstat(fd)
+        finally:
+            os.close(fd)
+
+    def _link(self, temporary: str) -> None:
+        """Give a new file the name of this place, which must be free."""
+        try:
+            os.link(temporary, self.name, src_dir_fd=self.fd, dst_dir_fd=self.fd, follow_symlinks=False)
+        except OSError as error:
+            if error.errno not in NO_HARD_LINKS:
+                raise
+            if self.stat() is not None:
+                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST)) from None
+            os.rename(temporary, self.name, src_dir_fd=self.fd, dst_dir_fd=self.fd)
+
+    def drop(self, temporary: str) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=self.fd)
+
+    def _is_checked(self, temporary: str, status: os.stat_result | None, check: Check) -> bool:
+        """True if what has the temporary name by now is what was checked, and nobody has written to it meanwhile."""
+        place = DiskPlace(self.fd, temporary, self.parts)
+        taken = place.stat()
+        if taken is None or identity(taken) != identity(status):
+            return False
+        return is_settled(taken, time.time_ns(), renamed=True) or check(place, taken)
+
+    def _expect(self, check: Check, status: Status | None) -> None:
+        if not check(self, status):
+            raise self._changed()
+
+    def _changed(self) -> StaleFilesError:
+        return StaleFilesError([join(self.parts)])
 
 
-def entries(fd: int) -> list[tuple[str, os.stat_result]]:
-    """The entries of an open directory, sorted by name; those that vanish meanwhile are left out."""
-    found = []
-    with os.scandir(fd) as scan:
-        for entry in scan:
-            try:
-                found.append((entry.name, entry.stat(follow_symlinks=False)))
-            except FileNotFoundError:
-                continue
-    return sorted(found, key=lambda item: item[0])
-
-
-def walk(
-    fd: int,
-    base: Parts,
-    depth: int | None = None,
-    *,
-    skip: Callable[[Parts], bool] | None = None,
-    unreadable: Callable[[Parts, OSError], None] | None = None,
-) -> Generator[tuple[Place, os.stat_result], None, None]:
-    """Yield everything readable below an open directory, parents first, without following links.
-
-    A place is valid until the next step. `skip` leaves out a path and everything below it; `unreadable` is called for
-    directories that cannot be opened.
-    """
-    if depth is not None and depth <= 0:
-        return
-    for name, status in entries(fd):
-        parts = (*base, name)
-        if skip is not None and skip(parts):
-            continue
-        yield Place(fd, name, parts), status
-        if stat.S_ISDIR(status.st_mode):
-            try:
-                inner = os.open(name, OPEN_DIRECTORY, dir_fd=fd)
-            except OSError as error:
-                if unreadable is not None and error.errno != errno.ENOENT:
-                    unreadable(parts, error)
-                continue
-            try:
-                yield from walk(inner, parts, None if depth is None else depth - 1, skip=skip, unreadable=unreadable)
-            finally:
-                os.close(inner)
-
-
-def _readlink(name: str, fd: int) -> str | None:
-    try:
-        return os.readlink(name, dir_fd=fd)
-    except OSError as error:
-        if error.errno in (errno.EINVAL, errno.ENOENT):
-            return None
-        raise
-
-
-_KINDS: dict[int, tuple[type[FilesystemError], str]] = {
-    errno.ENOENT: (NotFoundError, "does not exist"),
-    errno.EEXIST: (AlreadyExistsError, "already exists"),
-    errno.EISDIR: (IsDirectoryError, "is a directory"),
-    errno.ENOTDIR: (NotDirectoryError, "is not a directory"),
-    errno.ENOTEMPTY: (DirectoryNotEmptyError, "is not empty; pass recursive=True"),
-    errno.ENAMETOOLONG: (InvalidPathError, "is too long for this system"),
-    errno.ELOOP: (InvalidPathError, "is a symbolic link that changed while it was used"),
-}
-
-
-def _translate(error: OSError, path: str) -> FilesystemError:
-    kind, text = _KINDS.get(error.errno or 0, (FilesystemError, f"failed: {error.strerror or error}"))
-    return kind(f"{path!r} {text}", path=path)
+def _temporary_name() -> str:
+    return f"{TEMPORARY}{uuid4().hex[:16]}"

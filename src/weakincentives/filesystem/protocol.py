@@ -12,6 +12,8 @@ Errors carry the `path` as it was given. Most also derive from the built-in exce
     ├── NotTextError              (ValueError) not UTF-8
     ├── BadPatternError           (ValueError) a glob or a regular expression
     ├── SnapshotError             the snapshot belongs to another filesystem, or could not be restored completely
+    ├── JournalError              an undo journal cannot be written or read
+    ├── NeedsFolderError          a branch has no folder in which programs could run
     └── StaleFilesError           others have changed the files that changes are based on; nothing was applied
 """
 
@@ -237,6 +239,17 @@ class SnapshotError(FilesystemError):
     def __init__(self, message: str, *, path: str = "", saved_in: str | None = None) -> None:
         super().__init__(message, path=path)
         self.saved_in = saved_in
+
+
+class JournalError(FilesystemError):
+    """There is no place for an undo journal, or one that was left behind cannot be read."""
+
+
+class NeedsFolderError(FilesystemError):
+    """What was asked for is possible in the real folder alone, which a branch does not touch.
+
+    A call whose effects are to be shown before they happen cannot be tried out then: it is asked about as a call.
+    """
 
 
 class StaleFilesError(FilesystemError):

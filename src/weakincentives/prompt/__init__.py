@@ -57,6 +57,7 @@ from weakincentives.prompt.tokens import (
     O200kTokens as O200kTokens,
     Tokenizer as Tokenizer,
     default_tokenizer as default_tokenizer,
+    tokenizer_named as tokenizer_named,
 )
 from weakincentives.prompt.tools import (
     AnyTool as AnyTool,

@@ -48,6 +48,13 @@ class O200kTokens:
             return len(self._encoding.encode(text.encode("utf-8", "replace").decode()))
 
 
+def tokenizer_named(name: str) -> Tokenizer:
+    """The tokenizer of this name, or the default one if the name is that of a model."""
+    if name == EstimatedTokens.name:
+        return EstimatedTokens()
+    return default_tokenizer()
+
+
 @cache
 def default_tokenizer() -> Tokenizer:
     """o200k if the extra is installed, else the estimate."""

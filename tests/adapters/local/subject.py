@@ -7,16 +7,14 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tests.servers.loopback import Step
 from tests.servers.turn import Raw, Turn, words
 from weakincentives.adapters.local import LocalAdapter
-from weakincentives.adapters.local.engine import EngineError
+from weakincentives.adapters.local.gguf.engine import EngineError
 from weakincentives.clock import FakeClock
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import EstimatedTokens
 from weakincentives.runtime import ModelReply, ModelRequest, ToolCall
 
 NO_NETWORK = "no network"
@@ -55,6 +53,8 @@ class ScriptedLocalAdapter(LocalAdapter):
     """The adapter with another way to come to a reply; everything around that is the real thing."""
 
     replier: Any = None
+    # As with a large language model, so that the loop compacts the conversation.
+    composes = True
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class Local:
     def stage(self, *steps: Step) -> Iterator[Any]:
         from tests.adapters.scenarios import Stage
 
-        adapter = ScriptedLocalAdapter(Path(__file__), tokenizer=EstimatedTokens())
+        adapter = ScriptedLocalAdapter()
         adapter.replier = script = Script(steps)
         with adapter:
             yield Stage(adapter, FakeClock(), lambda: script.replies)

@@ -1,4 +1,4 @@
-"""The local adapter with the real embedded model."""
+"""The local adapter with its real ranker, and with a small language model."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from operator import mul
 from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 
+from tests.helpers.embedded import small_model
 from weakincentives.adapters.local import LocalAdapter, LocalRanker
-from weakincentives.adapters.local.engine import SHELF, Engine, Listener, Settings as EngineSettings
-from weakincentives.adapters.local.models import ranker_file
-from weakincentives.adapters.local.outlook import chat
+from weakincentives.adapters.local.gguf.engine import Engine, Listener
+from weakincentives.adapters.local.gguf.writer import chat
 from weakincentives.content import Image
 from weakincentives.demo.desk import ask
 from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
@@ -50,7 +49,7 @@ from weakincentives.runtime import (
 )
 from weakincentives.session import Session
 
-# The embedded model computes for seconds, and for minutes beside others.
+# A language model computes for seconds, and for minutes beside others.
 pytestmark = pytest.mark.limit(300)
 
 SUMMARY = SectionVisibility.SUMMARY
@@ -109,98 +108,98 @@ def sentences(text: str) -> set[str]:
     return set(re.split(r"(?<=\.)\s+", text))
 
 
-def test_the_section_that_fits_is_opened_and_quoted(ranked: LocalAdapter) -> None:
+def test_the_section_that_fits_is_opened_and_quoted(local: LocalAdapter) -> None:
     session = Session()
-    response = ranked.evaluate(shop("When do you close in the evening?"), session=session)
+    response = local.evaluate(shop("When do you close in the evening?"), session=session)
     assert opened(session) == ["hours"]
     assert "six in the evening" in response.text and sentences(response.text) <= sentences(OPENING)
 
 
-def test_a_section_that_the_caller_opens_is_quoted_without_being_opened_again(ranked: LocalAdapter) -> None:
+def test_a_section_that_the_caller_opens_is_quoted_without_being_opened_again(local: LocalAdapter) -> None:
     session = Session()
     overrides = {("hours",): SectionVisibility.FULL}
     prompt = shop("When does the shop close?")
-    response = ranked.evaluate(prompt, session=session, visibility_overrides=overrides)
+    response = local.evaluate(prompt, session=session, visibility_overrides=overrides)
     assert opened(session) == [] and sentences(response.text) <= sentences(OPENING)
 
 
-def test_a_tool_appears_with_its_section_and_gets_what_the_question_says(ranked: LocalAdapter) -> None:
+def test_a_tool_appears_with_its_section_and_gets_what_the_question_says(local: LocalAdapter) -> None:
     session = Session()
-    response = ranked.evaluate(shop("What is the weight of parcel PK-77?"), session=session)
+    response = local.evaluate(shop("What is the weight of parcel PK-77?"), session=session)
     assert session[ToolsInjected].latest().tool_names == ("weigh",)
     assert response.text == "Parcel PK-77 weighs 7 kilograms."
 
 
-def test_a_section_that_another_run_has_read_is_not_taken_for_a_tools_result(ranked: LocalAdapter) -> None:
+def test_a_section_that_another_run_has_read_is_not_taken_for_a_tools_result(local: LocalAdapter) -> None:
     prompt, first, forked = shop("What is the weight of parcel PK-77?"), Session(), Session()
-    ranked.evaluate(prompt, session=first)
+    local.evaluate(prompt, session=first)
     forked.dispatch(SetVisibilityOverride(("parcels",), SectionVisibility.FULL))
     forked[Message].seed(first[Message].all()[:-1])
-    assert Conversation(prompt, adapter=ranked, session=forked).send(None).text == "Parcel PK-77 weighs 7 kilograms."
+    assert Conversation(prompt, adapter=local, session=forked).send(None).text == "Parcel PK-77 weighs 7 kilograms."
 
 
-def test_a_tool_is_not_called_without_the_code_it_needs(ranked: LocalAdapter) -> None:
+def test_a_tool_is_not_called_without_the_code_it_needs(local: LocalAdapter) -> None:
     session = Session()
-    ranked.evaluate(shop("What is the weight of my parcel?"), session=session)
+    local.evaluate(shop("What is the weight of my parcel?"), session=session)
     assert "weigh" not in [call.name for call in session[ToolInvoked].all()]
 
 
-def test_it_works_with_strategies_that_restart(ranked: LocalAdapter) -> None:
+def test_it_works_with_strategies_that_restart(local: LocalAdapter) -> None:
     prompt = shop("What is the weight of parcel PK-77?", disclosure=OpenOrRead())
-    response = MainLoop().execute(prompt, session=Session(), adapter=ranked)
+    response = MainLoop().execute(prompt, session=Session(), adapter=local)
     assert response.text == "Parcel PK-77 weighs 7 kilograms."
 
 
-def test_a_stream_tells_the_text_of_the_response(ranked: LocalAdapter) -> None:
-    events = list(ranked.stream(shop("When do you open?"), session=Session()))
+def test_a_stream_tells_the_text_of_the_response(local: LocalAdapter) -> None:
+    events = list(local.stream(shop("When do you open?"), session=Session()))
     text = "".join(event.text for event in events if isinstance(event, TextDelta))
     assert isinstance(events[-1], Completed)
     assert text == events[-1].response.text != ""
 
 
-async def test_the_async_forms_say_the_same(ranked: LocalAdapter) -> None:
+async def test_the_async_forms_say_the_same(local: LocalAdapter) -> None:
     question = "When do you open?"
-    response = await ranked.evaluate_async(shop(question), session=Session())
-    streamed = [event async for event in ranked.stream_async(shop(question), session=Session())]
-    assert response.text == streamed[-1].response.text == ranked.evaluate(shop(question), session=Session()).text
+    response = await local.evaluate_async(shop(question), session=Session())
+    streamed = [event async for event in local.stream_async(shop(question), session=Session())]
+    assert response.text == streamed[-1].response.text == local.evaluate(shop(question), session=Session()).text
 
 
-def test_a_very_long_question_is_ranked_by_its_beginning(ranked: LocalAdapter) -> None:
+def test_a_very_long_question_is_ranked_by_its_beginning(local: LocalAdapter) -> None:
     session = Session()
-    ranked.evaluate(shop("When do you close in the evening? " + "\u4e2d" * 600), session=session)
+    local.evaluate(shop("When do you close in the evening? " + "\u4e2d" * 600), session=session)
     assert opened(session)[0] == "hours"
 
 
-def test_usage_is_what_the_model_counts(local: LocalAdapter) -> None:
+def test_usage_is_what_the_model_counts(writing: LocalAdapter) -> None:
     session = Session()
-    local.evaluate(shop("When do you open?"), session=session)
+    writing.evaluate(shop("When do you open?"), session=session)
     called = session[ModelCalled].latest()
     messages = session[Message].all()[: called.messages]
     tools = shop("When do you open?").render().tools
     request = ModelRequest("shop", messages, tools=tools, initial_tools=len(tools))
-    assert called.usage.input_tokens == local.engine.count_chat(chat(request))
+    assert called.usage.input_tokens == writing.engine.count_chat(chat(request))
 
 
-def test_structured_output_always_parses(local: LocalAdapter) -> None:
+def test_structured_output_always_parses(writing: LocalAdapter) -> None:
     prompt = Prompt[Verdict](
         ns="test", key="verdict", sections=[MarkdownSection(title="Task", key="t", template="Judge: I like it.")]
     )
-    output = local.evaluate(prompt, session=Session()).output
+    output = writing.evaluate(prompt, session=Session()).output
     assert isinstance(output, Verdict) and output.mood in ("good", "bad")
 
 
-def test_a_conversation_that_does_not_fit_is_refused_before_decoding(local: LocalAdapter) -> None:
+def test_a_conversation_that_does_not_fit_is_refused_before_decoding(writing: LocalAdapter) -> None:
     with (
-        LocalAdapter(context=256) as small,
+        LocalAdapter(small_model(), context=256) as small,
         pytest.raises(ContextOverflowError, match=r"has [\d,]+ tokens, .* room for 256") as caught,
     ):
         small.evaluate(shop("When? " * 300), session=Session())
     assert caught.value.phase == "request"
 
 
-def test_a_conversation_that_no_longer_fits_goes_on_without_its_oldest_turns(ranked: LocalAdapter) -> None:
+def test_a_conversation_that_no_longer_fits_goes_on_without_its_oldest_turns(writing: LocalAdapter) -> None:
     session = Session()
-    with LocalAdapter(context=700) as small:
+    with LocalAdapter(small_model(), context=700) as small:
         chat = Conversation(shop("Hello."), adapter=small, session=session)
         questions = ("When do you close in the evening?", "What is the chest of a medium shirt?")
         answers = [chat.send(question).text for question in questions * 4]
@@ -217,7 +216,7 @@ class Member:
     name: str
 
 
-def test_a_section_that_begins_to_apply_is_not_taken_for_the_question(ranked: LocalAdapter) -> None:
+def test_a_section_that_begins_to_apply_is_not_taken_for_the_question(local: LocalAdapter) -> None:
     @tool
     def refund(order: int, *, context: ToolContext) -> str:
         "Refund an order."
@@ -229,31 +228,31 @@ def test_a_section_that_begins_to_apply_is_not_taken_for_the_question(ranked: Lo
         key="account", title="Account", template="${name} is a gold member.", summary="The account.", visibility=SUMMARY
     )
     prompt = Prompt(PromptTemplate(ns="t", key="k", sections=[task, account])).bind(Member("Ann"))
-    assert Conversation(prompt, adapter=ranked).send("Please refund order 7.").text == "Order 7 is refunded."
+    assert Conversation(prompt, adapter=local).send("Please refund order 7.").text == "Order 7 is refunded."
 
 
-def test_a_deadline_stops_decoding(local: LocalAdapter) -> None:
+def test_a_deadline_stops_decoding(writing: LocalAdapter) -> None:
     with pytest.raises(DeadlineExceededError, match="local model"):
-        local.evaluate(story(), session=Session(), deadline=Deadline.after(0.2))
+        writing.evaluate(story(), session=Session(), deadline=Deadline.after(0.2))
 
 
-def test_a_stream_that_nobody_reads_any_more_stops(local: LocalAdapter) -> None:
-    stream = local.stream(story(), session=Session())
+def test_a_stream_that_nobody_reads_any_more_stops(writing: LocalAdapter) -> None:
+    stream = writing.stream(story(), session=Session())
     assert isinstance(next(stream), TextDelta)
     stream.close()
-    assert local.engine.count("still here") > 0
+    assert writing.engine.count("still here") > 0
 
 
-def test_adapters_with_the_same_file_share_one_model(local: LocalAdapter) -> None:
-    with LocalAdapter() as other:
-        assert other.engine is local.engine
-    assert local.engine.count("still here") > 0
+def test_adapters_with_the_same_file_share_one_model(writing: LocalAdapter) -> None:
+    with LocalAdapter(small_model()) as other:
+        assert other.engine is writing.engine
+    assert writing.engine.count("still here") > 0
 
 
-def test_threads_can_share_an_adapter(ranked: LocalAdapter) -> None:
+def test_threads_can_share_an_adapter(local: LocalAdapter) -> None:
     questions = ["When do you open?", "What is the weight of parcel PK-77?"] * 3
     with ThreadPoolExecutor(3) as pool:
-        answers = list(pool.map(lambda question: ranked.evaluate(shop(question), session=Session()).text, questions))
+        answers = list(pool.map(lambda question: local.evaluate(shop(question), session=Session()).text, questions))
     assert len(set(answers)) == 2 and answers[:2] == answers[2:4] == answers[4:]
 
 
@@ -263,62 +262,45 @@ def test_an_unknown_file_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_another_process_works_beside_this_one_and_ends_cleanly(local: LocalAdapter) -> None:
+def test_another_process_works_beside_this_one_and_ends_cleanly(writing: LocalAdapter) -> None:
     program = (
-        "from weakincentives.adapters.local import LocalAdapter\nprint(LocalAdapter().engine.count('one two three'))\n"
+        "import sys\nfrom weakincentives.adapters.local import LocalAdapter\n"
+        "print(LocalAdapter(sys.argv[1]).engine.count('one two three'))\n"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-c", program, str(small_model())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
-    assert int(done.stdout) == local.engine.count("one two three")
+    assert int(done.stdout) == writing.engine.count("one two three")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1000, 1002))
-def test_answers_fit_random_schemas(local: LocalAdapter, seed: int) -> None:
+def test_answers_fit_random_schemas(writing: LocalAdapter, seed: int) -> None:
     from bench.local.schemas import random_run
 
-    run = random_run(local, seed)
+    run = random_run(writing, seed)
     assert (run.invalid, run.problem) == (0, "")
     assert run.answer is not None
 
 
-def test_a_long_text_does_not_change_the_vectors_of_the_texts_beside_it(ranked: LocalAdapter) -> None:
-    engine = SHELF.take(EngineSettings(ranker_file(None), 512, 1, embedding=True))
-    near = "Refunds take five days. " * 30 + "The voucher code is printed on the parcel."
-    alone = engine.embed([near])[0]
-    beside, long = engine.embed([near, "word " * 5000])
-    SHELF.give_back(engine.settings)
-    assert beside == pytest.approx(alone, abs=1e-3)
-    assert long != beside
-
-
-def test_of_a_text_longer_than_the_context_as_much_counts_as_fits(ranked: LocalAdapter) -> None:
-    engine = SHELF.take(EngineSettings(ranker_file(None), 512, 1, embedding=True))
-    text = "".join(f"Item {number} costs {number} euros. " for number in range(200))
-    whole, cut = engine.embed([text]), engine.embed([text[:510]])
-    SHELF.give_back(engine.settings)
-    assert sum(map(mul, whole[0], cut[0])) < 0.999
-
-
-def test_the_embedding_model_finds_sections_by_meaning(ranked: LocalAdapter) -> None:
-    pytest.importorskip("numpy", reason="needs the extra [finding]")
+def test_the_embedding_model_finds_sections_by_meaning(local: LocalAdapter) -> None:
     texts = ["Where parcels are and when they arrive.", "Money back for faulty goods.", "Shop opening hours."]
     index = LocalRanker().index(texts)
     assert [index.rank(asked, 1)[0][0] for asked in ("track my delivery", "a broken item, I want a refund")] == [0, 1]
 
 
 def test_a_ranker_without_a_model_says_what_to_install() -> None:
-    with pytest.raises(FileNotFoundError, match=r"LocalAdapter's ranker is .*no such file"):
+    with pytest.raises(FileNotFoundError, match=r"LocalRanker's model is .*no such file"):
         LocalRanker("missing.gguf")
 
 
-def test_a_section_is_found_by_what_only_its_body_says(ranked: LocalAdapter) -> None:
+def test_a_section_is_found_by_what_only_its_body_says(local: LocalAdapter) -> None:
     session = Session()
-    ranked.evaluate(shop("How many centimetres has the chest of a medium?"), session=session)
+    local.evaluate(shop("How many centimetres has the chest of a medium?"), session=session)
     assert opened(session) == ["sizes"]
 
 
-def test_two_sections_that_fit_nearly_the_same_are_opened_at_once(ranked: LocalAdapter) -> None:
+def test_two_sections_that_fit_nearly_the_same_are_opened_at_once(local: LocalAdapter) -> None:
     sections = [
         MarkdownSection(
             title=f"Delivery {place}", key=place, template=text, summary=f"Delivery {place}.", visibility=SUMMARY
@@ -327,14 +309,14 @@ def test_two_sections_that_fit_nearly_the_same_are_opened_at_once(ranked: LocalA
     ]
     asked = MarkdownSection(title="Question", key="q", template="How long does delivery take?", role="user")
     session = Session()
-    response = ranked.evaluate(Prompt(ns="test", key="post", sections=[*sections, asked]), session=session)
+    response = local.evaluate(Prompt(ns="test", key="post", sections=[*sections, asked]), session=session)
     assert sorted(opened(session)) == ["abroad", "home"]
     assert "nine days" in response.text and "two days" in response.text
 
 
-def test_a_second_question_gets_an_answer_of_its_own(ranked: LocalAdapter) -> None:
+def test_a_second_question_gets_an_answer_of_its_own(local: LocalAdapter) -> None:
     session = Session()
-    chat = Conversation(shop("Hello."), adapter=ranked, session=session)
+    chat = Conversation(shop("Hello."), adapter=local, session=session)
     first, second = chat.send("When do you close in the evening?"), chat.send("What is the weight of parcel PK-77?")
     assert "six in the evening" in first.text
     assert second.text == "Parcel PK-77 weighs 7 kilograms."
@@ -423,8 +405,8 @@ Please refund parcel PK-8 and tell me when it is done."""
 
 
 @pytest.mark.parametrize(("messages", "refunded"), [(NO_REQUESTS, False), (REQUESTS, True)])
-def test_a_change_is_made_only_if_the_message_asks_for_it(ranked: LocalAdapter, messages: str, refunded: bool) -> None:
-    answers = {message: told(ranked, message)[1] for message in messages.splitlines()}
+def test_a_change_is_made_only_if_the_message_asks_for_it(local: LocalAdapter, messages: str, refunded: bool) -> None:
+    answers = {message: told(local, message)[1] for message in messages.splitlines()}
     done = ["Parcel PK-8 is refunded."]
     assert [message for message, answer in answers.items() if (answer == done) is not refunded] == []
 
@@ -438,77 +420,70 @@ def test_a_change_is_made_only_if_the_message_asks_for_it(ranked: LocalAdapter, 
     ],
 )
 def test_a_request_in_other_words_than_the_description_is_carried_out(
-    ranked: LocalAdapter, message: str, tool: str
+    local: LocalAdapter, message: str, tool: str
 ) -> None:
     session = Session()
-    ranked.evaluate(ask(message), session=session)
+    local.evaluate(ask(message), session=session)
     assert tool in [call.name for call in session[ToolInvoked].all()]
 
 
 @pytest.mark.parametrize("message", ["Please wrap order FH-20391 as a present.", "I want a manager to see FH-20391."])
-def test_a_request_that_no_tool_carries_out_changes_nothing(ranked: LocalAdapter, message: str) -> None:
+def test_a_request_that_no_tool_carries_out_changes_nothing(local: LocalAdapter, message: str) -> None:
     session = Session()
-    ranked.evaluate(ask(message), session=session)
+    local.evaluate(ask(message), session=session)
     assert {call.name for call in session[ToolInvoked].all()} <= {"read_section", "lookup_order"}
 
 
-def test_a_sentence_is_quoted_behind_the_one_it_refers_to(ranked: LocalAdapter) -> None:
+def test_a_sentence_is_quoted_behind_the_one_it_refers_to(local: LocalAdapter) -> None:
     pump = "The pump has a filter. It is washed every month. Otherwise the flow drops. A new one costs 9 euros."
     section = MarkdownSection(title="Pump", key="pump", template=pump, summary="The pump.", visibility=SUMMARY)
     asked = MarkdownSection(title="Q", key="q", template="Why does the flow drop?")
-    text = ranked.evaluate(Prompt(ns="test", key="pump", sections=[section, asked]), session=Session()).text
+    text = local.evaluate(Prompt(ns="test", key="pump", sections=[section, asked]), session=Session()).text
     assert "The pump has a filter. It is washed every month. Otherwise the flow drops." in text
 
 
-def test_a_message_about_a_change_is_not_answered_with_a_lookup(ranked: LocalAdapter) -> None:
+def test_a_message_about_a_change_is_not_answered_with_a_lookup(local: LocalAdapter) -> None:
     messages = (
         "Where is parcel PK-8?",
         "Do not refund parcel PK-8, just tell me the rule.",
         "Please refund parcel PK-8.",
     )
-    called, answers = told(ranked, *messages)
+    called, answers = told(local, *messages)
     assert [name for name in called if name in ("track", "refund")] == ["track", "refund"]
     assert called[0] == "shipping" and "refunds" in called
     assert "refunded in full" in answers[1]
     assert answers[2] == "Parcel PK-8 is refunded."
 
 
-def test_what_the_prompt_does_not_list_is_searched_for(ranked: LocalAdapter) -> None:
-    called, answers = told(ranked, "When do parcels leave?", disclosure=SearchSections(menu="none"))
+def test_what_the_prompt_does_not_list_is_searched_for(local: LocalAdapter) -> None:
+    called, answers = told(local, "When do parcels leave?", disclosure=SearchSections(menu="none"))
     assert called == ["search_sections", "shipping"]
     assert "within a day" in answers[0]
 
 
 @pytest.mark.parametrize("menu", ["all", "none"])
-def test_where_nothing_fits_it_says_so(ranked: LocalAdapter, menu: Literal["all", "none"]) -> None:
-    _, answers = told(ranked, "What is the capital of France?", disclosure=SearchSections(menu=menu))
+def test_where_nothing_fits_it_says_so(local: LocalAdapter, menu: Literal["all", "none"]) -> None:
+    _, answers = told(local, "What is the capital of France?", disclosure=SearchSections(menu=menu))
     assert answers[0].startswith("The text does not say that.")
 
 
 @pytest.mark.parametrize("question", ["Hi! What's the price of a brand new Six at the moment?", "What is 17 times 23?"])
-def test_a_question_that_no_section_answers_is_refused(ranked: LocalAdapter, question: str) -> None:
-    answer = ranked.evaluate(ask(question), session=Session()).text
+def test_a_question_that_no_section_answers_is_refused(local: LocalAdapter, question: str) -> None:
+    answer = local.evaluate(ask(question), session=Session()).text
     assert answer.startswith("The text does not say that. The nearest sections are: ")
 
 
 @pytest.mark.parametrize(
     "question", ["is the plastic of the tank bpa free?", "Could I grow oyster mushrooms in the Six?"]
 )
-def test_a_question_near_the_subject_that_no_sentence_answers_is_refused(ranked: LocalAdapter, question: str) -> None:
-    assert "does not say" in ranked.evaluate(ask(question), session=Session()).text
+def test_a_question_near_the_subject_that_no_sentence_answers_is_refused(local: LocalAdapter, question: str) -> None:
+    assert "does not say" in local.evaluate(ask(question), session=Session()).text
 
 
-def test_with_another_ranker_only_what_is_far_away_is_refused(ranked: LocalAdapter) -> None:
-    near, far = "What do you charge for ironing a shirt?", "Who won the Tour of Flanders?"
-    with LocalAdapter(ranker=ranker_file(None)) as published:
-        answers = [published.evaluate(shop(question), session=Session()).text for question in (near, far)]
-    assert ["does not say" in answer for answer in answers] == [False, True]
-
-
-def test_each_question_of_a_message_is_answered_or_refused(ranked: LocalAdapter) -> None:
+def test_each_question_of_a_message_is_answered_or_refused(local: LocalAdapter) -> None:
     session = Session()
     asked = ["When do you close in the evening?", "What is the capital of France?", "What is a medium shirt's chest?"]
-    answers = ranked.evaluate(shop(" ".join(asked)), session=session).text.split("\n\n")
+    answers = local.evaluate(shop(" ".join(asked)), session=session).text.split("\n\n")
     assert [answer.partition("\n")[0] for answer in answers] == asked
     assert "six in the evening" in answers[0]
     assert "The text does not say that." in answers[1]
@@ -516,34 +491,34 @@ def test_each_question_of_a_message_is_answered_or_refused(ranked: LocalAdapter)
     assert {"hours", "sizes"} <= set(opened(session))
 
 
-def test_a_question_beside_one_that_a_tool_answers_is_answered_too(ranked: LocalAdapter) -> None:
+def test_a_question_beside_one_that_a_tool_answers_is_answered_too(local: LocalAdapter) -> None:
     message = "What is the weight of parcel PK-77? When do you close in the evening?"
-    weight, closing = ranked.evaluate(shop(message), session=Session()).text.split("\n\n")
+    weight, closing = local.evaluate(shop(message), session=Session()).text.split("\n\n")
     assert weight == "What is the weight of parcel PK-77?\nParcel PK-77 weighs 7 kilograms."
     assert "six in the evening" in closing
 
 
-def test_a_question_that_needs_the_one_before_it_is_answered_with_it(ranked: LocalAdapter) -> None:
-    answer = ranked.evaluate(shop("When do you close in the evening? And why?"), session=Session()).text
+def test_a_question_that_needs_the_one_before_it_is_answered_with_it(local: LocalAdapter) -> None:
+    answer = local.evaluate(shop("When do you close in the evening? And why?"), session=Session()).text
     assert answer.startswith(OPENING)
 
 
-def test_much_text_around_a_question_does_not_hide_it(ranked: LocalAdapter) -> None:
+def test_much_text_around_a_question_does_not_hide_it(local: LocalAdapter) -> None:
     filler = "My sister and I went to the lake and had a wonderful time with the dog. " * 20
-    answer = ranked.evaluate(shop(f"{filler}When do you close in the evening? {filler}"), session=Session()).text
+    answer = local.evaluate(shop(f"{filler}When do you close in the evening? {filler}"), session=Session()).text
     assert "six in the evening" in answer
 
 
-def test_a_section_below_a_closed_one_is_opened_and_summaries_are_not_quoted(ranked: LocalAdapter) -> None:
-    called, answers = told(ranked, "How are refunds done?", "What is the refund code for spoiled goods?")
+def test_a_section_below_a_closed_one_is_opened_and_summaries_are_not_quoted(local: LocalAdapter) -> None:
+    called, answers = told(local, "How are refunds done?", "What is the refund code for spoiled goods?")
     assert called[0] == "refunds" and "refunds.spoiled" in called
     assert "The refund code for spoiled goods." not in answers[0]
     assert "SG-41" in answers[1]
 
 
-def test_a_later_question_opens_the_section_that_matches_better(ranked: LocalAdapter) -> None:
+def test_a_later_question_opens_the_section_that_matches_better(local: LocalAdapter) -> None:
     called, answers = told(
-        ranked, "When are parcels refunded?", "When do parcels leave?", "Are parcels refunded in full?"
+        local, "When are parcels refunded?", "When do parcels leave?", "Are parcels refunded in full?"
     )
     assert called == ["refunds", "shipping"]
     facts = ("refunded in full", "within a day", "refunded in full")
@@ -575,12 +550,12 @@ class SpeakingAdapter(LocalAdapter):
     ("said", "shown"), [("We close at six.", "We close at six.\n\n> {}"), ("A key costs 25 euros.", "{}")]
 )
 def test_a_composed_answer_stands_above_the_quotation_unless_it_was_made_up(
-    ranked: LocalAdapter, said: str, shown: str
+    writing: LocalAdapter, said: str, shown: str
 ) -> None:
     question = "When do you close in the evening?"
-    expected = shown.format(ranked.evaluate(shop(question), session=Session()).text)
-    adapter = SpeakingAdapter()
-    adapter.engine = Speaker(ranked.engine, said)
+    expected = shown.format(writing.evaluate(shop(question), session=Session()).text)
+    adapter = SpeakingAdapter(small_model())
+    adapter.engine = Speaker(writing.engine, said)
     events = list(adapter.stream(shop(question), session=Session()))
     assert events[-1].response.text == expected
     assert "".join(event.text for event in events if isinstance(event, TextDelta)) == expected
@@ -598,11 +573,11 @@ CHANGES = (
 
 @pytest.mark.parametrize("replies", ["quote", "compose"])
 def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
-    ranked: LocalAdapter, replies: Literal["quote", "compose"]
+    writing: LocalAdapter, replies: Literal["quote", "compose"]
 ) -> None:
     chance = random.Random(7)
-    adapter = SpeakingAdapter(replies=replies)
-    adapter.engine = Speaker(ranked.engine, '"yes"')
+    adapter = SpeakingAdapter(small_model(), replies=replies)
+    adapter.engine = Speaker(writing.engine, '"yes"')
     for at in range(24):
         question = CHANGES[at % len(CHANGES)].format(
             order=f"FH-{chance.randint(20000, 20999)}", amount=chance.randint(5, 90)
@@ -614,36 +589,44 @@ def test_nothing_is_changed_with_arguments_that_the_conversation_does_not_hold(
                 assert {call.params.order_number, str(int(call.params.amount))} <= set(re.findall(r"[\w-]+", question))
 
 
-def test_how_much_of_a_prompt_is_read_is_told(ranked: LocalAdapter) -> None:
+def test_how_much_of_a_prompt_is_read_is_told(writing: LocalAdapter) -> None:
     told: list[tuple[int, int]] = []
-    with LocalAdapter(replies="compose", progress=lambda done, size: told.append((done, size))) as adapter:
+    with LocalAdapter(
+        small_model(), replies="compose", progress=lambda done, size: told.append((done, size))
+    ) as adapter:
         adapter.evaluate(shop("When do you open?"), session=Session())
     assert told[-1][0] == told[-1][1] > 0
 
 
 def test_what_every_conversation_begins_with_is_read_once_for_all_processes(
-    ranked: LocalAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    writing: LocalAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("WINK_LOCAL_RANKER", str(ranker_file(None)))
     monkeypatch.setenv("WINK_CACHE", str(tmp_path))
     hours = MarkdownSection(title="Hours", key="hours", template=OPENING, summary="Opening hours.", visibility=SUMMARY)
 
     def asked() -> tuple[str, int]:
         sizes: list[int] = []
         # Another context than that of the other tests, so that a model of its own is loaded and freed.
-        with LocalAdapter(replies="compose", context=4096, progress=lambda _, size: sizes.append(size)) as adapter:
+        with LocalAdapter(
+            small_model(),
+            replies="compose",
+            context=4096,
+            progress=lambda _, size: sizes.append(size),
+        ) as adapter:
             talk = Conversation(Prompt(ns="test", key="hours", sections=[hours]), adapter=adapter)
             return talk.send("When do you open?").text, len(set(sizes))
 
+    # The sections are embedded before, so that only the language model reads.
+    Conversation(Prompt(ns="test", key="hours", sections=[hours]), adapter=LocalAdapter()).send("When do you open?")
     text, first = asked()
     assert (first, asked()) == (2, (text, 1))
     next((tmp_path / "states").glob("*.state")).write_bytes(b"not a state")
     assert asked() == (text, 2)
 
 
-def test_settings_of_a_run_reach_the_model(local: LocalAdapter) -> None:
+def test_settings_of_a_run_reach_the_model(writing: LocalAdapter) -> None:
     with pytest.raises(PromptEvaluationError, match="cut off at its length limit") as caught:
-        local.evaluate(story(), session=Session(), settings=Settings(max_output_tokens=3))
+        writing.evaluate(story(), session=Session(), settings=Settings(max_output_tokens=3))
     assert len(str(caught.value.payload).split()) <= 3
 
 

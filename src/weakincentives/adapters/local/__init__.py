@@ -1,4 +1,4 @@
-"""A small model inside this process: no key, no network."""
+"""Quotation inside this process, and language models in GGUF files: no key, no network."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ from weakincentives.runtime import AdapterSpec
 
 if TYPE_CHECKING:
     from weakincentives.adapters.local.adapter import LocalAdapter
-    from weakincentives.adapters.local.relevance import LocalRanker
+    from weakincentives.adapters.local.ranker import LocalRanker
 
 __all__ = ["SPEC", "LocalAdapter", "LocalRanker"]
 
@@ -19,7 +19,7 @@ SPEC = AdapterSpec(
     model="FILE.gguf",
     requires_model=False,
     in_process=True,
-    package_needed="xllamacpp",
+    package_needed="numpy",
 )
 
-__getattr__ = lazy_front(__name__, {"adapter": ["LocalAdapter"], "relevance": ["LocalRanker"]})
+__getattr__ = lazy_front(__name__, {"adapter": ["LocalAdapter"], "ranker": ["LocalRanker"]})

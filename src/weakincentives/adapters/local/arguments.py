@@ -1,13 +1,14 @@
-"""Finds what a message asks to be done, and tool arguments: a small model may copy both but should not make them up."""
+"""Finds what a message asks to be done, and the arguments of tools: copied from the message, never made up."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.prompt import Tool
+from weakincentives.prompt.disclosure.ranking import terms
 from weakincentives.serde.pattern import MAX_STEPS, BoundedPattern, PatternError, Steps, TooManyStepsError
 
 _NUMBER = re.compile(r"(?<![\w.,-])-?\d+(?:[.,]\d+)?(?![\w-]|[.,]\d)")
@@ -37,13 +38,14 @@ _NUMERO = re.compile(r"\b(?:no\.|(?<=order )no)\s*(?=\d)", re.IGNORECASE)
 _SENTENCE = re.compile(r"(?<=[.!?;])\s+|\n+")
 _TURN = re.compile(r"\bbut\b|,\s*(?=(?:instead|just|only|please)\b)")
 _CLAUSE = re.compile(rf"[,:]\s|\band (?={_INFORMS})")
+_QUOTED = re.compile(r"[\"\u201c]([^\"\u201d]+)[\"\u201d]")
 
 
 @dataclass(frozen=True, slots=True)
 class Grounding:
-    """`given` holds the arguments found in the question; `missing` names those still to be written."""
+    """`values` holds the arguments that the question has; `missing` names those that are plain text."""
 
-    given: Mapping[str, Any]
+    values: Mapping[str, Any]
     missing: tuple[str, ...]
 
 
@@ -52,47 +54,100 @@ def requested(tool: Tool[Any, Any], message: str) -> tuple[str, str]:
 
     Questions about a change, conditions and reports are no requests.
     """
-    wanted: list[str] = []
-    beside: list[str] = []
+    requests: list[str] = []
+    rest: list[str] = []
     for sentence in _SENTENCE.split(_NUMERO.sub("", message.replace("\u2019", "'"))):
-        parts = [part for part in _TURN.split(sentence) if not _FORBIDS.search(_HAPPENED.sub("", part.lower()))]
-        clauses = [clause.strip() for part in parts for clause in _CLAUSE.split(part)]
-        conditional, is_question = _CONDITION.search(sentence.lower()), sentence.rstrip().endswith("?")
-        asking = [] if conditional else [clause for clause in clauses if _asks(tool, clause.lower(), is_question)]
-        (wanted if asking else beside).extend([*asking, *(clause for clause in clauses if clause not in asking)])
-    return "\n".join(wanted), "\n".join(beside)
+        allowed = [part for part in _TURN.split(sentence) if not _forbids(part)]
+        clauses = [clause.strip() for part in allowed for clause in _CLAUSE.split(part)]
+        is_conditional = _CONDITION.search(sentence.lower()) is not None
+        is_question = sentence.rstrip().endswith("?")
+        asking = []
+        if not is_conditional:
+            asking = [clause for clause in clauses if _asks(tool, clause.lower(), is_question)]
+        about = [clause for clause in clauses if clause not in asking]
+        if asking:
+            requests += [*asking, *about]
+        else:
+            rest += about
+    return "\n".join(requests), "\n".join(rest)
+
+
+def _forbids(part: str) -> bool:
+    return _FORBIDS.search(_HAPPENED.sub("", part.lower())) is not None
 
 
 def _asks(tool: Tool[Any, Any], clause: str, is_question: bool) -> bool:
     if re.search(rf"\b{_INFORMS}", clause):
         return False
-    begins = re.split(r"\b(?:an?|the|of|for|to|where)\b", tool.description.lower())[0]
-    verbs = _VERBS.union(re.findall("[a-z]+", begins), re.findall("^[a-z]+", tool.name))
-    found = [_POLITE.search(clause)]
+    beginning = re.split(r"\b(?:an?|the|of|for|to|where)\b", tool.description.lower())[0]
+    verbs = _VERBS.union(re.findall("[a-z]+", beginning), re.findall("^[a-z]+", tool.name))
+    matches = [_POLITE.search(clause)]
     if not is_question:
-        found += [_WISH.search(clause), _COMMAND.match(clause)]
-    return any(match[1] is None or {match[1], f"{match[1]}s"} & verbs for match in found if match)
+        matches += [_WISH.search(clause), _COMMAND.match(clause)]
+    return any(match is not None and _is_verb(match[1], verbs) for match in matches)
+
+
+def _is_verb(word: str | None, verbs: Collection[str]) -> bool:
+    """True for one of these verbs, and where the words alone ask for something ("I want ...")."""
+    return word is None or word in verbs or f"{word}s" in verbs
 
 
 def ground(tool: Tool[Any, Any], question: str) -> Grounding | None:
     """Find a tool's arguments in the question; None if a required number, code or choice is missing."""
     schema = tool.strict_schema
     definitions = schema.get("$defs", {})
-    given: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     missing: list[str] = []
     taken: list[tuple[int, int]] = []
-    for name, declared in schema["properties"].items():
-        node, optional = _resolve(declared, definitions)
-        found, value = _find(node, question, taken)
-        if found:
-            given[name] = value
-        elif optional:
-            given[name] = None
+    for name, declaration in schema["properties"].items():
+        node, is_optional = _resolve(declaration, definitions)
+        is_present, value = _find(node, question, taken)
+        if is_present:
+            values[name] = value
+        elif is_optional:
+            values[name] = None
         elif "enum" in node or _form(node) or node.get("type") in ("number", "integer"):
             return None
         else:
             missing.append(name)
-    return Grounding(given, tuple(missing))
+    return Grounding(values, tuple(missing))
+
+
+def copied(tool: Tool[Any, Any], grounding: Grounding, question: str) -> Mapping[str, Any] | None:
+    """All arguments of a call, if only one text is missing: the words that the question adds to the tool's own.
+
+    "What is the weather in Paris?" adds "Paris" to a tool that tells the weather of a city. Quoted words come first.
+    """
+    if not grounding.missing:
+        return grounding.values
+    if len(grounding.missing) > 1:
+        return None
+    (name,) = grounding.missing
+    definitions = tool.strict_schema.get("$defs", {})
+    node, _ = _resolve(tool.strict_schema["properties"][name], definitions)
+    if node.get("type") != "string":
+        return None
+    quoted = _QUOTED.search(question)
+    text = quoted[1] if quoted else _own_words(tool, name, question)
+    return {**grounding.values, name: text} if text else None
+
+
+def _own_words(tool: Tool[Any, Any], name: str, question: str) -> str:
+    """The longest stretch of a question without words of the tool, and without common ones."""
+    properties = tool.strict_schema["properties"]
+    tool_terms = set(terms(f"{tool.name} {tool.description} {name} {properties[name].get('description', '')}"))
+    stretches: list[list[str]] = [[]]
+    for word in re.findall(r"[\w'-]+", question):
+        word_terms = set(terms(word))
+        if word_terms and word_terms.isdisjoint(tool_terms):
+            stretches[-1].append(word)
+        else:
+            stretches.append([])
+    longest: list[str] = []
+    for stretch in stretches:
+        if len(stretch) > len(longest):
+            longest = stretch
+    return " ".join(longest)
 
 
 def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
@@ -111,25 +166,27 @@ def _resolve(node: Mapping[str, Any], definitions: Mapping[str, Any]) -> tuple[M
 
 
 def _find(node: Mapping[str, Any], question: str, taken: list[tuple[int, int]]) -> tuple[bool, Any]:
+    """Whether the question has the value of an argument, and the value; `taken` are the places of earlier ones."""
     if "const" in node:
         return True, node["const"]
     if "enum" in node:
-        said = [value for value in node["enum"] if isinstance(value, str) and _mentions(question, value)]
-        return (True, max(said, key=len)) if said else (False, None)
-    if form := _form(node):
+        mentioned = [value for value in node["enum"] if isinstance(value, str) and _mentions(question, value)]
+        return (True, max(mentioned, key=len)) if mentioned else (False, None)
+    form = _form(node)
+    if form:
         span = _first(form, question)
-        if span is not None:
-            taken.append(span)
-        return span is not None, question[slice(*span)] if span else None
+        if span is None:
+            return False, None
+        taken.append(span)
+        return True, question[slice(*span)]
     if node.get("type") in ("number", "integer"):
-        for found in _NUMBER.finditer(question):
-            text = found[0].replace(",", ".")
-            if any(start < found.end() and found.start() < end for start, end in taken) or (
-                node["type"] == "integer" and "." in text
-            ):
+        for match in _NUMBER.finditer(question):
+            text = match[0].replace(",", ".")
+            is_taken = any(start < match.end() and match.start() < end for start, end in taken)
+            if is_taken or (node["type"] == "integer" and "." in text):
                 continue
-            taken.append(found.span())
-            return True, int(text) if "." not in text else float(text)
+            taken.append(match.span())
+            return True, float(text) if "." in text else int(text)
     return False, None
 
 

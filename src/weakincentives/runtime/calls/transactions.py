@@ -23,7 +23,13 @@ from weakincentives.errors import (
     WinkError,
     callers_traceback,
 )
-from weakincentives.filesystem import FileChange, Filesystem, FilesystemError, StaleFilesError
+from weakincentives.filesystem import (
+    FileChange,
+    Filesystem,
+    FilesystemError,
+    NeedsFolderError,
+    StaleFilesError,
+)
 from weakincentives.limits import Deadline
 from weakincentives.prompt import ToolContext, ToolResult, VisibilityExpansionRequired
 from weakincentives.resources import ResourceError, ScopedResourceContext, StaleResourceError
@@ -288,6 +294,8 @@ class Transactions:
                 live.restore()
                 live.resources.close()
                 raise error
+            if isinstance(error, NeedsFolderError) and live.branched:
+                raise self._to_run_alone(live, error)
             ran = live.checked.ran(NO_RESULT)
             ran = self.results.accept(ran, result) if error is None else self._failed(live, error)
             ended = yield from ending(live, (yield from self._inspected(live, ran)))
@@ -357,10 +365,7 @@ class Transactions:
             effects = self._effects(live, live.before)
         except (StaleFilesError, StaleResourceError) as error:
             # It wrote to what other calls see, too, or to what is not captured.
-            live.restore()
-            self.context.calls.held[live.checked.call.id] = live
-            live.resources.close()
-            raise StaleEffectsError(str(error)) from error
+            raise self._to_run_alone(live, error) from error
         except (ResourceError, SerdeError) as error:
             problem = f"The changes of tool '{live.checked.tool.name}' cannot be made after those of others: {error}"
             return (yield from self._end(live, self.results.programming_error(ran, problem, error)))
@@ -372,6 +377,13 @@ class Transactions:
             return (yield from self._compensated_late(live, ran))
         self.context.calls.held[live.checked.call.id] = live
         return HeldCall(live, ran, effects)
+
+    def _to_run_alone(self, live: LiveCall, error: Exception) -> StaleEffectsError:
+        """Undo a call beside others that does more than its branch can hold; it runs again after them."""
+        live.restore()
+        self.context.calls.held[live.checked.call.id] = live
+        live.resources.close()
+        return StaleEffectsError(str(error))
 
     def _effects(self, live: LiveCall, before: Before) -> Effects:
         return capture(live.session, before.session, live.resources.changes(before.resources))

@@ -15,7 +15,7 @@ from itertools import groupby
 
 from weakincentives._base.display import Displayed, Shown, Table
 from weakincentives.limits import TokenUsage
-from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer
+from weakincentives.prompt import SectionVisibility, Tokenizer, default_tokenizer, tokenizer_named
 from weakincentives.runtime.past.history import RunHistory, run_history
 from weakincentives.session import Session
 
@@ -195,9 +195,14 @@ class RequestTokens:
 def request_tokens(history: RunHistory, tokenizer: Tokenizer | None = None) -> Iterator[RequestTokens]:
     """Each turn's request, counted.
 
-    A section's tokens are what the prompt shows of it, what was read of it, and its tools.
+    A section's tokens are what the prompt shows of it, what was read of it, and its tools. What opened sections is
+    counted by the tokenizer, by default as the run counted its prompt.
     """
-    count = (tokenizer or default_tokenizer()).count
+    if tokenizer is None:
+        tokenizer = default_tokenizer()
+        if history.renders:
+            tokenizer = tokenizer_named(history.renders[0].tokenizer)
+    count = tokenizer.count
     request, state, changed = RequestTokens({}, 0), None, True
     asked: Counter[str] = Counter()
     for turn in history.turns:

@@ -42,10 +42,10 @@ function Inner({ run }) {
     <${Status} status=${run.status} /><span class="quiet">${plural(run.turns, "turn")}, ${plural(run.usage.input_tokens + run.children.usage.input_tokens, "token")}${run.children.runs ? `, ${plural(run.children.runs, "run")} inside it` : ""}</span></p>`;
 }
 
-// What the embedded model's answer is a quotation of: tools or sections.
+// What the local adapter's answer is a quotation of: tools or sections.
 const sources = (reply) => (noted(reply, "quotation")?.from ?? []).map((one) => visible(String(one)));
 
-// What the embedded model's adapter noted beside its reply.
+// What the local adapter noted beside its reply.
 function noted(reply, wanted) {
   for (const item of reply?.items ?? []) {
     try {
@@ -56,7 +56,7 @@ function noted(reply, wanted) {
   return null;
 }
 
-// How the embedded model's adapter chose a section: by rank, not by the model.
+// How the local adapter chose a section: by rank, not by the model.
 function Ranking({ reply }) {
   const note = noted(reply, "ranking");
   if (!Array.isArray(note?.best) || !note.best.length) return null;

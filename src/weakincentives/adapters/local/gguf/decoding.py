@@ -3,48 +3,19 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from weakincentives.adapters.local.engine import Engine, EngineError
-from weakincentives.errors import ContextOverflowError, DeadlineExceededError, PromptEvaluationError
-from weakincentives.limits import Deadline, TokenUsage
-from weakincentives.runtime import Settings
+from weakincentives.adapters.local.gguf.engine import Engine, EngineError
+from weakincentives.adapters.local.watch import Listener, Watch
+from weakincentives.errors import ContextOverflowError, PromptEvaluationError
+from weakincentives.limits import TokenUsage
 
 ChatMessage = Mapping[str, str]
-Hear = Callable[[str], None]
-# Called with the number of prompt tokens read so far and their total.
-Progress = Callable[[int, int], None]
 MAX_NUMBER = 1_000_000_000
 # The spacing of the JSON that models were trained on; other spacing confuses small models.
 _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
-
-
-class Stopped(Exception):
-    """The caller no longer wants the reply."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """A run's options for decoding: when to stop, the model settings, and a progress callback."""
-
-    prompt_name: str
-    deadline: Deadline | None = None
-    settings: Settings = field(default_factory=Settings)
-    progress: Progress | None = None
-    stopped: threading.Event = field(default_factory=threading.Event)
-
-    def check(self) -> None:
-        if self.stopped.is_set():
-            raise Stopped
-        if self.deadline is not None and self.deadline.expired:
-            raise DeadlineExceededError(
-                f"The deadline of '{self.prompt_name}' passed while the local model was working.",
-                prompt_name=self.prompt_name,
-                phase="response",
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +45,13 @@ def write(
     watch: Watch,
     *,
     schema: Mapping[str, Any] | None = None,
-    heard: Hear = lambda text: None,
+    listener: Listener | None = None,
     max_tokens: int,
     repeat_penalty: float = 1.1,
 ) -> Written:
     """Decode one reply to these messages; a penalty above 1 keeps free text from repeating itself."""
     watch.check()
-    parts: list[str] = []
-    finish, usage = "", TokenUsage()
-
-    def hear(chunk: Mapping[str, Any]) -> bool:
-        nonlocal finish, usage
-        watch.check()
-        if watch.progress is not None and (reading := chunk.get("prompt_progress")) is not None:
-            watch.progress(reading["processed"], reading["total"])
-        for choice in chunk.get("choices", ()):
-            text = choice["delta"].get("content") or ""
-            finish = choice.get("finish_reason") or finish
-            if text:
-                parts.append(text)
-                heard(text)
-        if (spent := chunk.get("usage")) is not None:
-            usage = TokenUsage(
-                input_tokens=spent["prompt_tokens"],
-                output_tokens=spent["completion_tokens"],
-                cached_tokens=spent.get("prompt_tokens_details", {}).get("cached_tokens", 0),
-            )
-        return False
-
+    reply = _Reply(watch, listener)
     request: dict[str, Any] = {
         "messages": list(messages),
         "max_tokens": min(max_tokens, watch.settings.max_output_tokens or max_tokens),
@@ -115,7 +65,7 @@ def write(
     else:
         request["repeat_penalty"] = repeat_penalty
     try:
-        engine.chat(request, hear)
+        engine.chat(request, reply.receive)
     except EngineError as error:
         name = watch.prompt_name
         if error.kind == "exceed_context_size_error":
@@ -123,7 +73,40 @@ def write(
         raise PromptEvaluationError(
             f"The local model refused the request of '{name}': {error}", prompt_name=name, phase="request"
         ) from error
-    return Written("".join(parts), usage, finish != "length")
+    return Written("".join(reply.parts), reply.usage, reply.finish != "length")
+
+
+class _Reply:
+    """Collects the chunks of one reply."""
+
+    def __init__(self, watch: Watch, listener: Listener | None) -> None:
+        self._watch = watch
+        self._listener = listener
+        self.parts: list[str] = []
+        self.finish = ""
+        self.usage = TokenUsage()
+
+    def receive(self, chunk: Mapping[str, Any]) -> bool:
+        progress = chunk.get("prompt_progress")
+        if progress is None:
+            self._watch.check()
+        else:
+            self._watch.reading(progress["processed"], progress["total"])
+        for choice in chunk.get("choices", ()):
+            text = choice["delta"].get("content") or ""
+            self.finish = choice.get("finish_reason") or self.finish
+            if text:
+                self.parts.append(text)
+                if self._listener is not None:
+                    self._listener(text)
+        usage = chunk.get("usage")
+        if usage is not None:
+            self.usage = TokenUsage(
+                input_tokens=usage["prompt_tokens"],
+                output_tokens=usage["completion_tokens"],
+                cached_tokens=usage.get("prompt_tokens_details", {}).get("cached_tokens", 0),
+            )
+        return False
 
 
 def write_json(

@@ -14,17 +14,22 @@ import os
 import secrets
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from weakincentives._base.imports import import_extra
-from weakincentives.adapters.local.models import cache_folder
+from weakincentives.adapters.local.cache import cache_folder
+from weakincentives.adapters.local.embedding import Embedder, Encoded, usable_cores
 from weakincentives.errors import WinkError
 
 # How many conversation prefixes are kept on disk, a few megabytes each.
 MAX_STATES = 8
+# The longest text that is embedded, in tokens.
+EMBEDDED_TOKENS = 512
+# Increment when `Engine.embed` computes vectors differently, so that stored ones are computed again.
+EMBEDDING = 2
 Listener = Callable[[Mapping[str, Any]], bool]
 
 
@@ -51,7 +56,7 @@ class Engine:
     """A model that is ready to answer; calls from several threads queue up."""
 
     def __init__(self, settings: Settings) -> None:
-        runtime = _runtime()
+        runtime = load_runtime()
         self.settings = settings
         self._key = secrets.token_hex(16)
         params = runtime.CommonParams()
@@ -129,7 +134,7 @@ class Engine:
 
     def _state_name(self, messages: Sequence[Mapping[str, str]]) -> str:
         file = self.settings.path.stat()
-        key = (_runtime().__version__, self.settings.context, file.st_size, file.st_mtime_ns, list(messages))
+        key = (load_runtime().__version__, self.settings.context, file.st_size, file.st_mtime_ns, list(messages))
         return hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
 
     def embed(self, texts: Sequence[str]) -> list[list[float]]:
@@ -234,10 +239,26 @@ SHELF = _Shelf()
 atexit.register(SHELF.clear)
 
 
+def embedding_settings(file: Path, threads: int | None) -> Settings:
+    """The settings of a model that embeds texts."""
+    return Settings(file, EMBEDDED_TOKENS, threads or usable_threads(), embedding=True)
+
+
+def gguf_embedder(engine: Engine) -> Embedder:
+    """An embedding model in a GGUF file; its kept vectors are known by the size and date of the file."""
+    file = engine.settings.path
+    status = file.stat()
+
+    def encode(texts: Sequence[str]) -> Generator[Encoded, None, None]:
+        if texts:
+            yield Encoded(range(len(texts)), engine.embed(texts), 1, 1)
+
+    return Embedder(file.stem, f"{status.st_size:x}-{status.st_mtime_ns:x}-{EMBEDDING}", encode)
+
+
 def usable_threads() -> int:
-    """One less than the cores, at most 8: llama.cpp's threads wait by spinning, so a shared core slows them all."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min(8, cores - 1))
+    """One less than the cores: llama.cpp's threads wait for each other by spinning, so a shared core slows them all."""
+    return max(1, usable_cores() - 1)
 
 
 def _check(answer: Mapping[str, Any]) -> None:
@@ -250,5 +271,6 @@ def _state_folder() -> Path:
     return cache_folder() / "states"
 
 
-def _runtime() -> Any:
-    return import_extra("xllamacpp", "local", "LocalAdapter")
+def load_runtime() -> Any:
+    """llama.cpp, or an error that says what to install."""
+    return import_extra("xllamacpp", "gguf", "A GGUF model")
