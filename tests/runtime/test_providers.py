@@ -42,7 +42,7 @@ def test_the_project_declares_an_entry_point_for_each_package_of_an_adapter() ->
     from pkgutil import iter_modules
 
     adapters = import_module("weakincentives.adapters")
-    shared = {"hosted", "network", "selection", "scripted"}
+    shared = {"hosted", "network", "selection", "scripted", "wrapped"}
     packages = {module.name for module in iter_modules(adapters.__path__)} - shared
     declared = tomllib.loads(PROJECT.read_text())["project"]["entry-points"][GROUP]
     assert {f"{adapters.__name__}.{name}:SPEC" for name in packages} <= set(declared.values())

@@ -151,11 +151,11 @@ DOORS = {
     "run": Door(
         lambda prompt, adapter, session: run(prompt, adapter, session=session),
         lambda prompt, adapter, session: MainLoop().execute(
-            prompt, session=session, adapter=adapter, beginning="resume"
+            prompt, session=session, adapter=adapter, decisions={}
         ),
         in_conversation=False,
     ),
-    "stream": Door(stream, lambda *run: stream(*run, beginning="resume"), in_conversation=False),
+    "stream": Door(stream, lambda *run: stream(*run, decisions={}), in_conversation=False),
     "async stream of a conversation": Door(
         lambda *exchange: stream_conversation(*exchange, "Hello."),
         lambda *exchange: stream_conversation(*exchange, decisions={}),

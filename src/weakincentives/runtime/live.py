@@ -364,6 +364,10 @@ class LiveRun:
         self.state = state
         self.session[RunState].seed(state)
 
+    def adopt_state(self, state: RunState) -> None:
+        """Go on from a state that another run may have left, whose models may be others; the session has it still."""
+        self.state = state.updated({"model": self.state.model})
+
     def save(self, **changes: Any) -> None:
         """Change the run's state in the session."""
         self.begin(self.state.updated(changes))

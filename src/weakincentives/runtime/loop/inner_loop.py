@@ -239,12 +239,17 @@ def _restart(live: LiveRun, signal: VisibilityExpansionRequired) -> None:
     attempt, stored = live.attempt, live.session[RunState].latest()
     with live.session.together():
         _end(live, "restarted", section_keys=tuple(signal.section_keys), reason=signal.reason)
-        if stored is not None and stored.run_id == live.run_id:
+        is_stored = stored is not None and stored.run_id == live.run_id
+        if is_stored and not live.evaluates_itself:
             live.save(opening=signal.requested_overrides)
         else:
-            # Nothing has been rendered that could be rendered again.
+            # The loop renders nothing in the next attempt, or has rendered nothing that it could render again.
             live.open(signal.requested_overrides)
-            live.state = live.state.updated({"attempt": live.state.attempt + 1})
+            following = live.state.updated({"attempt": live.state.attempt + 1})
+            if is_stored:
+                live.begin(following)
+            else:
+                live.state = following
     live.stream.restarted = signal.reason
     dynamic = attempt.dynamic and attempt.model.supports_dynamic_tools
     live.attempt = live.new_attempt("exchange" if live.in_conversation else "new", dynamic=dynamic)

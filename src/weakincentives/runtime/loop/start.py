@@ -75,7 +75,7 @@ def begin(live: LiveRun) -> Generator[Effect, Any, tuple[ToolCall, ...]]:
         yield from _next_message(live, stored)
         return ()
     if beginning == "resume":
-        live.state = stored
+        live.adopt_state(stored)
         live.meter.spent = stored.spent
         _resume_presentation(live, stored)
     yield from _render(live, stored)
@@ -357,7 +357,7 @@ def _take_over(
     live: LiveRun, state: RunState, *, continues: RunState | None = None
 ) -> tuple[tuple[ToolCall, ...], list[str]]:
     """Take over a state with its tools and messages; return the open calls, and the tools that are gone."""
-    live.state = state
+    live.adopt_state(state)
     removed = offers.take_over(live, new_exchange=continues is not None)
     # Messages from here on belong to this run, for observers too.
     live.save(
