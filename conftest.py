@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +18,11 @@ from sybil import Sybil
 from tests.extras import EXTRAS, hide_extras
 from tests.pages import PARSERS
 
-pytest_plugins = ["tests.limits"]
+# Without bytecode, every assertion is rewritten in each run, and each child compiles the library anew.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+pytest_plugins = ["tests.rounds", "tests.limits", "tests.flakes", "tests.groups"]
 
 # What tests keep of the environment they are started in.
 KEPT = (
@@ -89,6 +95,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if item.get_closest_marker("slow"):
                 item.add_marker(pytest.mark.skip(reason="slow"))
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    # Modules and collected tests stay until the end, and each search for garbage would look at all of them.
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

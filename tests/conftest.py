@@ -11,12 +11,19 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests import warm
 from tests.npm_support import npm_modules as npm_modules
 
 # Tests that import LiteLLM themselves, as a user would, must not make it fetch its price list.
 os.environ.setdefault("LITELLM_LOCAL_MODEL_COST_MAP", "True")
 os.environ.setdefault("LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS", "True")
 os.environ.setdefault("LITELLM_MODE", "PRODUCTION")
+
+
+@pytest.fixture(scope="session")
+def forks() -> None:
+    """A server of forks, for what is started with `warm.command`."""
+    warm.serve()
 
 
 @pytest.fixture(autouse=True)

@@ -3,7 +3,8 @@
 After three quarters of the limit (a minute, or `@pytest.mark.limit(seconds)`), the processes that the test started are
 killed and an error is raised in the main thread, repeatedly until the test has ended, since leaving a `with` block may
 wait as well. At the limit the process is ended, even in C code that never returns; pytest-xdist then names the test and
-starts another process for the rest. Where far more processes want to run than there are cores, the limit is longer.
+starts another process for the rest. Where far more processes want to run than there are cores, the limit is longer, and
+under --long, where a test repeats itself, ten times as long.
 
 pytest-timeout raises its signal only once and spares the children, so leaving `with Popen(...)` would wait for ever;
 its other method, a thread, ends the whole run at the first hung test.
@@ -21,6 +22,8 @@ from pathlib import Path
 from types import FrameType
 
 import pytest
+
+from tests.rounds import rounds
 
 SECONDS = 60.0
 _STDERR = pytest.StashKey[int]()
@@ -75,7 +78,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Iterator[None]:
 
 def _limit(item: pytest.Item) -> float:
     marker = item.get_closest_marker("limit")
-    return (float(marker.args[0]) if marker else SECONDS) * _crowd()
+    return (float(marker.args[0]) if marker else SECONDS) * _crowd() * rounds(1, 10)
 
 
 def _crowd() -> float:

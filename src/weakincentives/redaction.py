@@ -65,7 +65,6 @@ class KnownSecrets:
 
     def _clean_wide(self, text: str, depth: int) -> str:
         """The text without secrets written in UTF-16 or UTF-32, as which it was not decoded; the rest stays."""
-
         if self._wide_values is not None:
             text = self._wide_values.sub(lambda value: self._wide[value[0]], text)
         runs = list(_WIDE.finditer(text))

@@ -17,6 +17,7 @@ from tests.adapters.conversations import routes, speakers
 from tests.adapters.scenarios import Stage
 from tests.disclosure.desk import FULL, SUMMARY, a_tool
 from tests.disclosure.trees import poke, steps, trees
+from tests.rounds import rounds
 from tests.servers.turn import Call, Raw, Turn
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.prompt import (
@@ -35,7 +36,9 @@ from weakincentives.session import Session, Snapshot
 SPEAKERS = {speaker.name: speaker for speaker in [*speakers(), *routes()]}
 SPEAKERS = {name: speaker for name, speaker in SPEAKERS.items() if "=" not in name or name.endswith("sonnet-5")}
 # The CLI of the Claude Agent SDK takes a second to start.
-EXAMPLES = {"claude agent sdk": 4}
+# Each conversation with the CLI starts it anew.
+EXAMPLES = {"claude agent sdk": rounds(2, 10)}
+OTHERS = rounds(15, 60)
 BROKEN = Raw(400, b'{"error":{"message":"broken"}}')
 
 
@@ -175,7 +178,7 @@ AGAIN = ("send", "bind", "restore")
 @pytest.mark.limit(300)
 @pytest.mark.parametrize("name", SPEAKERS)
 def test_exposure_is_what_a_reader_of_the_requests_finds_on_every_adapter(name: str) -> None:
-    @settings(max_examples=EXAMPLES.get(name, 25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=EXAMPLES.get(name, OTHERS), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(
         st.lists(trees, min_size=1, max_size=3),
         st.lists(actions, max_size=10),
@@ -198,7 +201,7 @@ def test_exposure_is_what_a_reader_of_the_requests_finds_on_every_adapter(name: 
 @pytest.mark.limit(300)
 @pytest.mark.parametrize(("first", "second"), list(itertools.permutations(("openai", "anthropic", "scripted"), 2)))
 def test_exposure_survives_a_fallback_to_another_adapter(first: str, second: str) -> None:
-    @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=rounds(6, 30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.lists(trees, min_size=1, max_size=3), st.lists(steps, max_size=6), st.lists(steps, max_size=4))
     def converse(shapes: Any, before: list[tuple[str, int]], after: list[tuple[str, int]]) -> None:
         made, keys, numbers = template(shapes, ReadSections())

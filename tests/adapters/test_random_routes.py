@@ -18,6 +18,7 @@ import pytest
 from tests.adapters.models import UNNAMED
 from tests.adapters.vendors import ANTHROPIC, OPENAI
 from tests.disclosure.desk import SUMMARY
+from tests.rounds import rounds
 from tests.servers.anthropic_messages import MessagesServer
 from tests.servers.loopback import Loopback, Received
 from tests.servers.openai_responses import ResponsesServer
@@ -273,7 +274,7 @@ class Walk:
         assert answer.output == (Verdict(True) if output else None)
 
 
-@pytest.mark.parametrize("seed", range(25))
+@pytest.mark.parametrize("seed", range(rounds(8, 60)))
 def test_every_route_is_accepted_whatever_happened_before(seed: int) -> None:
     with ExitStack() as stack:
         walk = Walk(seed, stack)

@@ -11,6 +11,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from tests.approval.bank import Balance, Paid
+from tests.rounds import rounds
+from tests.waiting import forever
 from weakincentives import (
     Answer,
     Approve,
@@ -114,7 +116,7 @@ def look(amount: int) -> str:
 async def pay_late(amount: int, context: ToolContext) -> str:
     "Pay, and take too long."
     WORLD.pay("pay_late", amount, context)
-    await asyncio.sleep(60)
+    await forever()
     return "late"
 
 
@@ -188,7 +190,7 @@ turns = st.lists(
 )
 
 
-@settings(max_examples=60)
+@settings(max_examples=rounds(25, 200))
 @pytest.mark.limit(180)
 @given(st.data(), turns, st.sampled_from(["run", "async", "stream", "chat"]), st.integers(0, 3))
 def test_only_what_was_approved_happens(data: st.DataObject, script: list[Any], way: Way, levels: int) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.mcp.servers import python_server
 from weakincentives import (
     Approve,
     Deny,
@@ -22,12 +23,12 @@ from weakincentives import (
 from weakincentives.contrib.commands import CommandSection
 from weakincentives.contrib.tools import VfsToolsSection
 from weakincentives.filesystem import HostFilesystem, InMemoryFilesystem
-from weakincentives.mcp import ListedTool, Listing, MCPSection, StdioServer, lock_file, mcp_sections, write_lock
+from weakincentives.mcp import ListedTool, Listing, MCPSection, lock_file, mcp_sections, write_lock
 from weakincentives.prompt import SectionVisibility
 from weakincentives.runtime import ToolInvoked
 from weakincentives.tools.web_search import WebSearchSection
 
-SHOP = StdioServer(sys.executable, [str(Path(__file__).parents[1] / "mcp" / "shop.py")], start_timeout=120)
+SHOP = python_server(str(Path(__file__).parents[1] / "mcp" / "shop.py"))
 READ, WRITE = call("read", path="a.txt"), call("write", path="b.txt", content="new\n")
 
 
@@ -144,7 +145,7 @@ def test_an_approval_that_cannot_be_is_an_error_that_says_why(make: Any, problem
 
 def test_the_servers_of_a_config_take_approval_by_tool_name_or_in_their_entries(tmp_path: Path) -> None:
     config = tmp_path / ".mcp.json"
-    entry = {"command": sys.executable, "args": [str(SHOP.args[0])]}
+    entry = {"command": SHOP.command, "args": [*SHOP.args]}
     config.write_text(json.dumps({"mcpServers": {"one": entry, "two": {**entry, "approval": {"buy": "call"}}}}))
     with pytest.raises(PromptValidationError, match="approval= by tool name needs a lock file with the tools of every"):
         mcp_sections(config, approval={"sell": "call"})

@@ -15,9 +15,12 @@ from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.durable.agent import Task
-from tests.durable.fleet import PATIENCE, calls, until, workers
+from tests.durable.fleet import PRELOAD, calls, workers
 from tests.durable.postgres import new_database, running_server
+from tests.rounds import rounds
+from tests.waiting import PATIENCE, until
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, Tool, ToolContext, ToolResult
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import (
@@ -325,12 +328,12 @@ client.close()
 
 
 def test_processes_that_open_a_new_file_at_the_same_moment_all_hand_in_their_work(tmp_path: Path) -> None:
-    for round_number in range(3):
+    for round_number in range(rounds(2, 10)):
         database, start = tmp_path / f"{round_number}.db", tmp_path / f"start-{round_number}"
-        script = [sys.executable, "-c", NEWCOMER, str(database)]
-        processes = [subprocess.Popen([*script, f"{n}", str(start)], stderr=subprocess.PIPE) for n in range(6)]
+        script = ["-c", NEWCOMER, str(database)]
+        processes = [warm.start(*script, f"{n}", str(start), stderr=warm.PIPE, preload=PRELOAD) for n in range(6)]
         start.touch()
-        assert [(process.communicate()[1], process.returncode) for process in processes] == [(b"", 0)] * 6
+        assert [(process.communicate()[1], process.returncode) for process in processes] == [("", 0)] * 6
         with DurableClient[Task, None]("agent", str(database)) as client:
             assert {work.key for work in client.store.list()} == {f"{n}" for n in range(6)}
 

@@ -199,7 +199,9 @@ def replace_its_folder_by_a_link(path: Path) -> None:
 
 
 @pytest.mark.parametrize("swap", [replace_by_link, replace_by_pipe, replace_its_folder_by_a_link])
-def test_a_file_that_is_replaced_after_loading_is_neither_copied_nor_exported(tmp_path: Path, swap: Fault) -> None:
+def test_a_file_that_is_replaced_after_loading_is_neither_copied_nor_exported(
+    tmp_path: Path, swap: Fault, caplog: pytest.LogCaptureFixture
+) -> None:
     (tmp_path / "secret.txt").write_text(SECRET)
     write(tmp_path / "skills", PDF)
     (section,) = skill_sections(tmp_path / "skills")
@@ -208,7 +210,8 @@ def test_a_file_that_is_replaced_after_loading_is_neither_copied_nor_exported(tm
     prompt = Prompt(PromptTemplate(ns="t", key="clerk", sections=[section])).bind(resources={Filesystem: workspace})
     ScriptedAdapter([call("read_section", section_key="pdf"), "Hi."]).evaluate(prompt, session=session)
     success, text = answers(session)[0]
-    assert not success and SECRET not in text and "fill.py" in text
+    assert not success and text == "Section 'pdf' cannot be opened now; go on without it."
+    assert SECRET not in caplog.text and "fill.py" in caplog.text
     assert SECRET not in "".join(workspace.read(path) for path in workspace.glob("**"))
     with pytest.raises(PromptValidationError, match=r"scripts"):
         export_skill(section, tmp_path / "out")

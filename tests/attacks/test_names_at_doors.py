@@ -8,7 +8,7 @@ from typing import Any
 from mcp import Client
 
 from tests.attacks.late_servers import No, Server, prompt, read
-from tests.durable.fleet import PATIENCE
+from tests.waiting import PATIENCE
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.durable import DurableConversations
 from weakincentives.mcp import serve

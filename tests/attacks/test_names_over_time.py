@@ -25,12 +25,23 @@ from tests.attacks.late_servers import (
     read,
     tool_of,
 )
+from tests.rounds import rounds
 from tests.servers.turn import Call, Turn
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.guards import MaxCalls, RequiresTool
-from weakincentives.prompt import MarkdownSection, Prompt, Section, portable_name
-from weakincentives.runtime import Approve, Conversation, Edit, MainLoop, PendingCall, ToolInvoked, run
+from weakincentives.prompt import MarkdownSection, Prompt, Section, Tool, portable_name
+from weakincentives.runtime import (
+    Approve,
+    Compaction,
+    Conversation,
+    Edit,
+    MainLoop,
+    ModelRequest,
+    PendingCall,
+    ToolInvoked,
+    run,
+)
 from weakincentives.session import Session
 
 
@@ -70,7 +81,7 @@ class World:
         return self.random.sample([*self.listings], len(self.listings))
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(rounds(5, 12)))
 def test_tools_have_the_same_names_in_every_order_of_opening(seed: int) -> None:
     world = World(seed)
     names: list[dict[str, str]] = []
@@ -84,7 +95,7 @@ def test_tools_have_the_same_names_in_every_order_of_opening(seed: int) -> None:
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", name) for name in names[0])
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(rounds(5, 12)))
 def test_a_name_means_one_tool_for_a_whole_conversation(seed: int) -> None:
     world, session = World(seed), Session()
     known: dict[str, str] = {}
@@ -256,3 +267,35 @@ def test_every_provider_gets_names_that_it_accepts(vendor: Vendor) -> None:
     limit = 128 if vendor is ANTHROPIC else 64
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]+", name) for name in tools.values())
     assert max(map(len, tools.values())) <= limit
+
+
+@pytest.mark.parametrize("keys", [["shop"], ["shop", "copy"]], ids=["one server", "two servers"])
+def test_a_server_cannot_take_the_name_of_a_tool_that_the_library_offers_later(keys: list[str]) -> None:
+    """`recall` appears once a conversation is shortened, which names it in the text that the model reads."""
+    lines: list[Any] = [*read(*keys), *["It is open. " * 100] * 15, call("recall", what="1"), "Done."]
+
+    def answer(request: ModelRequest) -> Any:
+        spoken = [message for message in request.messages if message.by_user]
+        return "They ask." if spoken[-1].text.startswith("Summarize") else lines.pop(0)
+
+    adapter = ScriptedAdapter(answer)
+    servers = [Server(key, ["recall"]) for key in keys]
+    chat = Conversation(prompt(servers), adapter=adapter, compaction=Compaction(4_000, keep=1))
+    for number in range(16):
+        chat.send(f"Question {number}?")
+    assert {f"{key}_recall": f"{key}|recall" for key in keys} == owners(adapter)
+    (recalled,) = [message.text for message in chat.messages if message.name == "recall"]
+    assert recalled.startswith("[Exchange 1.")
+
+
+def test_a_server_cannot_take_the_name_of_a_tool_of_a_page() -> None:
+    page_tool = Tool.from_schema(name="page.pick", description="page|pick", schema={"type": "object"}, handler=None)
+    adapter = ScriptedAdapter([*read("shop"), "Ok.", call("page.pick")])
+    chat = Conversation(prompt([Server("shop", ["page.pick"])]), adapter=adapter)
+    chat.send("Hello.")
+    (pending,) = chat.send("Pick one.", tools=[page_tool]).pending
+    assert (pending.tool, pending.section_key, pending.needs) == ("page.pick", "", "answer")
+    assert owners(adapter) == {
+        portable_name("shop_page.pick"): "shop|page.pick",
+        portable_name("page.pick"): "page|pick",
+    }

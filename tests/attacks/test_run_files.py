@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, redirect_stderr, redirect_stdout, suppress
 from dataclasses import fields
 from io import StringIO
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.rounds import rounds
 from tests.telemetry.agents import FAIL, prompt, run
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main
@@ -108,7 +110,7 @@ def test_a_sound_file_has_no_problem(path: Path) -> None:
     assert [code for code, *_ in run_commands(path)] == [0] * 5
 
 
-@pytest.mark.parametrize("share", range(5, 100, 5))
+@pytest.mark.parametrize("share", range(5, 100, rounds(15, 5)))
 def test_a_file_that_was_cut_off_is_named(path: Path, share: int) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: len(content) * share // 100])
@@ -117,7 +119,7 @@ def test_a_file_that_was_cut_off_is_named(path: Path, share: int) -> None:
         assert code == 1 and str(path) in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(rounds(15, 60)))
 def test_bytes_that_were_overwritten_raise_nothing_but_our_errors(path: Path, seed: int) -> None:
     chance, content = random.Random(seed), bytearray(path.read_bytes())
     for _ in range(chance.choice([1, 20, 400])):
@@ -146,10 +148,13 @@ PAYLOADS = {
 }
 
 
-@pytest.mark.parametrize("payload", PAYLOADS.values(), ids=PAYLOADS)
-@pytest.mark.parametrize("kind", ["PromptRendered", "ModelCalled", "ToolInvoked", "Message", "ToolsInjected"])
-def test_events_that_are_damaged_leave_the_others_readable(path: Path, kind: str, payload: str) -> None:
-    changed(path, "UPDATE events SET payload = :payload WHERE kind = :kind", payload=payload, kind=kind)
+EVENTS = ["PromptRendered", "ModelCalled", "ToolInvoked", "Message", "ToolsInjected"]
+EACH_PAYLOAD_ONCE = [*zip(cycle(EVENTS), PAYLOADS, strict=False)]
+
+
+@pytest.mark.parametrize(("kind", "name"), rounds(EACH_PAYLOAD_ONCE, [*product(EVENTS, PAYLOADS)]))
+def test_events_that_are_damaged_leave_the_others_readable(path: Path, kind: str, name: str) -> None:
+    changed(path, "UPDATE events SET payload = :payload WHERE kind = :kind", payload=PAYLOADS[name], kind=kind)
     assert any(problem.startswith("event ") for problem in read_everything(path))
     for code, _, err in run_commands(path):
         assert code in (0, 1) and "Traceback" not in err

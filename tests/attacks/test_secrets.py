@@ -18,6 +18,7 @@ from urllib.parse import quote
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from tests.rounds import rounds
 from tests.telemetry.agents import prompt, run
 from weakincentives.adapters.scripted import call
 from weakincentives.prompt import Tool, ToolResult
@@ -192,7 +193,7 @@ def test_every_token_that_the_scanner_knows_is_redacted(name: str) -> None:
     _, needles, _, _, expression = rule
     redactor = Redactor(variables={})
 
-    @settings(max_examples=10, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
+    @settings(max_examples=rounds(5, 30), deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @given(st.from_regex(expression.replace("(?P<keep>", "(?:"), fullmatch=True), st.sampled_from(PLACES))
     def check(token: str, place: str) -> None:
         if any(needle in token for needle in needles):

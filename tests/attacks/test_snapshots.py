@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.rounds import rounds
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ToolResult, tool
 from weakincentives.runtime import ModelReply, ToolCall, ToolInvoked
@@ -162,7 +163,7 @@ JSON = st.recursive(
 
 
 @given(st.sampled_from(list(values(WRITTEN))), JSON)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(100, 500), deadline=None)
 def test_damaged_text_is_read_whole_or_refused_with_our_error(path: tuple[Any, ...], value: object) -> None:
     written = json.loads(json.dumps(WRITTEN))
     if not path:
@@ -186,7 +187,7 @@ def test_damaged_text_is_read_whole_or_refused_with_our_error(path: tuple[Any, .
 
 
 @given(st.integers(0, len(json.dumps(WRITTEN))), st.binary(max_size=3))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=rounds(100, 500), deadline=None)
 def test_cut_and_overwritten_bytes_are_our_error(position: int, noise: bytes) -> None:
     text = json.dumps(WRITTEN).encode()
     for damaged in (text[:position], text[:position] + noise + text[position + len(noise) :]):

@@ -6,13 +6,12 @@ import json
 import os
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.cli.conftest import Wink
 from tests.telemetry.agents import FAIL, prompt, run
 from weakincentives.adapters.scripted import call
@@ -60,14 +59,9 @@ def on_terminal(wink: Wink, *words: str, **variables: str) -> str:
     environment = {"PATH": os.environ["PATH"], "HOME": str(wink.folder), "TERM": "xterm", "NO_COLOR": "1", **variables}
     (wink.folder / "typed").write_text("Hello.\n", encoding="utf-8")
     with (wink.folder / "typed").open() as typed:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "weakincentives.cli", *words],
-            cwd=wink.folder,
-            env=environment,
-            stdin=typed,
-            stdout=theirs,
-            stderr=theirs,
-        )
+        streams = {"stdin": typed, "stdout": theirs, "stderr": theirs}
+        words = ("-m", "weakincentives.cli", *words)
+        process = warm.start(*words, cwd=wink.folder, env=environment, preload=["weakincentives.cli"], **streams)
     os.close(theirs)
     shown = bytearray()
     try:

@@ -7,20 +7,16 @@ import os
 import re
 import select
 import struct
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import warm
 from tests.cli.conftest import plain_environment
 
 pty = pytest.importorskip("pty", reason="needs a POSIX terminal")
 fcntl = pytest.importorskip("fcntl", reason="needs a POSIX terminal")
 termios = pytest.importorskip("termios", reason="needs a POSIX terminal")
-
-# The program becomes the foreground process of the terminal, so that Ctrl-C reaches it.
-_LAUNCH = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execv(sys.executable, sys.argv[1:])"
 
 
 def settled(shown: str) -> str:
@@ -36,14 +32,15 @@ class Terminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         variables = {**plain_environment(folder), "TERM": "xterm-256color", **environment}
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", _LAUNCH, sys.executable, "-m", "weakincentives.cli", *words],
+        self._process = warm.start(
+            *("-m", "weakincentives.cli", *words),
             cwd=folder,
             env={name: value for name, value in variables.items() if name not in ("COLUMNS", "LINES")},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
-            start_new_session=True,
+            terminal=True,
+            preload=["weakincentives.cli"],
         )
         os.close(theirs)
         self._seen = ""

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import answers
+from tests.waiting import until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.contrib.commands import CommandResult, CommandSection, UnfitWorkspaceError
 from weakincentives.contrib.tools import VfsToolsSection
@@ -205,8 +206,7 @@ def test_a_cancelled_run_ends_its_command_and_restores_the_files(files: HostFile
     async def stop() -> None:
         adapter = ScriptedAdapter([python(LINGER, "60"), "Done."])
         running = asyncio.create_task(adapter.evaluate_async(prompt(files), session=Session()))
-        while files.read("a.txt") != "new":
-            await asyncio.sleep(0.01)
+        await until_async(lambda: files.read("a.txt") == "new")
         running.cancel()
         with pytest.raises(asyncio.CancelledError):
             await running

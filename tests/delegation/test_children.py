@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.approval.bank import Balance, Paid
+from tests.waiting import forever
 from weakincentives import (
     Answer,
     Approve,
@@ -360,7 +361,7 @@ def test_the_deadline_of_the_tree_goes_up_and_the_childs_own_does_not() -> None:
     @tool
     async def wait() -> str:
         "Wait."
-        await asyncio.sleep(30)
+        await forever()
         return "late"
 
     def prompt(timeout: float | None) -> Prompt[Any]:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.approval.bank import Balance, Paid
 from tests.delegation.agents import template
+from tests.waiting import forever
 from weakincentives import (
     Approve,
     Deadline,
@@ -44,7 +45,7 @@ async def act(context: ToolContext) -> str:
     "Act, or be interrupted, or take too long."
     if INTERRUPTS.pop():
         raise KeyboardInterrupt
-    await asyncio.sleep(60)
+    await forever()
     return "late"
 
 

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import example, given, settings, strategies as st
 
 from tests.disclosure.trees import build, check_resume, line, poke, steps, trees
+from tests.rounds import rounds
 from weakincentives.adapters.scripted import ScriptedAdapter
 from weakincentives.prompt import (
     MarkdownSection,
@@ -34,7 +35,7 @@ def shown_in_full(prompt: Prompt[Any], session: Session) -> set[str]:
     return {offer.name for node in view.existing() if view.is_open(node.path) for offer in node.tools} - BUILT_IN
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=rounds(60, 300), deadline=None)
 @given(
     st.lists(trees, min_size=1, max_size=4),
     st.lists(steps, max_size=8),

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.waiting import until
 from weakincentives import (
     Binding,
     FallbackAdapter,
@@ -73,8 +74,7 @@ def note(what: str) -> None:
             (CONTROL / "kill").unlink()
             os.kill(os.getpid(), signal.SIGKILL)
     with suppress(FileNotFoundError):
-        while what.endswith((CONTROL / "hold").read_text()):
-            time.sleep(0.01)
+        until(lambda: not what.endswith((CONTROL / "hold").read_text()), "the file `hold` to be deleted")
 
 
 def append_line(params: Line, *, context: ToolContext) -> ToolResult[int]:

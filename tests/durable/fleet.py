@@ -2,14 +2,14 @@
 
 import os
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-PATIENCE = 120.0
+from tests import warm
+from tests.waiting import PATIENCE
+
+PRELOAD = ("weakincentives.cli", "weakincentives.durable", "dbos", "psycopg")
 
 
 class Worker:
@@ -33,10 +33,8 @@ class Worker:
             "WINK_TEST_LATENCY": str(latency),
             "WINK_TEST_LEASE": str(lease),
         }
-        command = [sys.executable, "-m", "weakincentives.cli", "worker", loop]
-        self._process = subprocess.Popen(
-            [*command, "--database-url", database_url, *options], env=environment, stderr=subprocess.PIPE, text=True
-        )
+        command = ["-m", "weakincentives.cli", "worker", loop, "--database-url", database_url, *options]
+        self._process = warm.start(*command, env=environment, stderr=warm.PIPE, preload=PRELOAD)
         self.pid = self._process.pid
 
     def wait_for(self, text: str) -> str:
@@ -86,12 +84,3 @@ def calls(control: Path) -> list[str]:
 def within(seconds: float) -> float:
     """This many seconds on a machine with a core to spare, in proportion more on a busy one."""
     return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-
-
-def until(condition: Callable[[], object], what: str) -> float:
-    """Wait until the condition holds; returns the seconds it took."""
-    began = time.monotonic()
-    while not condition():
-        assert time.monotonic() - began < PATIENCE, f"waited too long: {what}"
-        time.sleep(0.01)
-    return time.monotonic() - began

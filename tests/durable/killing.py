@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
-from tests.durable.fleet import PATIENCE, until
 from tests.durable.payer import LOG, Bill, Payer
+from tests.waiting import PATIENCE, until
 from weakincentives import Answer, Approve, Deny, Edit
 from weakincentives.durable import DurableClient, Question
 from weakincentives.runtime.spi import Decision

@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from tests.durable.desk import Refund, Refunded, desk, model, prepared
-from tests.durable.fleet import PATIENCE, until
+from tests.waiting import PATIENCE, until
 from weakincentives import (
     Budget,
     FallbackAdapter,

@@ -4,14 +4,18 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from bench.chaos import Plan, restart, run_round
 from bench.clerk import answer_to, chats
-from tests.durable.fleet import PATIENCE, Worker, until
+from tests import warm
+from tests.durable.fleet import PRELOAD, Worker
 from tests.durable.postgres import new_database, running_server
+from tests.rounds import rounds
+from tests.waiting import PATIENCE, until
 from weakincentives.durable import DeadLetterError, DurableConversations
 from weakincentives.runtime import Completed, Restarted, TextDelta
 
@@ -82,7 +86,8 @@ def test_a_run_that_kills_its_workers_is_given_up_and_its_conversation_goes_on(t
 
 
 def test_nothing_is_lost_doubled_or_reordered_while_workers_die_and_the_database_restarts(tmp_path: Path) -> None:
-    plan = Plan(conversations=12, exchanges=4, kill_every=2.0, restarts=(3.0,), latency=0.05)
+    plan = Plan(conversations=rounds(8, 24), exchanges=4, kill_every=1.0, restarts=(2.0,), latency=0.05)
+    start = partial(warm.start, preload=PRELOAD)
     with running_server() as server:
-        report = run_round(plan, new_database(server.get_uri()), tmp_path, restart(server))
+        report = run_round(plan, new_database(server.get_uri()), tmp_path, restart(server), start=start)
     assert (report.problems, report.killed > 0, report.restarted) == ((), True, 1)

@@ -13,7 +13,8 @@ import pytest
 
 from tests.durable.agent import Task
 from tests.durable.desk import Question, Refund, desk, prompt_with
-from tests.durable.fleet import PATIENCE, until, workers
+from tests.durable.fleet import workers
+from tests.waiting import PATIENCE, until
 from weakincentives import ScriptedAdapter
 from weakincentives.durable import (
     DurableClient,
@@ -66,7 +67,7 @@ def test_awaited_calls_do_what_the_blocking_ones_do(tmp_path: Path) -> None:
         await client.submit_async(Refund(5), key="r")
         await client.submit_async(Refund(6), key="s")
         while len(await client.questions_async()) < 2:
-            await asyncio.sleep(0.01)
+            pass
         await client.cancel_async("s")
         with pytest.raises(WorkCancelledError, match="'desk/s' was cancelled"):
             await client.result_async("s")

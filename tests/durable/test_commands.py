@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.durable.desk import Question, prompt_with, shout
-from tests.durable.fleet import PATIENCE
+from tests.waiting import PATIENCE
 from weakincentives import PromptEvaluationError, ScriptedAdapter
 from weakincentives.adapters.scripted import call
 from weakincentives.cli import main

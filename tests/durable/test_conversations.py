@@ -11,7 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from tests.disclosure.accounts import ALICE, BOB, Replies, User, assert_own, bound_again
-from tests.durable.fleet import PATIENCE, until
+from tests.guarding.loaded import Loaded
+from tests.waiting import PATIENCE, until
 from weakincentives import (
     Approve,
     Budget,
@@ -176,9 +177,13 @@ class NoTwo(Guard):
         return Refuse("Not two.") if "two" in words else None
 
 
-def test_guards_pass_a_message_that_would_join_as_a_run_of_its_own(tmp_path: Any) -> None:
+@pytest.mark.parametrize("is_loaded", [False, True], ids=["of the template", "of a loaded section"])
+def test_guards_pass_a_message_that_would_join_as_a_run_of_its_own(tmp_path: Any, is_loaded: bool) -> None:
     model = Held("one")
-    with answered_by(model, str(tmp_path / "durable.db"), guards=[NoTwo()]) as chats:
+    declared = template(guards=[NoTwo()])
+    if is_loaded:
+        declared = PromptTemplate(ns="tests", key="desk", sections=[*template().sections, Loaded(NoTwo())])
+    with answered_by(model, str(tmp_path / "durable.db"), prepare=lambda name: Prompt(declared)) as chats:
         first = chats.stream("ann", "one")
         assert model.reached.wait(PATIENCE)
         joined = chats.stream("ann", "two", join=True)
@@ -743,7 +748,7 @@ def test_a_conversation_goes_back_to_a_point_and_forward_again(database_url: str
 
 
 class Cart:
-    """A resource that each opening of the prompt makes anew, and whose state belongs to the conversation."""
+    """A resource that each opening of the resources makes anew, and whose state belongs to the conversation."""
 
     def __init__(self) -> None:
         self.items: tuple[str, ...] = ()

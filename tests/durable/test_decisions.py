@@ -12,8 +12,8 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.durable.fleet import PATIENCE, until
 from tests.durable.payer import LOG, Balance, Bill, Paid, Payer
+from tests.waiting import PATIENCE, until
 from weakincentives import (
     Answer,
     Approve,

@@ -9,7 +9,7 @@ import pytest
 from tests.approval.bank import Paid
 from tests.delegation.agents import pay, spend, template
 from tests.durable.desk import Question, prompt_with
-from tests.durable.fleet import PATIENCE, until
+from tests.waiting import PATIENCE, until
 from weakincentives import Approve, Deny, Edit, PromptEvaluationError, ScriptedAdapter, Session, call, delegate, tool
 from weakincentives.durable import DurableMainLoop
 from weakincentives.runtime import Message, ModelRequest
@@ -151,4 +151,4 @@ def test_children_side_by_side_overlap_and_wait_and_none_is_run_again(tmp_path: 
     assert (len(children.requests), len(parent.requests)) == (6, 2)
     assert [each.amount for each in sessions[-1][Paid].all()] == [3]
     results = [(each.call_id, each.text) for each in sessions[-1][Message].all() if each.role == "tool"]
-    assert results == [("b", "The child is done."), ("a", "The child is done.")]
+    assert results == [("a", "The child is done."), ("b", "The child is done.")]

@@ -15,7 +15,7 @@ from dbos import DBOS, DBOSClient, SetWorkflowID, WorkflowStatus
 from dbos._error import DBOSException
 
 from tests.durable.desk import Question, prompt_with
-from tests.durable.fleet import PATIENCE, until
+from tests.waiting import PATIENCE, until
 from weakincentives import ScriptedAdapter, tool
 from weakincentives.adapters.scripted import call
 from weakincentives.durable import DurableMainLoop

@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.durable.agent import LEASE, Task, loop
-from tests.durable.fleet import Worker, calls, until, within, workers
+from tests.durable.fleet import Worker, calls, within, workers
+from tests.rounds import rounds
+from tests.waiting import until
 from weakincentives.durable import DurableMainLoop, Work
 from weakincentives.telemetry import RunStore
 
@@ -60,10 +62,10 @@ def assert_all_correct(keys: list[str], control: Path, repeated: int) -> None:
     assert sum(effects.values()) - len(effects) <= repeated
 
 
-def test_two_hundred_loops_on_two_workers_with_one_killed(
+def test_many_loops_on_two_workers_with_one_killed(
     shared: DurableMainLoop[Task, None], postgres_url: str, tmp_path: Path
 ) -> None:
-    keys = names(200)
+    keys = names(rounds(60, 200))
     submit(keys)
     with workers(2, tmp_path, postgres_url, latency=0.002) as (victim, _):
         until(lambda: loop.store.list(status="done", limit=20)[19:], "the fleet to be busy")

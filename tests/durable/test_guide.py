@@ -16,7 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 
-from tests.durable.fleet import PATIENCE, until
+from tests.waiting import PATIENCE, until
 from weakincentives.cli.commands import parser
 
 pytestmark = pytest.mark.slow

@@ -3,11 +3,13 @@
 import os
 import signal
 import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
 import pytest
+
+from tests import warm
+from tests.durable.fleet import PRELOAD
 
 pytestmark = pytest.mark.slow
 
@@ -24,13 +26,7 @@ def run(control: Path, database_url: str, attempts: int = 3, **more: str) -> sub
             "WINK_DATABASE_URL": database_url,
         }
     )
-    return subprocess.run(
-        [sys.executable, "-m", "tests.durable.agent", "job"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return warm.run("-m", "tests.durable.agent", "job", env=environment, preload=PRELOAD)
 
 
 def test_a_loop_survives_a_kill_in_every_step(database_url: str, tmp_path: Path) -> None:
@@ -67,10 +63,9 @@ def test_work_that_kills_its_worker_each_time_becomes_a_dead_letter(tmp_path: Pa
     given_up = run(tmp_path, database, attempts=2)
     assert "DeadLetterError: 'agent/job' was given up after 2 attempts without progress" in given_up.stderr
 
-    wink = [sys.executable, "-m", "weakincentives.cli", "work"]
+    wink = ["-m", "weakincentives.cli", "work"]
     show, retry = (
-        subprocess.check_output([*wink, verb, "agent/job", "--database-url", database], text=True)
-        for verb in ("show", "retry")
+        warm.run(*wink, verb, "agent/job", "--database-url", database, check=True).stdout for verb in ("show", "retry")
     )
     assert "attempts  2\n" in show
     assert retry == "agent/job is queued\n"

@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from tests.durable.killing import Workers, make_database, pay_and_die, worker_factory
+from tests.rounds import rounds
 
 pytestmark = pytest.mark.slow
 
-RUNS = 20
+RUNS = rounds(4, 20)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from tests.disclosure.accounts import ALICE, BOB, WAYS, User, Way, assert_own, script
 from tests.durable.desk import Question, prompt_with, shout
-from tests.durable.fleet import PATIENCE, until
+from tests.waiting import PATIENCE, until
 from weakincentives import (
     Binding,
     Budget,

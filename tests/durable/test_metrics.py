@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from tests.durable.fleet import PATIENCE
+from tests.waiting import PATIENCE
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter
 from weakincentives.durable import DurableConversations, measured
 

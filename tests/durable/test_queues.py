@@ -1,7 +1,6 @@
 """How much runs at once: per worker, per tenant, per second."""
 
 import threading
-import time
 from collections import Counter
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from tests.durable.desk import Question, prompt_with
-from tests.durable.fleet import PATIENCE
+from tests.waiting import PATIENCE
 from weakincentives import ScriptedAdapter
 from weakincentives.durable import DurableError, DurableMainLoop, QueueLimits
 from weakincentives.durable.database import status_table as status
@@ -36,8 +35,7 @@ class Gauge:
                 self.most[name] = max(self.most[name], self._now[name])
             self._changed.notify_all()
             self._changed.wait_for(lambda: self.most[tenant] >= self._together, PATIENCE)
-        time.sleep(0.05)
-        with self._changed:
+            self._changed.wait_for(lambda: self.most[tenant] > self._together, 0.05)
             self._now.subtract([tenant, "all"])
         return "done"
 

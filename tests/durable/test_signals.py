@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from tests.durable.fleet import PATIENCE, until
+from tests.waiting import PATIENCE, until
 from weakincentives.durable.database import connect, database_url as resolved
 from weakincentives.durable.signals import Signals
 

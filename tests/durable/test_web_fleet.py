@@ -14,7 +14,7 @@ from urllib.request import HTTPCookieProcessor, Request, build_opener
 
 import pytest
 
-from tests.durable.fleet import PATIENCE, until
+from tests.waiting import PATIENCE, until
 
 pytest.importorskip("dbos", reason="needs the extra [durable]")
 pytest.importorskip("uvicorn", reason="needs the extra [viewer]")

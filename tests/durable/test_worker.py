@@ -12,7 +12,8 @@ from urllib.request import urlopen
 import pytest
 
 from tests.durable.agent import Task
-from tests.durable.fleet import PATIENCE, Worker, calls, until, workers
+from tests.durable.fleet import Worker, calls, workers
+from tests.waiting import PATIENCE, until
 from weakincentives.cli import main
 from weakincentives.durable import DurableClient
 from weakincentives.telemetry import RunStore

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.rounds import rounds
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.evals import Case, evaluate, opened, tune
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Section, SectionVisibility
@@ -92,7 +93,7 @@ def follow(request: ModelRequest) -> Any:
     return calls or "Done."
 
 
-@pytest.mark.parametrize("seed", range(24))
+@pytest.mark.parametrize("seed", range(rounds(8, 24)))
 def test_tuning_and_evaluating_find_the_same_share_of_sections(seed: int) -> None:
     tree = Tree(random.Random(seed), depth=1 + seed % 4)
     cases = tree.cases()

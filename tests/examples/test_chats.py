@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.browser import browser as browser
 from tests.helpers.embedded import require_quotation
 from tests.npm_support import NpmModules
 from tests.ui.server import Talkative, asked, post, serving
-from tests.viewer.conftest import browser as browser
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 
 if TYPE_CHECKING:

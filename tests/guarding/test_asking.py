@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.guarding.cases import Paid
+from tests.waiting import forever
 from weakincentives import (
     Answer,
     Approve,
@@ -233,7 +234,7 @@ def test_a_call_still_waits_if_the_run_is_stopped_while_guards_are_asked_again(a
 
     async def waits(self: Guard, call: GuardedCall, *, context: GuardContext) -> None:
         begun.set()
-        await asyncio.sleep(30)
+        await forever()
 
     async def work() -> None:
         section = prompt.template.sections[0]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.guarding.cases import OUTSIDE, Paid, prompt_for
+from tests.waiting import forever
 from weakincentives import (
     Deadline,
     DeadlineExceededError,
@@ -78,7 +79,7 @@ WRONG = {hook: Retry("again") if hook != "before_answer" else Ask("may I?") for 
 def broken(hook: str, function: Callable[..., Any], *, is_async: bool) -> Guard:
     async def later(self: Guard, *given: Any, context: Any) -> Any:
         if function is hangs:
-            await asyncio.sleep(30)
+            await forever()
         return function(*given, context=context)
 
     def now(self: Guard, *given: Any, context: Any) -> Any:
@@ -176,7 +177,7 @@ def test_guards_behind_one_that_hangs_are_still_asked() -> None:
 @pytest.mark.parametrize("hook", HOOKS)
 def test_the_deadline_of_the_run_is_above_the_timeout(hook: str) -> None:
     async def waits(self: Guard, *given: Any, context: Any) -> None:
-        await asyncio.sleep(30)
+        await forever()
 
     guard: Guard = type("Slow", (Guard,), {hook: waits})()
     session = Session()
@@ -199,7 +200,7 @@ def test_a_run_that_is_cancelled_while_a_guard_is_asked_ends_at_once(hook: str, 
 
     async def waits(self: Guard, *given: Any, context: Any) -> None:
         begun.set()
-        await asyncio.sleep(30)
+        await forever()
 
     def blocks(self: Guard, *given: Any, context: Any) -> None:
         begun.set()

@@ -122,7 +122,7 @@ def test_a_person_whom_a_guard_asks_decides_in_the_durable_loop(
     decision: Any, outside: tuple[str, ...], result: str, levels: int, tmp_path: Path
 ) -> None:
     pytest.importorskip("dbos", reason="needs the extra [durable]: pip install 'weakincentives[durable]'")
-    from tests.durable.fleet import PATIENCE, until
+    from tests.waiting import PATIENCE, until
     from weakincentives.durable import DurableMainLoop
 
     case = next(case for case in CASES if isinstance(case.outcome, Ask))
@@ -208,7 +208,7 @@ def test_a_guard_decides_about_a_child_however_its_parent_is_run(case: Case, hol
 def test_a_replay_asks_no_guard_again_and_a_call_that_runs_again_does(tmp_path: Path) -> None:
     pytest.importorskip("dbos", reason="needs the extra [durable]: pip install 'weakincentives[durable]'")
     from tests.durable.desk import Refund, model, refunding
-    from tests.durable.fleet import PATIENCE, until
+    from tests.waiting import PATIENCE, until
     from weakincentives.durable import DurableMainLoop
 
     asked: list[str] = []

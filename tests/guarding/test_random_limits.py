@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.rounds import rounds
 from weakincentives import (
     Approve,
     Deny,
@@ -78,7 +79,7 @@ class Tree:
         )
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(rounds(15, 100)))
 def test_no_order_of_decisions_passes_the_limit(seed: int) -> None:
     chance = random.Random(seed)
     tree = Tree(chance)

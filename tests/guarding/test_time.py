@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.guarding.cases import OUTSIDE, Paid, pay, prompt_for
+from tests.waiting import forever
 from weakincentives import (
     Deadline,
     DeadlineExceededError,
@@ -32,7 +33,7 @@ SCRIPT: list[Any] = [call("pay", amount=5), "Done.", "Done."]
 
 async def returns_late(self: Guard, *given: Any, context: Any) -> None:
     try:
-        await asyncio.sleep(30)
+        await forever()
     except asyncio.CancelledError:
         return
 
@@ -40,7 +41,7 @@ async def returns_late(self: Guard, *given: Any, context: Any) -> None:
 async def goes_on(self: Guard, *given: Any, context: Any) -> None:
     while True:
         try:
-            await asyncio.sleep(30)
+            await forever()
         except asyncio.CancelledError:
             continue
 
@@ -96,7 +97,7 @@ def test_what_an_async_guard_writes_after_its_time_is_refused() -> None:
 
         async def before_tool(self, call: Any, *, context: Any) -> None:
             try:
-                await asyncio.sleep(30)
+                await forever()
             except asyncio.CancelledError:
                 try:
                     context.session.dispatch(Paid(1))
@@ -198,7 +199,7 @@ def test_an_approval_rule_that_does_not_end_lets_nothing_happen(is_async: bool, 
         released.wait(30)
 
     async def waits_on_the_loop(params: Any) -> None:
-        await asyncio.sleep(30)
+        await forever()
 
     prompt = ruled_prompt(waits_on_the_loop if is_async else waits)
     model = ScriptedAdapter([call("wire", amount=5), "Done."], tool_errors="tell")

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.guarding.loaded import Loaded
 from weakincentives import (
     Answer,
     Approve,
@@ -19,6 +20,7 @@ from weakincentives import (
     PromptTemplate,
     ScriptedAdapter,
     Session,
+    Snapshot,
     Tool,
     call,
     delegate,
@@ -212,3 +214,27 @@ def test_the_words_in_a_tool_of_a_page_pass_the_guards(where: str, replaces: boo
         chat.decide({pending.call_id: Approve()}, tools=[page_tool(where)])
     assert (len(chat.pending), PAID) == (1, [])
     assert chat.decide({pending.call_id: Approve()}, tools=[page_tool("")]).text == "Done."
+
+
+@pytest.mark.parametrize("door", ["send", "async", "stream", "with decisions", "while a call waits"])
+def test_a_guard_that_a_section_brings_sees_the_first_words_after_a_restart(door: str) -> None:
+    PAID.clear()
+    bills = MarkdownSection(key="bills", title="Bills", template="Pay bills.", tools=[pay])
+    prompt: Prompt[Any] = Prompt(ns="tests", key="words", sections=[bills, Loaded(NoCards())])
+    session = Session()
+    waits = door in ("with decisions", "while a call waits")
+    script = [call("pay", note="rent") if waits else "Hello."]
+    Conversation(prompt, adapter=ScriptedAdapter(script), session=session).send("Hello.")
+    restored = Session()
+    restored.restore(Snapshot.from_json(session.snapshot().to_json()))
+    chat = Conversation(prompt, adapter=ScriptedAdapter(["Done."]), session=restored)
+    with pytest.raises(GuardRefusedError, match="No cards"):
+        if door in ("send", "while a call waits"):
+            chat.send(CARD)
+        elif door == "async":
+            asyncio.run(chat.send_async(CARD))
+        elif door == "stream":
+            list(chat.stream(CARD))
+        else:
+            chat.send(CARD, decisions={chat.pending[0].call_id: Approve()})
+    assert (CARD not in [message.text for message in chat.messages], PAID) == (True, [])

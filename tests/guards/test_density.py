@@ -24,6 +24,7 @@ from tests.guards.density import (
     stale,
     with_moved,
 )
+from tests.rounds import rounds
 
 PLAIN = """
 def plain(first, second):
@@ -86,7 +87,7 @@ def test_a_dense_module_fails_in_every_folder_for_its_package_and_in_all(tmp_pat
     assert lowered(before, after) == before
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(rounds(5, 20)))
 def test_the_total_is_that_of_all_modules(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
     source = write_package(tmp_path, tuple(drawn.sample(FOLDERS, drawn.randint(0, len(FOLDERS)))))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.pages import corrected, merged
+from tests.rounds import rounds
 
 PAGE = """\
 # A page
@@ -54,7 +55,7 @@ def test_lines_that_match_stay_and_others_are_replaced(shown: str, printed: str,
     assert merged(shown, printed) == result
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", range(rounds(20, 60)))
 def test_what_is_merged_matches_and_has_the_dots_of_all_lines_that_are_still_printed(seed: int) -> None:
     drawn = random.Random(seed)
     names = [f"line {number}" for number in range(drawn.randint(1, 8))]

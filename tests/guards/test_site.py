@@ -3,28 +3,33 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from html.parser import HTMLParser
 from importlib import import_module
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
 from scripts.site import FRONTS, MAIN, repository
+from tests.browser import browser as browser
 from tests.npm_support import NpmModules
+from tests.rounds import rounds
 from tests.viewer.axe import faults
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
-class Page(HTMLParser):
+class Links(HTMLParser):
     """The links of a page, and what can be linked to in it."""
 
     def __init__(self, path: Path) -> None:
@@ -55,12 +60,12 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pages(site: Path) -> dict[Path, Page]:
-    return {path: Page(path) for path in site.rglob("*.html")}
+def pages(site: Path) -> dict[Path, Links]:
+    return {path: Links(path) for path in site.rglob("*.html")}
 
 
-def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Page]) -> None:
-    def broken(path: Path, page: Page) -> Iterator[str]:
+def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Links]) -> None:
+    def broken(path: Path, page: Links) -> Iterator[str]:
         for link in page.links:
             parts = urlsplit(link)
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
@@ -81,7 +86,7 @@ def test_pages_link_to_the_repository_if_the_metadata_names_it() -> None:
     assert repository([home]) == repository([]) == ""
 
 
-def test_no_page_loads_anything_from_another_server(pages: dict[Path, Page]) -> None:
+def test_no_page_loads_anything_from_another_server(pages: dict[Path, Links]) -> None:
     assert {link for page in pages.values() for link in page.loads if urlsplit(link).netloc} == set()
 
 
@@ -99,7 +104,7 @@ def test_diagrams_are_drawn_and_chapters_lead_on(site: Path) -> None:
 
 
 @pytest.mark.parametrize("front", FRONTS)
-def test_the_reference_has_every_documented_name_of_a_package(pages: dict[Path, Page], site: Path, front: str) -> None:
+def test_the_reference_has_every_documented_name_of_a_package(pages: dict[Path, Links], site: Path, front: str) -> None:
     module = import_module(f"weakincentives.{front}")
     public = getattr(module, "__all__", [])
     made = [name for name in public if isinstance(getattr(module, name), type) and documented(getattr(module, name))]
@@ -144,16 +149,13 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
 
 
 @pytest.fixture
-def page() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    chromium = shutil.which("chromium") or pytest.skip("there is no chromium")
-    with playwright.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        yield browser.new_page()
-        browser.close()
+def page(browser: Browser) -> Iterator[Page]:
+    page = browser.new_page()
+    yield page
+    page.close()
 
 
-def test_the_search_works_from_disk(site: Path, page: Any) -> None:
+def test_the_search_works_from_disk(site: Path, page: Page) -> None:
     page.goto((site / "index.html").as_uri())
     page.keyboard.press("/")
     page.keyboard.type("rolled back", delay=20)
@@ -161,7 +163,7 @@ def test_the_search_works_from_disk(site: Path, page: Any) -> None:
     found.first.wait_for(timeout=20_000)
 
 
-def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path, page: Any) -> None:
+def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
     for name in ("comparing", "hosted-tools", "provider-support", "strategies", "api/prompt", "index"):
         page.goto((site / f"{name}.html").as_uri())
@@ -170,9 +172,12 @@ def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path
     assert min(page.locator(".diagram text").evaluate_all(heights)) >= 11
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-@pytest.mark.parametrize("name", ["first-agent", "api/prompt"])
-def test_pages_are_accessible(site: Path, page: Any, npm_modules: NpmModules, name: str, colours: str) -> None:
+LOOKED_AT = [("first-agent", "light"), ("api/prompt", "dark")]
+LOOKED_AT_LONG = [*product(["first-agent", "api/prompt"], ["light", "dark"])]
+
+
+@pytest.mark.parametrize(("name", "colours"), rounds(LOOKED_AT, LOOKED_AT_LONG))
+def test_pages_are_accessible(site: Path, page: Page, npm_modules: NpmModules, name: str, colours: str) -> None:
     page.emulate_media(color_scheme=colours)
     page.set_viewport_size({"width": 390, "height": 844})
     page.goto((site / f"{name}.html").as_uri())

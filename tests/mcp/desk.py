@@ -49,7 +49,7 @@ pondered: list[str] = []
 async def ponder(params: Words, *, context: ToolContext) -> ToolResult[None]:
     pondered.append(params.text)
     context.session.dispatch(params)
-    await asyncio.sleep(60)
+    await asyncio.Event().wait()
     return ToolResult("Done.")
 
 

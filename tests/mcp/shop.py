@@ -103,7 +103,7 @@ async def wait(context: Any) -> Any:
     await context.session.report_progress(1, 2, "halfway")
     note("waiting")
     try:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
     except asyncio.CancelledError:
         note("cancelled")
         raise

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from pathlib import Path
 from typing import Any
 
 import mcp_types as types
 import pytest
-from mcp import Client, MCPError, StdioServerParameters
+from mcp import Client, MCPError
 
+from tests.mcp.servers import python_parameters
+from tests.waiting import forever, until_async
 from weakincentives import PromptTemplate, ScriptedAdapter, call, delegate
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
 from weakincentives.guards import Guard, Outcome, Refuse
@@ -190,8 +191,7 @@ async def test_questions_do_not_hold_up_each_other(mode: str) -> None:
     person = Person(first, second)
     async with Client(serve(prompt()).server, mode=mode, elicitation_callback=person) as client:
         one = asyncio.ensure_future(client.call_tool("send", {"text": "a"}))
-        while not person.asked:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: person.asked)
         assert text(await client.call_tool("send", {"text": "b"})) == ("A person denied this call", True)
         assert text(await one) == ("sent", False)
     assert OUTSIDE == ["sent a"]
@@ -217,7 +217,7 @@ async def test_a_call_that_is_cancelled_at_its_question_leaves_nothing(mode: str
 
     async def think() -> str:
         thinking.set()
-        await asyncio.sleep(60)
+        await forever()
         return "accept"
 
     person, session = Person(think), Session()
@@ -304,7 +304,7 @@ async def test_calls_of_a_run_inside_a_call_are_asked_about_too(
 async def test_over_stdio_it_is_recorded(mode: str, tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
     words = ["-m", "weakincentives.cli", "mcp", "serve", "tests.mcp.test_approval:prompt", "--record", str(file)]
-    server = StdioServerParameters(command=sys.executable, args=words, cwd=ROOT)
+    server = python_parameters(*words, cwd=ROOT)
     async with Client(server, mode=mode, elicitation_callback=Person("accept", "decline")) as client:
         assert text(await client.call_tool("pay", {"amount": 5})) == ("paid 5", False)
         assert text(await client.call_tool("send", {"text": "x"})) == ("A person denied this call", True)

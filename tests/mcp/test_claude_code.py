@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,9 @@ import claude_agent_sdk as sdk
 import pytest
 import uvicorn
 
+from tests import warm
 from tests.mcp.desk import template
+from tests.mcp.servers import PRELOAD
 from tests.servers.claude_cli import CliServer, call, say
 from weakincentives.mcp import serve
 
@@ -26,7 +27,8 @@ ROOT = Path(__file__).parents[2]
 def served(request: pytest.FixtureRequest) -> Iterator[Any]:
     if request.param == "stdio":
         words = ["-m", "weakincentives.cli", "mcp", "serve", "tests.mcp.desk:template"]
-        yield {"type": "stdio", "command": sys.executable, "args": words, "env": {"PYTHONPATH": str(ROOT)}}
+        program, *arguments = warm.command(*words, preload=PRELOAD)
+        yield {"type": "stdio", "command": program, "args": arguments, "env": {"PYTHONPATH": str(ROOT)}}
         return
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(serve(template).app, log_config=None, timeout_graceful_shutdown=1))

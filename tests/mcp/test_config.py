@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import logging
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import warm
 from tests.disclosure.desk import answers, tool_names
+from tests.mcp.servers import PRELOAD
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.cli import main
 from weakincentives.errors import PromptValidationError
@@ -23,7 +24,9 @@ from weakincentives.session import Session
 
 pytestmark = pytest.mark.slow
 SHOP = str(Path(__file__).parent / "shop.py")
-ENTRY: dict[str, Any] = {"command": sys.executable, "args": [SHOP], "env": {"SHOP_TOOLS": "${SHOP_TOOLS:-}"}}
+PROGRAM, *ARGUMENTS = warm.command(SHOP, preload=PRELOAD)
+PLAIN: dict[str, Any] = {"command": "python", "args": [SHOP]}
+ENTRY: dict[str, Any] = {"command": PROGRAM, "args": ARGUMENTS, "env": {"SHOP_TOOLS": "${SHOP_TOOLS:-}"}}
 READ = call("read_section", section_key="shop")
 
 
@@ -216,17 +219,17 @@ ODD_ENTRIES: list[Any] = [
     *(None, 3, True, "text", [], ["command"], {}, {"command": None, "url": None}),
     *({"command": value} for value in TEXTS),
     *({"url": value} for value in TEXTS),
-    *({**ENTRY, "args": value} for value in (3, True, "text", {"a": 1}, [None], [["a"]], [{"a": 1}])),
-    *({**ENTRY, "env": value} for value in (3, True, "text", ["a"], {"A": None}, {"A": ["a"]}, {"A": {}})),
-    *({**ENTRY, "cwd": value} for value in (3, True, ["a"], {}, "", " ")),
-    *({**ENTRY, "summary": value} for value in (3, True, ["a"], {})),
-    *({**ENTRY, what: value} for what in ("include", "exclude") for value in (3, True, "get_*", {"a": 1}, [3], [None])),
-    *({**ENTRY, "timeout": value} for value in ("5", True, [5], 0, -1, {"wait": "5"}, {"wait": 0}, {"wait": [5]})),
-    *({**ENTRY, "type": value} for value in (3, True, ["sse"], {}, "sse")),
+    *({**PLAIN, "args": value} for value in (3, True, "text", {"a": 1}, [None], [["a"]], [{"a": 1}])),
+    *({**PLAIN, "env": value} for value in (3, True, "text", ["a"], {"A": None}, {"A": ["a"]}, {"A": {}})),
+    *({**PLAIN, "cwd": value} for value in (3, True, ["a"], {}, "", " ")),
+    *({**PLAIN, "summary": value} for value in (3, True, ["a"], {})),
+    *({**PLAIN, what: value} for what in ("include", "exclude") for value in (3, True, "get_*", {"a": 1}, [3], [None])),
+    *({**PLAIN, "timeout": value} for value in ("5", True, [5], 0, -1, {"wait": "5"}, {"wait": 0}, {"wait": [5]})),
+    *({**PLAIN, "type": value} for value in (3, True, ["sse"], {}, "sse")),
     *({"url": "http://a", "headers": value} for value in (3, True, "text", ["a"], {"A": None}, {"A": ["a"]})),
 ]
 ODD_FILES = [
-    *(json.dumps(value) for value in (None, 3, True, "text", [], {}, {"mcpServers": None}, {"mcpServers": [ENTRY]})),
+    *(json.dumps(value) for value in (None, 3, True, "text", [], {}, {"mcpServers": None}, {"mcpServers": [PLAIN]})),
     *(json.dumps({"mcpServers": {"a": entry}}) for entry in ODD_ENTRIES),
     *("", "{", '{"mcpServers": {', "[" * 100_000, '{"a":' * 100_000, "\ufeff{}", "NaN"),
 ]

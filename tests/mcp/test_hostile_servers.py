@@ -18,6 +18,7 @@ import pytest
 
 from tests.disclosure.desk import answers, tool_names
 from tests.servers.hostile import Connection, HostileServer
+from tests.waiting import until
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.mcp import HttpServer, MCPSection, StdioServer
 from weakincentives.mcp.transport import MAX_VALUES, MessageLimit, UnreadableMessageError
@@ -225,11 +226,9 @@ def is_running(pid: int) -> bool:
 @pytest.mark.parametrize("mode", ["descendant", "detached-descendant"])
 def test_no_process_of_a_server_is_left_behind(mode: str, tmp_path: Path) -> None:
     run(hostile(mode, str(tmp_path / "pid")), GO)
-    pid, until = int((tmp_path / "pid").read_text()), time.monotonic() + 10
+    pid = int((tmp_path / "pid").read_text())
     # A killed process is gone only once the kernel has ended it.
-    while is_running(pid) and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not is_running(pid)
+    until(lambda: not is_running(pid), "the process to be gone")
 
 
 @pytest.mark.parametrize(("mode", "limit"), [("many-tools", "1,000 tools"), ("long-text", "4 MB of text")])

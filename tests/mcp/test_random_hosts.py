@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, assume, given, settings, strategies as st
 from mcp import Client
 
 from tests.disclosure.model import Inputs, Model, Shape
-from tests.disclosure.test_model import (
+from tests.disclosure.modelled import (
     FILES,
     STRATEGIES,
     TASK,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import answers, tool_names
-from tests.mcp.conftest import pypi_server
+from tests.mcp.servers import pypi_server
 from tests.npm_support import NpmModules
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Image, Text

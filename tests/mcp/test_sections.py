@@ -15,7 +15,9 @@ import pytest
 import uvicorn
 
 from tests.disclosure.desk import a_tool, answers, section, tool_names
+from tests.mcp.servers import python_server
 from tests.mcp.shop import PNG, items, make_server
+from tests.waiting import until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.content import Image, Text
 from weakincentives.durable import DurableMainLoop
@@ -51,7 +53,7 @@ READ = call("read_section", section_key="shop")
 
 def shop(log: Path | None = None, *, env: dict[str, str] | None = None, **options: Any) -> MCPSection:
     variables = {**(env or {}), **({} if log is None else {"SHOP_LOG": str(log)})}
-    server = options.pop("server", None) or StdioServer(sys.executable, [SHOP], variables, start_timeout=120)
+    server = options.pop("server", None) or python_server(SHOP, env=variables)
     return MCPSection(key="shop", title="Shop", summary="Sells chairs.", server=server, **options)
 
 
@@ -220,8 +222,7 @@ def test_the_deadline_of_the_run_is_above_the_timeout_of_a_start(visibility: Sec
 async def test_a_cancelled_run_cancels_the_call_on_the_server(tmp_path: Path) -> None:
     log, adapter = tmp_path / "log", ScriptedAdapter([READ, call("wait"), "Done."])
     running = asyncio.ensure_future(adapter.evaluate_async(prompt(shop(log)), session=Session()))
-    while not log.exists():
-        await asyncio.sleep(0.01)
+    await until_async(lambda: log.exists())
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running

@@ -6,7 +6,6 @@ import asyncio
 import base64
 import logging
 import socket
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,6 +21,8 @@ from tests.disclosure.accounts import ALICE, BOB, CURRENT, User, from_a_bound_fa
 from tests.disclosure.desk import FULL
 from tests.helpers.endings import endings
 from tests.mcp.desk import PNG, Notes, pondered, template
+from tests.mcp.servers import python_parameters, python_server
+from tests.waiting import until_async
 from weakincentives.guards import Guard, GuardedCall, MaxCalls, Outcome, Stop
 from weakincentives.mcp import MCPSection, StdioServer, serve
 from weakincentives.prompt import MarkdownSection, PromptTemplate, tool
@@ -44,9 +45,7 @@ async def names(client: Client) -> list[str]:
 
 
 def stdio(*words: str) -> StdioServerParameters:
-    return StdioServerParameters(
-        command=sys.executable, args=["-m", "weakincentives.cli", "mcp", "serve", *words], cwd=ROOT
-    )
+    return python_parameters("-m", "weakincentives.cli", "mcp", "serve", *words, cwd=ROOT)
 
 
 @asynccontextmanager
@@ -54,8 +53,7 @@ async def over_http(prompt: Any = template) -> AsyncIterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = uvicorn.Server(uvicorn.Config(serve(prompt).app, log_config=None, timeout_graceful_shutdown=1))
         task = asyncio.ensure_future(server.serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: server.started)
         try:
             yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
         finally:
@@ -63,9 +61,10 @@ async def over_http(prompt: Any = template) -> AsyncIterator[str]:
             await task
 
 
-async def relisting(client: Client) -> None:
+async def relisting(client: Client, listens: asyncio.Event) -> None:
     """Lists again at every announcement, as a host does."""
     async with client.listen(tools_list_changed=True) as events:
+        listens.set()
         async for _ in events:
             await names(client)
 
@@ -131,8 +130,7 @@ async def test_a_call_that_the_host_cancels_is_rolled_back_and_the_run_goes_on()
     async with Client(serve(template, session=session).server) as client:
         await client.call_tool("read_section", READ)
         call = asyncio.ensure_future(client.call_tool("ponder", {"text": "why"}))
-        while session[Notes].latest() != Notes(("why",)):
-            await asyncio.sleep(0.01)
+        await until_async(lambda: session[Notes].latest() == Notes(("why",)))
         assert await names(client) == ["read_section", "keep", "ponder", "paint"]
         call.cancel()
         assert text(await client.call_tool("keep", {"text": "milk"})) == "Kept milk."
@@ -192,15 +190,14 @@ async def test_a_host_that_leaves_ends_the_call_that_is_under_way() -> None:
     async with Client(serve(template, session=session).server) as client:
         await client.call_tool("read_section", READ)
         call = asyncio.ensure_future(client.call_tool("ponder", {"text": "why"}))
-        while session[Notes].latest() != Notes(("why",)):
-            await asyncio.sleep(0.01)
+        await until_async(lambda: session[Notes].latest() == Notes(("why",)))
     await asyncio.gather(call, return_exceptions=True)
     assert session[Notes].latest() == Notes()
     assert len(endings(session, "completed")) == 1
 
 
 async def test_an_mcp_server_may_stand_behind_a_served_section() -> None:
-    server = StdioServer(sys.executable, [str(ROOT / "tests/mcp/shop.py")], start_timeout=120)
+    server = python_server(str(ROOT / "tests/mcp/shop.py"))
     shop = MCPSection(key="shop", title="Shop", server=server)
     chained: PromptTemplate[None] = PromptTemplate(ns="tests", key="chain", sections=[shop])
     async with Client(serve(chained).server) as client:
@@ -234,9 +231,9 @@ async def test_the_answer_to_an_opening_waits_until_the_host_has_listed_again(
     caplog.set_level(logging.WARNING)
     order: list[str] = []
     async with over_http() as url, Client(url) as client:
-        host = asyncio.ensure_future(relisting(client))
-        while not await names(client) or host.done():
-            await asyncio.sleep(0)
+        listens = asyncio.Event()
+        host = asyncio.ensure_future(relisting(client, listens))
+        await listens.wait()
         listing = client.list_tools
 
         async def noted(**options: Any) -> Any:
@@ -245,7 +242,6 @@ async def test_the_answer_to_an_opening_waits_until_the_host_has_listed_again(
             return result
 
         client.list_tools = noted  # type: ignore[method-assign]
-        await asyncio.sleep(0.2)
         await client.call_tool("read_section", READ)
         order.append("answered")
         host.cancel()
@@ -332,8 +328,7 @@ async def test_a_host_that_was_dropped_is_told_so(
     async with over_http() as url, Client(f"{url}/ann") as ann, Client(f"{url}/bob") as bob:
         await ann.call_tool("read_section", READ)
         pondering = asyncio.ensure_future(ann.call_tool("ponder", {"text": "who is dropped"}))
-        while "who is dropped" not in pondered:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: "who is dropped" in pondered)
         assert await names(bob) == ["read_section"]
         async with Client(f"{url}/eve") as eve:
             assert await names(eve) == ["read_section"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ import pytest
 from mcp import Client, MCPError
 
 from tests.disclosure.desk import FULL, SUMMARY, answers
+from tests.mcp.servers import python_server
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.contrib.tools import VfsToolsSection
-from weakincentives.mcp import MCPSection, StdioServer, read_lock, serve, write_lock
+from weakincentives.mcp import MCPSection, read_lock, serve, write_lock
 from weakincentives.mcp.skills import EXTENSION, GetSkill, GetSkillParams, ListSkills, SkillsResult
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, ReadSections, tool
 from weakincentives.runtime import Conversation, Message
@@ -115,7 +115,7 @@ async def test_a_skill_folder_is_served_as_it_is(tmp_path: Path) -> None:
 
 def peddler(tmp_path: Path, **options: Any) -> MCPSection:
     """A section of a server whose skills are the folders in a directory, read at every request."""
-    server = StdioServer(sys.executable, [PEDDLER, str(tmp_path)], start_timeout=120)
+    server = python_server(PEDDLER, str(tmp_path))
     return MCPSection(key="shop", title="Shop", summary="A shop.", server=server, **options)
 
 
@@ -285,12 +285,8 @@ def test_a_section_may_leave_skills_out(tmp_path: Path) -> None:
 
 
 def test_served_sections_come_back_as_sections(tmp_path: Path) -> None:
-    server = StdioServer(
-        sys.executable,
-        ["-m", "weakincentives.cli", "mcp", "serve", "tests.mcp.desk:template"],
-        cwd=str(Path(__file__).parents[2]),
-        start_timeout=120,
-    )
+    words = ["-m", "weakincentives.cli", "mcp", "serve", "tests.mcp.desk:template"]
+    server = python_server(*words, cwd=Path(__file__).parents[2])
     section = MCPSection(key="desk", title="Desk", summary="A desk.", server=server, visibility=FULL)
     results = run(section, read("desk.notes"))
     assert results[0][0] and "Keep notes short." in results[0][1]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -13,9 +12,11 @@ from typing import Any
 
 import pytest
 import uvicorn
-from mcp import Client, StdioServerParameters
+from mcp import Client
 
 from tests.disclosure.desk import SUMMARY, LookUp, a_tool, changing, desk_with_files, section
+from tests.mcp.servers import python_parameters
+from tests.waiting import until_async
 from weakincentives.mcp import serve
 from weakincentives.prompt import (
     Disclosure,
@@ -122,8 +123,7 @@ async def over_http(template: PromptTemplate[None]) -> AsyncIterator[Client]:
         app = serve(template, relist_seconds=0.01).app
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=1))
         task = asyncio.ensure_future(server.serve(sockets=[listener]))
-        while not server.started:
-            await asyncio.sleep(0.01)
+        await until_async(lambda: server.started)
         try:
             async with Client(f"http://127.0.0.1:{listener.getsockname()[1]}/mcp") as client:
                 yield client
@@ -135,7 +135,7 @@ async def over_http(template: PromptTemplate[None]) -> AsyncIterator[Client]:
 @asynccontextmanager
 async def over_stdio(variable: str) -> AsyncIterator[Client]:
     words = ["-m", "weakincentives.cli", "mcp", "serve", f"tests.mcp.test_strategies:{variable}"]
-    async with Client(StdioServerParameters(command=sys.executable, args=words, cwd=ROOT)) as client:
+    async with Client(python_parameters(*words, cwd=ROOT)) as client:
         yield client
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.limits import Deadline
@@ -173,8 +174,7 @@ def test_a_run_does_not_wait_for_asyncios_own_threads() -> None:
         try:
             run = asyncio.ensure_future(OwnAdapter([]).evaluate_async(asked(pay, undo)[1], session=Session()))
             async with asyncio.timeout(10):
-                while not started.is_set():
-                    await asyncio.sleep(0)
+                await until_async(lambda: started.is_set())
             run.cancel()
             await asyncio.wait([run], timeout=10)
             assert (run.cancelled(), made) == (True, ["pay", "undo"])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import Prompt, PromptTemplate, TextSection, ToolContext, tool
@@ -65,8 +66,7 @@ def waiting(kind: str) -> tuple[Any, threading.Event]:
     async def awaiting(*, context: ToolContext) -> str:
         """Work."""
         context.emit("half")
-        while not seen.is_set():
-            await asyncio.sleep(0)
+        await until_async(lambda: seen.is_set())
         return "Done."
 
     return (blocking if kind == "blocking" else awaiting), seen

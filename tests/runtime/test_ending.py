@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +13,7 @@ import anyio
 import pytest
 from starlette.responses import StreamingResponse
 
+from tests.waiting import executes, until, until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import DeadlineExceededError
 from weakincentives.filesystem import InMemoryFilesystem
@@ -68,7 +68,7 @@ class Shop:
         finally:
             # The charge cannot be called back any more; it is confirmed in several steps.
             await asyncio.sleep(0)
-            await asyncio.sleep(0.01)
+            await asyncio.to_thread(int)
             self.outside.append("charged")
             self.ended.set()
         return ToolResult("Charged.")
@@ -78,13 +78,12 @@ class Shop:
 
     async def _refund_async(self, params: None, *, context: ToolContext) -> None:
         await asyncio.sleep(0)
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(int)
         self.outside.append("refunded")
 
     async def begun(self) -> None:
         async with asyncio.timeout(10):
-            while not self.started.is_set():
-                await asyncio.sleep(0)
+            await until_async(lambda: self.started.is_set())
 
     def release(self) -> None:
         """Let a blocking charge go on, once the cancellations that follow have been delivered."""
@@ -124,12 +123,11 @@ async def cancelled(shop: Shop, front: Front, times: int) -> None:
 async def late_and_cancelled(shop: Shop, front: Front) -> None:
     run = asyncio.ensure_future(front(shop))
     assert shop.deadline is not None
-    while not shop.deadline.expired:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: shop.deadline.expired)
     shop.release()
     while not run.done():
         run.cancel()
-        await asyncio.sleep(0.001)
+        await asyncio.sleep(0)
     with pytest.raises((asyncio.CancelledError, DeadlineExceededError)):
         await run
 
@@ -266,12 +264,12 @@ async def test_a_handler_that_ended_as_its_run_was_cancelled_keeps_its_result() 
 async def test_a_run_that_is_cancelled_as_a_function_returns_its_awaitable_does_not_wait_for_it() -> None:
     loop = asyncio.get_running_loop()
 
-    def cancel() -> None:
-        time.sleep(0.05)  # Until the function has returned.
+    def cancel(thread: threading.Thread) -> None:
+        until(lambda: not executes(thread, charge), "the function to return")
         loop.call_soon(run.cancel)
 
     def charge(params: None, *, context: ToolContext) -> Any:
-        loop.call_soon_threadsafe(cancel)
+        loop.call_soon_threadsafe(cancel, threading.current_thread())
         return asyncio.sleep(10, ToolResult("Charged."))
 
     chat = conversation(handler=charge)
@@ -286,7 +284,7 @@ async def test_a_run_that_is_cancelled_while_a_failed_call_is_ending_is_cancelle
         run.cancel()
         await asyncio.sleep(0)
         run.cancel()
-        await asyncio.sleep(0.01)
+        await asyncio.to_thread(int)
 
     def charge(params: None, *, context: ToolContext) -> ToolResult[None]:
         return ToolResult("No answer.", success=False)

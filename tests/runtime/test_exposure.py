@@ -13,6 +13,7 @@ from hypothesis import example, given, settings, strategies as st
 
 from tests.disclosure.desk import FULL, SUMMARY, a_tool, desk, section
 from tests.disclosure.trees import line, poke, steps, trees
+from tests.rounds import rounds
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
@@ -132,7 +133,7 @@ def check_agreement(session: Session) -> None:
     OpenAndHalt(),
     True,
 )
-@settings(max_examples=100)
+@settings(max_examples=rounds(50, 300))
 @given(
     st.lists(trees, min_size=1, max_size=4),
     st.lists(st.one_of(steps, st.tuples(st.sampled_from(["send", "bind", "restore"]), st.integers(0, 3))), max_size=12),

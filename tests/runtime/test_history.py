@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 
 from tests.disclosure.desk import FULL, SUMMARY, LookUp, a_tool, changing, desk, section
 from tests.disclosure.trees import build, line, poke, steps, trees
+from tests.rounds import rounds
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
 from weakincentives.errors import PromptEvaluationError
@@ -57,7 +58,7 @@ class Watch:
         return self.builder.build()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(60, 300), deadline=None)
 @given(
     st.lists(trees, min_size=1, max_size=4),
     st.lists(steps, max_size=8),

@@ -5,15 +5,19 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pytest
+
+from tests.guarding.loaded import Loaded
 from weakincentives import Conversation, MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, call, tool
 from weakincentives.guards import Guard
+from weakincentives.prompt import Section
 from weakincentives.runtime import ModelRequest
 
 
 class Desk:
     """A conversation whose tool waits until it is let go."""
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, *sections: Section[Any], **options: Any) -> None:
         self.reached, self.go = threading.Event(), threading.Event()
 
         @tool
@@ -24,7 +28,7 @@ class Desk:
             return "seen"
 
         section = MarkdownSection(title="Desk", key="desk", template="Answer.", tools=[look])
-        template = PromptTemplate[None](ns="tests", key="desk", sections=[section], **options)
+        template = PromptTemplate[None](ns="tests", key="desk", sections=[section, *sections], **options)
         self.chat = Conversation(Prompt(template), adapter=ScriptedAdapter(answer))
 
 
@@ -58,18 +62,29 @@ async def test_a_message_joins_the_run_of_another_task() -> None:
     assert [(await each).text for each in (first, second)] == ["2: two", "2: two"]
 
 
-def test_guards_take_a_message_that_would_join_as_the_next_run() -> None:
-    words: list[str] = []
+class Watch(Guard):
+    """Records the words that it sees."""
 
-    class Watch(Guard):
-        def before_run(self, text: str, **_: Any) -> None:
-            words.append(text)
+    def __init__(self) -> None:
+        self.words: list[str] = []
 
-    desk = Desk(guards=[Watch()])
+    def before_run(self, text: str, **_: Any) -> None:
+        self.words.append(text)
+
+
+@pytest.mark.parametrize("place", ["template", "section", "loaded section"])
+def test_guards_take_a_message_that_would_join_as_the_next_run(place: str) -> None:
+    guard = Watch()
+    if place == "template":
+        desk = Desk(guards=[guard])
+    elif place == "section":
+        desk = Desk(MarkdownSection(key="rules", title="Rules", template="Rules.", guards=[guard]))
+    else:
+        desk = Desk(Loaded(guard))
     with ThreadPoolExecutor() as threads:
         first = threads.submit(desk.chat.send, "one")
         assert desk.reached.wait(30)
         second = threads.submit(desk.chat.send, "two", join=True)
         desk.go.set()
         assert [each.result().text for each in (first, second)] == ["1: seen", "2: two"]
-    assert words == ["one", "two"]
+    assert guard.words == ["one", "two"]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.waiting import until_async
 from weakincentives import (
     MarkdownSection,
     Prompt,
@@ -99,8 +100,7 @@ def own(name: str, context: ToolContext) -> str:
 @tool(concurrent=True)
 async def end(context: ToolContext) -> str:
     "End the run while the changes of others are held back."
-    while sum(RAN.values()) < 2:
-        await asyncio.sleep(0.001)
+    await until_async(lambda: sum(RAN.values()) >= 2)
     raise BudgetExceededError("over")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from tests.helpers.endings import endings
+from tests.waiting import executes, forever, until
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.clock import FakeClock
 from weakincentives.errors import (
@@ -124,7 +125,7 @@ def test_the_cleanup_of_an_interrupted_async_handler_comes_before_the_rollback()
         """Wait."""
         os.kill(os.getpid(), signal.SIGINT)
         try:
-            await asyncio.sleep(30)
+            await forever()
         finally:
             context.session.dispatch(Noted("cleaned up"))
             cleaned.append(True)
@@ -168,7 +169,7 @@ def test_a_deadline_cancels_an_async_tool(is_async: bool) -> None:
     async def slow(*, context: ToolContext) -> str:
         """Take long."""
         context.session.dispatch(Noted("begun"))
-        await asyncio.sleep(30)
+        await forever()
         return "late"
 
     session, adapter, deadline = Session(), ScriptedAdapter([call("slow")]), Deadline.after(0.5)
@@ -313,8 +314,15 @@ def test_whoever_closes_a_stream_waits_until_the_session_is_free() -> None:
     readers[0].start()
     block.started.wait(10)
     readers[1].start()
-    time.sleep(0.05)
-    threading.Timer(0.1, block.go.set).start()
+    until(lambda: executes(readers[1], type(events).close), "the other thread to wait")
+    this_thread = threading.current_thread()
+
+    def end_the_call() -> None:
+        until(lambda: executes(this_thread, type(events).close), "this thread to wait")
+        block.go.set()
+
+    readers.append(threading.Thread(target=end_the_call))
+    readers[2].start()
     events.close()
     assert adapter.evaluate(prompt(), session=session).text == "Again."
     for reader in readers:
@@ -330,9 +338,9 @@ def test_an_async_stream_may_be_closed_by_another_task_while_a_tool_runs() -> No
             """Wait."""
             begun.set()
             try:
-                await asyncio.sleep(30)
+                await forever()
             finally:
-                await asyncio.sleep(0.05)
+                await asyncio.to_thread(int)
             return "waited"
 
         session, adapter = Session(), ScriptedAdapter([call("wait"), "Again."])
@@ -431,7 +439,7 @@ def test_a_call_that_the_deadline_stopped_is_not_made_again_on_resume() -> None:
     async def pay() -> str:
         """Pay."""
         begun.append("pay")
-        await asyncio.sleep(30)
+        await forever()
         return "paid"
 
     session = Session()

@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import forever, until
 from weakincentives import (
     Binding,
     Conversation,
@@ -100,8 +100,7 @@ class Slow:
         self.begin(context)
         assert context.deadline is not None
         if self.compensated:  # It ends late, but within the time that its compensation waits for it.
-            while not context.deadline.expired:
-                time.sleep(0.01)
+            until(lambda: context.deadline.expired)
         else:
             self.go.wait(60)
         try:
@@ -116,7 +115,7 @@ class Slow:
     async def waiting(self, params: None, *, context: ToolContext) -> ToolResult[None]:
         self.begin(context)
         try:
-            await asyncio.sleep(60)
+            await forever()
         except asyncio.CancelledError:
             self.order.append("cancelled")
             raise
@@ -247,9 +246,7 @@ def test_a_call_that_takes_too_long_fails_and_the_run_continues(
 
 
 def wait_for(items: list[str], count: int) -> list[str]:
-    until = time.monotonic() + 30
-    while len(items) < count and time.monotonic() < until:
-        time.sleep(0.01)
+    until(lambda: len(items) >= count, f"{count} items, got {items}")
     return items
 
 
@@ -428,7 +425,7 @@ def test_an_async_handler_that_is_late_before_it_begins_leaves_nothing_unawaited
     @tool(timeout=0.000_001)
     async def slow() -> str:
         """Take long."""
-        await asyncio.sleep(60)
+        await forever()
         return "late"
 
     with warnings.catch_warnings(record=True) as unawaited:
@@ -665,7 +662,7 @@ class Opening:
     async def hang(self) -> None:
         if self.first():
             try:
-                await asyncio.sleep(60)
+                await forever()
             except asyncio.CancelledError:
                 self.log.append("cancelled")
                 raise
@@ -710,14 +707,19 @@ def test_a_resource_that_a_call_opens_counts_in_its_time(mode: str, kind: str, i
 
 
 def test_a_call_that_no_longer_waits_for_a_resource_leaves_it_to_the_others() -> None:
-    go = asyncio.Event()
+    go, late = asyncio.Event(), asyncio.Event()
 
     async def provide(resolver: Any) -> Door:
         await go.wait()
         return Door([])
 
     async def open_it(params: None, *, context: ToolContext) -> ToolResult[None]:
-        return ToolResult(type(await context.resources.get_async(Door)).__name__)
+        try:
+            door = await context.resources.get_async(Door)
+        except asyncio.CancelledError:
+            late.set()
+            raise
+        return ToolResult(type(door).__name__)
 
     def made(name: str, seconds: float | None) -> Tool[None, None]:
         return Tool(name=name, description="Open it.", handler=open_it, read_only=True, timeout=seconds)
@@ -725,7 +727,7 @@ def test_a_call_that_no_longer_waits_for_a_resource_leaves_it_to_the_others() ->
     @tool(read_only=True)
     async def release() -> str:
         """Let it be created once the first who waits is late."""
-        await asyncio.sleep(2 * SECONDS)
+        await late.wait()
         go.set()
         return "released"
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import ast
 import json
 import sys
 from collections import OrderedDict, deque
@@ -18,6 +19,7 @@ import msgspec
 import pytest
 from hypothesis import given, strategies as st
 
+import weakincentives
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import ReadSectionParams
 from weakincentives.serde import dump_tagged, load_tagged, register_type
@@ -278,3 +280,23 @@ def test_the_stored_name_of_a_class_of_the_library_does_not_say_its_module() -> 
     stored = dump_tagged(ReadSectionParams("docs"))
     assert stored["$"] == "weakincentives:ReadSectionParams"
     assert load_tagged(stored) == ReadSectionParams("docs")
+
+
+def test_no_two_stored_classes_of_the_library_have_one_name() -> None:
+    package = Path(weakincentives.__file__).parent
+    modules: dict[str, list[str]] = {}
+    for file in package.rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef):
+                modules.setdefault(node.name, []).append(file.relative_to(package).as_posix())
+    # What none of them is ever part of: a session, an event, or a recorded step.
+    never_stored = {
+        *("Advice", "AnyOf", "Bill", "ChatWire", "ChunkParser", "Column", "Comparison", "Connection", "Conversation"),
+        *("Decided", "Engine", "EventReader", "Exchange", "Guard", "Judgement", "ModelFacts", "Node", "Pool"),
+        *("Replace", "ReplyParser", "Score", "Settings", "Step", "Turn", "Wait", "Work"),
+    }
+    shared: dict[str, list[str]] = {}
+    for name, files in modules.items():
+        if len(files) > 1 and not name.startswith("_") and name not in never_stored | {"Question"}:
+            shared[name] = files
+    assert not shared

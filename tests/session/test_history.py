@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.rounds import rounds
 from weakincentives.session import Append, Session, SessionError, Snapshot
 
 
@@ -72,7 +73,7 @@ class Model:
 NAMES = ["append", "append", "dispatch", "fail", "clear", "view", "snapshot", "snapshot", "restore", "restore", "clone"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=rounds(60, 300), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(NAMES), st.integers(0, 20)), max_size=40))
 def test_no_history_reaches_into_another(steps):
     model = Model()

@@ -16,6 +16,7 @@ from uuid import UUID
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from tests.rounds import rounds
 from weakincentives.session import LogEntry, Session, SessionError, Snapshot, reducer
 
 
@@ -243,7 +244,7 @@ HOLDERS = [make_dataclass(f"Holder{index}", [("value", each)]) for index, each i
 
 
 @given(st.sampled_from(HOLDERS), VALUES)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=rounds(100, 500), deadline=None)
 def test_what_is_written_as_text_can_be_read(holder: Any, value: Any) -> None:
     session = Session()
     session.dispatch(holder(value))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import a_tool, answers, tool_names
+from tests.rounds import rounds
 from tests.skills.folders import BODY, PDF, TRIAGE, read, write
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.contrib.tools import VfsToolsSection
@@ -233,7 +234,7 @@ FOLDERS = ["", "references/", "reference/", "Reference/", "references/reference/
 SPECIAL = ["reference.md", "references.md", "README.md", "readme.md", "skill.md", "pdf.md", "index.md", "forms.MD"]
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(rounds(15, 100)))
 def test_a_skill_loads_with_any_files_and_every_page_has_a_key_of_its_own(tmp_path: Path, seed: int) -> None:
     drawn = random.Random(seed)
     names = set(drawn.sample(SPECIAL, 3))

@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
+from tests.rounds import rounds
 from tests.ui.visitors import VISITORS, AgUiVisitor, VercelVisitor
 from weakincentives import (
     Conversation,
@@ -869,7 +870,7 @@ async def two_tabs(path: str, needs: str, actions: list[Any]) -> None:
 
 @PATHS
 @NEEDS
-@hypothesis.settings(max_examples=40)
+@hypothesis.settings(max_examples=rounds(10, 40))
 @hypothesis.given(actions=st.lists(ACTIONS, max_size=12))
 def test_whatever_two_tabs_decide_each_call_happens_as_it_was_approved_or_not_at_all(
     path: str, needs: str, actions: list[Any]

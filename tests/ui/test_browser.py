@@ -14,10 +14,10 @@ from starlette.applications import Starlette
 from starlette.responses import Response
 from starlette.routing import Route
 
+from tests.browser import browser as browser
 from tests.disclosure.desk import desk
 from tests.npm_support import FOLDER, NpmModules
 from tests.ui.server import application, serving
-from tests.viewer.conftest import browser as browser
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, Tool, ToolContext, ToolResult, tool
 from weakincentives.runtime import Conversation

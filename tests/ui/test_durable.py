@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.ui.server import Page, asked, chunks, said
+from tests.waiting import until_async
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, ScriptedAdapter, call, tool
 from weakincentives.durable import DurableConversations
 from weakincentives.runtime import Channel, ModelReply, ModelRequest, TextDelta
@@ -100,15 +101,13 @@ async def test_a_page_that_leaves_does_not_stop_its_run_and_one_that_comes_back_
 ) -> None:
     page, back = Page(DurableThreads(chats)), Page(another(chats), "vercel/t1/stream")
     sending = asyncio.create_task(page.send("long"))
-    while "more" not in page.body.decode():
-        await asyncio.sleep(0.01)
+    await until_async(lambda: "more" in page.body.decode())
     page.gone.set()
     await sending
     assert (await chats.in_flight_async("t1")).number == 1
     assert await history(Page(another(chats))) == ["long"]
     reading = asyncio.create_task(back.get(""))
-    while back.body.decode().count("text-delta") < 2:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: back.body.decode().count("text-delta") >= 2)
     assert await chats.stop_async("t1")
     assert said((await reading)[1]) == chats.messages("t1")[-1].text
     assert (await Page(another(chats), "vercel/t1/stream").get(""))[0] == 204
@@ -118,8 +117,7 @@ async def test_a_page_that_leaves_does_not_stop_its_run_and_one_that_comes_back_
 async def test_a_new_message_stops_the_answer_to_the_last_one(chats: DurableConversations[Any], path: str) -> None:
     page, other = Page(DurableThreads(chats), path), Page(another(chats), path)
     sending = asyncio.create_task(page.send("long", key="1"))
-    while "more" not in page.body.decode():
-        await asyncio.sleep(0.01)
+    await until_async(lambda: "more" in page.body.decode())
     assert (await other.send("long", key="1"))[0] == 409
     assert await other.hear("b", key="2", earlier=["1"]) == "2: b"
     await sending
@@ -128,8 +126,7 @@ async def test_a_new_message_stops_the_answer_to_the_last_one(chats: DurableConv
 async def test_delete_stops_an_answer(chats: DurableConversations[Any]) -> None:
     page, other = Page(DurableThreads(chats)), Page(another(chats))
     sending = asyncio.create_task(page.send("long"))
-    while "more" not in page.body.decode():
-        await asyncio.sleep(0.01)
+    await until_async(lambda: "more" in page.body.decode())
     assert (await other._request("DELETE", b"", headers={}, query="id=t1"))[0] == 204
     status, body = await sending
     assert (status, body.endswith("data: [DONE]\n\n")) == (200, True)

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 
 from tests.disclosure.desk import desk
+from tests.rounds import rounds
 from tests.ui.server import Page, chunks
+from tests.waiting import until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import Prompt
 from weakincentives.runtime import Conversation, ModelRequest
@@ -60,7 +62,7 @@ def messages_of(history: Any) -> list[str]:
     return [message["id"] for message in messages if message["role"] == "user"]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(rounds(1, 10)))
 async def test_no_answered_message_is_lost_none_is_doubled_and_nothing_is_left(seed: int) -> None:
     chance = random.Random(seed)
     store = Store(chance)
@@ -102,5 +104,4 @@ async def test_no_answered_message_is_lost_none_is_doubled_and_nothing_is_left(s
     assert len(answered) > 20
     assert [each for each in answered if each[1] not in kept[each[0]]] == []
     assert {count for counted in kept.values() for count in counted.values()} == {1}
-    while asyncio.all_tasks() != before:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: asyncio.all_tasks() == before)

@@ -16,6 +16,7 @@ from starlette.exceptions import HTTPException
 from tests.disclosure.accounts import ALICE, BOB, CURRENT, WAYS, Replies, User, Way, assert_own
 from tests.disclosure.desk import desk
 from tests.ui.server import Page, Talkative, application, asked, chunks, post, said, serving
+from tests.waiting import until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.guards import Guard, Outcome, Refuse
 from weakincentives.limits import Deadline
@@ -337,8 +338,7 @@ async def test_resources_live_between_exchanges_and_are_closed_when_the_thread_i
     assert await page.hear("1") == "One."
     assert await page.hear("2") == "Two."
     assert Connection.opened == ["open"]
-    while Connection.opened != ["open", "close"]:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: Connection.opened == ["open", "close"])
 
 
 @pytest.mark.slow
@@ -358,8 +358,7 @@ async def test_an_idle_conversation_that_is_not_stored_goes_on_with_new_resource
     Connection.opened.clear()
     page = one(connected(), idle=0)
     assert await page.hear("1") == "One."
-    while Connection.opened != ["open", "close"]:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: Connection.opened == ["open", "close"])
     assert await page.hear("2") == "Two."
     assert Connection.opened[:3] == ["open", "close", "open"]
 
@@ -373,8 +372,7 @@ async def test_an_idle_conversation_that_is_stored_leaves_memory() -> None:
 
     threads = Threads(make, store.load, store.save, idle=0)
     await Page(threads).hear("1")
-    while threads._threads:
-        await asyncio.sleep(0.01)
+    await until_async(lambda: not threads._threads)
     await Page(threads).hear("2")
     assert made == ["t1", "t1"]
 
@@ -432,8 +430,7 @@ async def test_an_opening_that_never_ends_holds_up_only_its_own_message(how: str
     prompt = prompt.bind(resources=ResourceRegistry.of(Binding(Connection, connect, eager=True)))
     threads = Threads(lambda thread, request: Conversation(prompt, adapter=ScriptedAdapter(["Hello."])))
     first = asyncio.ensure_future(Page(threads).send("Hi."))
-    while not tried:
-        await asyncio.sleep(0)
+    await until_async(lambda: tried)
     if how != "hangs":
         assert (await first)[0] == 503
     assert await Page(threads).hear("Are you there?") == "Hello."
@@ -543,10 +540,9 @@ async def test_a_thread_has_a_limited_number_of_messages_waiting() -> None:
     till = Till()
     threads = Threads(lambda thread, request: till.chat, limits=ThreadLimits(requests=2))
     first = asyncio.ensure_future(Page(threads).send("Buy."))
-    while not till.started.is_set():
-        await asyncio.sleep(0)
+    await until_async(lambda: till.started.is_set())
     second = asyncio.ensure_future(Page(threads).send("And?"))
-    await asyncio.sleep(0.05)
+    await until_async(lambda: threads._threads["t1"].requests == 2)
     assert (await Page(threads).send("Well?"))[0] == 429
     till.go.set()
     assert said((await second)[1]) == "Sorry."
@@ -602,8 +598,7 @@ async def test_a_new_message_stops_the_exchange_that_is_under_way() -> None:
     threads = Threads(lambda thread, request: Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."])))
     first = Page(threads)
     waiting = asyncio.ensure_future(first.send("Tell me everything."))
-    while b"I begin" not in first.body:
-        await asyncio.sleep(0)
+    await until_async(lambda: b"I begin" in first.body)
     assert await Page(threads).hear("Shorter.") == "Here."
     assert said((await waiting)[1]) == "I begin"
 
@@ -637,8 +632,7 @@ async def test_a_message_after_a_stop_waits_until_the_stopped_call_has_ended(lea
     threads = Threads(lambda thread, request: till.chat)
     first = Page(threads)
     waiting = asyncio.ensure_future(first.send("Buy."))
-    while not till.started.is_set():
-        await asyncio.sleep(0)
+    await until_async(lambda: till.started.is_set())
     if leaves == "closes":
         first.gone.set()
     else:
@@ -664,8 +658,7 @@ async def test_an_exchange_is_saved_before_the_next_begins_although_it_was_stopp
     chat = chatting("One.", "Two.")
     threads = Threads(lambda thread, request: chat, save=save)
     waiting = asyncio.ensure_future(Page(threads).send("First?"))
-    while not saving.is_set():
-        await asyncio.sleep(0)
+    await until_async(lambda: saving.is_set())
     waiting.cancel()
     await asyncio.wait([waiting])
     asyncio.get_running_loop().call_later(0.05, go.set)
@@ -687,15 +680,15 @@ async def test_a_thread_stays_in_memory_until_its_stopped_exchange_is_saved_alth
 
     threads = Threads(make, save=save, limits=ThreadLimits(in_memory=1))
     pages = [asyncio.ensure_future(Page(threads).send("First?"))]
-    while not saving.is_set():
-        await asyncio.sleep(0)
+    await until_async(lambda: saving.is_set())
     pages.append(asyncio.ensure_future(Page(threads).send("Second?")))
-    await asyncio.sleep(0.05)
+    await until_async(lambda: threads._threads["t1"].requests == 2)
     pages[1].cancel()
     await asyncio.wait([pages[1]])
     await Page(threads).send("Hi.", "other")
+    waiting = threads._threads["t1"].requests
     pages.append(asyncio.ensure_future(Page(threads).send("Third?")))
-    await asyncio.sleep(0.05)
+    await until_async(lambda: threads._threads["t1"].requests > waiting)
     go.set()
     await asyncio.wait(pages)
     assert made == ["t1", "other"]
@@ -917,8 +910,7 @@ async def test_a_repeated_message_does_not_stop_its_own_exchange() -> None:
     till = Till()
     threads = Threads(lambda thread, request: till.chat)
     first = asyncio.ensure_future(Page(threads).send("Buy.", key="a"))
-    while not till.started.is_set():
-        await asyncio.sleep(0)
+    await until_async(lambda: till.started.is_set())
     assert await Page(threads).send("Buy.", key="a") == RECEIVED
     till.go.set()
     assert said((await first)[1]) == "Sorry."
@@ -938,11 +930,9 @@ async def test_a_stopped_message_is_answered_when_the_page_sends_it_again_at_onc
     threads = Threads(lambda thread, request: chat, save=save)
     stopped = Page(threads)
     first = asyncio.ensure_future(stopped.send("Hi.", key="a"))
-    while b"I begin" not in stopped.body:
-        await asyncio.sleep(0)
+    await until_async(lambda: b"I begin" in stopped.body)
     stopped.gone.set()
-    while not saving.is_set():
-        await asyncio.sleep(0)
+    await until_async(lambda: saving.is_set())
     again = asyncio.ensure_future(Page(threads).hear("Hi.", key="a", **options))
     await asyncio.sleep(0)
     stored.set()
@@ -955,8 +945,7 @@ async def test_the_answer_under_way_can_be_regenerated() -> None:
     threads = Threads(lambda thread, request: Conversation(Prompt(desk()), adapter=Talkative(["I begin", "Here."])))
     page = Page(threads)
     first = asyncio.ensure_future(page.send("Hi.", key="a"))
-    while b"I begin" not in page.body:
-        await asyncio.sleep(0)
+    await until_async(lambda: b"I begin" in page.body)
     assert await Page(threads).hear("Hi.", key="a", trigger="regenerate-message") == "Here."
     await first
 
@@ -967,8 +956,7 @@ async def test_a_message_that_is_refused_does_not_stop_the_exchange_under_way() 
     till.chat.session.dispatch(Message("user", "Second?", key="b"))
     threads = Threads(lambda thread, request: till.chat)
     first = asyncio.ensure_future(Page(threads).send("Buy.", key="c", earlier=["a", "b"]))
-    while not till.started.is_set():
-        await asyncio.sleep(0)
+    await until_async(lambda: till.started.is_set())
     assert await Page(threads).send("Other?", key="a") == NO_WAY_BACK
     assert await Page(threads).send("New?", key="d", earlier=["a"]) == BEHIND
     till.go.set()

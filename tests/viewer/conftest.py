@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,23 +9,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scripts.viewer_runs import record_runs
+from tests.browser import browser as browser
 from weakincentives.telemetry import RunStore
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
     from weakincentives.viewer import Viewer
-
-NEEDED = "needs playwright: pip install 'weakincentives[test-full]'"
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 
 
 @pytest.fixture(scope="session")
@@ -51,20 +40,6 @@ def viewer(runs: Path) -> Iterator[Viewer]:
 
     with Viewer(runs, port=0) as serving:
         yield serving
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Playwright's event loop runs in this thread for as long as it is open, and async tests need one of their own."""
-    playwright = pytest.importorskip("playwright.sync_api", reason=NEEDED)
-    chromium = shutil.which("chromium")
-    if chromium is None:
-        pytest.skip("needs Chromium: apt-get install chromium")
-    playwright.expect.set_options(timeout=10_000)
-    with playwright.sync_playwright() as driver:
-        launched = driver.chromium.launch(executable_path=chromium, args=FLAGS)
-        yield launched
-        launched.close()
 
 
 @pytest.fixture

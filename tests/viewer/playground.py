@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any, Literal
 
 from scripts.viewer_runs import RESOLUTION, on_call_template
+from tests.mcp.servers import python_server
 from weakincentives import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolContext, tool
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.filesystem import Filesystem, InMemoryFilesystem
@@ -83,7 +83,7 @@ SHOP = Path(__file__).parent.parent / "mcp" / "shop.py"
 
 def shop_template() -> PromptTemplate[None]:
     """Sections in sections, one that is off unless a customer is premium, and one that an MCP server fills."""
-    from weakincentives.mcp import MCPSection, StdioServer
+    from weakincentives.mcp import MCPSection
 
     closed = SectionVisibility.SUMMARY
     cancelling = MarkdownSection(
@@ -121,7 +121,7 @@ def shop_template() -> PromptTemplate[None]:
             MCPSection(
                 key="stock",
                 title="Stock",
-                server=StdioServer(sys.executable, [str(SHOP)]),
+                server=python_server(str(SHOP)),
                 include=["get_stock", "list_items"],
             ),
             MarkdownSection(key="question", title="Question", template="Answer the question."),

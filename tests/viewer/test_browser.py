@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.delegation.agents import tree
-from tests.durable.fleet import PATIENCE, until
 from tests.durable.payer import Bill, Payer
 from tests.telemetry.agents import FAIL, prompt, record_durable_run, run
 from tests.viewer.hosted import record_hosted_run
+from tests.waiting import PATIENCE, until
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.prompt import JsonPromptOverridesStore, Prompt
 from weakincentives.runtime import Conversation, ModelReply, ToolCall, ToolStarted
@@ -351,10 +351,10 @@ def test_no_page_is_wider_than_the_window(viewer: Viewer, run_ids: Sequence[str]
         "#/report": ".advice",
     }
     page = open_page(viewer.url)
-    for width, height in ((1440, 900), (1024, 768), (390, 844)):
-        page.set_viewport_size({"width": width, "height": height})
-        for place, content in places.items():
-            page.goto(viewer.url + place)
+    for place, content in places.items():
+        page.goto(viewer.url + place)
+        for width, height in ((1440, 900), (1024, 768), (390, 844)):
+            page.set_viewport_size({"width": width, "height": height})
             expect(page.locator(content).first).to_be_visible()
             assert page.evaluate("document.documentElement.scrollWidth") <= width, place
             assert page.evaluate("document.documentElement.scrollHeight") <= height, place

@@ -191,13 +191,14 @@ def run(name: str, words: Sequence[str]) -> int:
             raise
         if isinstance(error, OSError) and error.filename and error.strerror:
             return fail(f"{error.filename}: {error.strerror}", 1)
-        # What fails in the user's own program needs a traceback; for a missing extra, the message is enough.
-        cure = library_cure(error) if isinstance(error, ImportError | OSError) else ""
-        if cure and not isinstance(error, UnloadableExtraError):
+        # What fails in the user's own program needs a traceback; for what is not installed, the message is enough.
+        is_import = isinstance(error, ImportError | OSError)
+        if is_import and not isinstance(error, UnloadableExtraError) and (cure := library_cure(error)):
             return fail(f"this command needs {cure}", 1)
-        is_extra = isinstance(error, ImportError) and ("pip install" in str(error) or cure)
-        if is_extra or isinstance(error, (WinkError, OSError, UnloadableExtraError)):
+        needs_extra = isinstance(error, ImportError) and "pip install" in str(error)
+        if needs_extra or isinstance(error, (WinkError, OSError, UnloadableExtraError)):
             return fail(str(error), 2 if isinstance(error, LookupError) else 1)
+
         import traceback  # Not for `wink --help`, which must be fast.
 
         trace = None if isinstance(error, SyntaxError) else callers_traceback(error)

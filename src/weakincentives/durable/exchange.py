@@ -160,7 +160,6 @@ class _Exchange(Execution):
         if sent.again:
             session[Message].update(without_answer)
         self._begin_session(session, self._run.conversation)
-        self._guarded = bool(prompt.template.guards or prompt.template.outline.guarded)
         options: RunOptions = {
             "budget": workflow.budget,
             "deadline": deadline,
@@ -269,6 +268,8 @@ class _Exchange(Execution):
         """Handlers cannot ask by themselves: a run of a conversation ends with the calls that wait."""
 
     def _perform(self, effect: Effect, live: LiveRun, channel: OpenChannel) -> Any:
+        # Asked each time: sections that are loaded may have guards, too.
+        self._guarded = live.has_guards
         self._put_opened(live)
         for event in request_events(live) if isinstance(effect, CallModel) else started_events(effect):
             self._events.put(event)

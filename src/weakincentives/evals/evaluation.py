@@ -73,11 +73,12 @@ def evaluate(
 ) -> Evaluation:
     """Run each case `repeats` times, at most `limit` at a time, and score the finished runs.
 
-    With `file`, runs and results are kept in this run file as they end. The same evaluation (by name, prompt, model,
-    scorers and cases) goes on where it stopped; one that is finished runs again only with `again=True`, or its unscored
-    cases with `again="unscored"`. With `tools="recorded"`, tools return what the case's recording has, and with
-    `adapter="recorded"` so does the model. `budget` and `timeout` (seconds) limit each case, `total` all of them: once
-    it is spent, no further case begins.
+    With `file`, runs and results are kept in this run file as they end. The same evaluation
+    (by name, prompt, model, scorers and cases) goes on where it stopped; one that is finished
+    runs again only with `again=True`, or its unscored cases with `again="unscored"`. With
+    `tools="recorded"`, tools return what the case's recording has, and with
+    `adapter="recorded"` so does the model. `budget` and `timeout` (seconds) limit each case,
+    `total` all of them: once it is spent, no further case begins.
     """
     found = tuple(load_cases(cases) if isinstance(cases, str | os.PathLike) else cases)
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
@@ -464,19 +465,14 @@ def _about(
     tools: str,
     name: str | None,
 ) -> Evaluation:
-    kind, model, settings = (
-        (adapter, adapter, ())
-        if isinstance(adapter, str)
-        else (
-            adapter.name,
-            adapter.model,
-            adapter.identity,
-        )
-    )
+    if isinstance(adapter, str):
+        kind, model, settings = adapter, adapter, tuple[Any, ...]()
+    else:
+        kind, model, settings = adapter.name, adapter.model, adapter.identity
     named = name or f"{prompt.ns}/{prompt.key}"
     hashed = prompt_hash(prompt)
     ids = tuple(case.id for case in cases)
-    judged = [_scorer_facts(scorer) for scorer in sorted(scorers, key=_name_of)]
+    judged = list(map(_scorer_facts, sorted(scorers, key=_name_of)))
     identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids)]
     return Evaluation(
         name=named,

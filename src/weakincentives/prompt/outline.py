@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from weakincentives import serde
 from weakincentives.errors import PromptValidationError, UnboundParamsError
 from weakincentives.prompt.section import LateContent, Section, TemplateText, check_tools, has_own
-from weakincentives.prompt.tool_names import ToolNames, UsedNames, qualified_names
+from weakincentives.prompt.tool_names import RECALL_TOOL, ToolNames, UsedNames, qualified_names
 from weakincentives.prompt.tools import AnyTool, HostedTool, Tool, portable_name
 from weakincentives.prompt.visibility import (
     FULL,
@@ -228,7 +228,7 @@ class Outline:
     @cached_property
     def _declared_names(self) -> frozenset[str]:
         """The names that are taken, opened or not, before any late section is loaded."""
-        names = set(self._reserved)
+        names = {*self._reserved, RECALL_TOOL}
         for tool in self._declared_tools():
             names.add(portable_name(tool.name))
             if isinstance(tool, HostedTool):

@@ -16,7 +16,7 @@ from weakincentives.errors import DeadlineExceededError, PromptRenderError, Unbo
 from weakincentives.limits import Deadline
 from weakincentives.prompt.disclosure.ranking.finder import PaidRanking, collecting
 from weakincentives.prompt.outline import Node, Outline, Params
-from weakincentives.prompt.section import LateContent
+from weakincentives.prompt.section import LateContent, Section
 from weakincentives.prompt.tool_names import UsedNames
 from weakincentives.prompt.tools import AnyTool
 from weakincentives.prompt.view import Decider, View, ViewOptions
@@ -71,6 +71,18 @@ class LoadedSections:
         self._contents[path] = content if is_new else before
         self._version += is_new
         return is_new
+
+    @property
+    def has_guards(self) -> bool:
+        """True if a section that was loaded with another has guards."""
+        sections: list[Section[Any]] = []
+        for content in self.contents().values():
+            sections.extend(() if content is None else content.children)
+        for section in sections:
+            if section.guards:
+                return True
+            sections.extend(section.children)
+        return False
 
     def complete(self, outline: Outline) -> Outline:
         """The outline with this content."""

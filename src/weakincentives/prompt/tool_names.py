@@ -19,6 +19,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import Any
 
+from weakincentives.prompt.guards import is_page_tool
 from weakincentives.prompt.section import LateContent, Section, has_own
 from weakincentives.prompt.tools import MAX_FOREIGN_NAME, Tool, portable_name
 from weakincentives.prompt.visibility import SectionPath
@@ -27,6 +28,8 @@ logger = logging.getLogger("weakincentives.prompt")
 
 ToolId = tuple[str, str]
 """The key of a section, and its own name for one of its tools."""
+RECALL_TOOL = "recall"
+"""The library's tool for what a compaction has left out, which is offered only then."""
 MAX_LABEL = 45
 """The longest section name that a cut name still contains in full, with the character that follows it."""
 _MAX_BEFORE_DIGEST = 55
@@ -89,7 +92,8 @@ class ToolNames:
     def candidates(self, path: SectionPath, own_name: str) -> Iterator[str]:
         """The names for a tool that the late section at this path adds, the best first."""
         if self.late == (path,):
-            yield own_name
+            if not is_page_tool(own_name):
+                yield own_name
             yield f"{path[-1]}_{own_name}"[:MAX_FOREIGN_NAME]
             for number in count(2):
                 yield f"{path[-1]}_{number}_{own_name}"[:MAX_FOREIGN_NAME]

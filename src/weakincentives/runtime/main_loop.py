@@ -275,7 +275,8 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
 
     def _join(self, content: Content | Message) -> bool:
         """Add a message to the run under way, if there is one that may take it."""
-        guarded = self.prompt.template.guards or self.prompt.template.outline.guarded
+        template = self.prompt.template
+        guarded = template.guards or template.outline.guarded or self._loaded.has_guards
         if guarded or not self.session.busy:
             return False
         message = _message(content)

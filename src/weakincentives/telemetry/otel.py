@@ -251,9 +251,12 @@ class Instrumentation:
     def _report_request(self, session: Session, run: _Run, event: ModelCalled, span: RedactedSpan) -> None:
         """Report what was sent with a call."""
         messages = sent_messages(session, event.messages, event.adapter)
-        instructions = [self._reported(run, message) for message in messages if message.role == "system"]
+        instructions: list[dict[str, Any]] = []
+        for message in messages:
+            if message.role == "system":
+                instructions.extend(self._reported(run, message)["parts"])
         offered = [run.definitions[name] for name in event.tools if name in run.definitions]
-        span.set_json("gen_ai.system_instructions", [part for each in instructions for part in each["parts"]])
+        span.set_json("gen_ai.system_instructions", instructions)
         span.set_json("gen_ai.input.messages", self._conversation(run, messages))
         span.set_json("gen_ai.tool.definitions", self._spans.redactor.data([json.loads(text) for text in offered]))
 

@@ -314,7 +314,8 @@ def load(
 
 def checked(kind: str, event: Any) -> Any:
     """The event if it matches its kind and its fields have the declared types, else an `Unreadable`."""
-    cls = _BY_KIND.get(kind)
+    # The kind may be what is damaged: then the event's own class tells what its fields must be.
+    cls = _BY_KIND.get(kind) or _BY_KIND.get(type(event).__name__)
     if cls is None or check_for(cls)(event):
         return event
     found = event.type if isinstance(event, UnknownType) else type(event).__name__

@@ -20,6 +20,8 @@ from weakincentives.prompt import (
 from weakincentives.session import reducer
 
 MODEL = "claude-opus-5"
+# The CLI starts for each run and soon ends: its compilers take more time than the code that they make saves.
+LEAN = {"BUN_JSC_useDFGJIT": "0", "BUN_JSC_useFTLJIT": "0", "BUN_JSC_useConcurrentGC": "0"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def prompt(*sections: MarkdownSection[Any], output: Any = None, **more: Any) -> 
 
 
 def adapter(api: CliServer, model: str = MODEL, **more: Any) -> ClaudeAgentSDKAdapter:
-    return ClaudeAgentSDKAdapter(model, api_key="not-a-key", base_url=api.url, **more)
+    env = {**LEAN, **more.pop("env", {})}
+    return ClaudeAgentSDKAdapter(model, api_key="not-a-key", base_url=api.url, env=env, **more)
 
 
 def processes(api: CliServer) -> list[int]:

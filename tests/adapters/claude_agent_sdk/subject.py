@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.adapters.claude_agent_sdk.cli_runs import adapter as cli_adapter
 from tests.servers.claude_cli import CliServer
 from tests.servers.loopback import Step
 from tests.servers.turn import Raw
-from weakincentives.adapters.claude_agent_sdk import ClaudeAgentSDKAdapter
 from weakincentives.clock import SYSTEM_CLOCK
 
 ASKED_THREE_TIMES = 3
@@ -35,7 +35,7 @@ class Claude:
         from tests.adapters.scenarios import Stage
 
         with CliServer([step for given in steps for step in _as_the_cli_asks(given)]) as server:
-            adapter = ClaudeAgentSDKAdapter("claude-opus-5", api_key="not-a-key", base_url=server.url)
+            adapter = cli_adapter(server)
             try:
                 bodies = lambda: [request.body.decode() for request in server.requests]  # noqa: E731
                 yield Stage(adapter, SYSTEM_CLOCK, lambda: len(server.requests), bodies)  # type: ignore[arg-type]

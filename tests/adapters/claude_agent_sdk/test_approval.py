@@ -13,8 +13,10 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 
 from tests.adapters.claude_agent_sdk.cli_runs import adapter, processes, prompt, section
 from tests.approval.bank import Balance, Paid
+from tests.rounds import rounds
 from tests.servers.claude_cli import CliServer, say
 from tests.servers.turn import Call, Turn
+from tests.waiting import forever
 from weakincentives import (
     Answer,
     Approve,
@@ -201,7 +203,7 @@ def test_a_tool_that_takes_too_long_fails_and_the_cli_goes_on() -> None:
     @tool(timeout=0.2)
     async def wait(*, context: ToolContext) -> str:
         "Wait."
-        await asyncio.sleep(60)
+        await forever()
         return "too late"
 
     with CliServer([calls(("wait", {})), say("Done.")]) as api:
@@ -268,18 +270,22 @@ def test_a_call_of_the_cli_waits_and_then_happens_as_it_was_decided(way: str, de
     assert (invoked.name, invoked.success) == ("Bash", good)
 
 
+# Two calls that wait, before, between and after one that does not; then other pairs and threes of them.
+ORDERS = [
+    ("run", (("pay", {"amount": 5}), TOUCH, WRITE)),
+    ("async", (TOUCH, ("pay", {"amount": 5}), WRITE)),
+    ("run", (WRITE, TOUCH, ("pay", {"amount": 5}))),
+    ("async", (("note", {"text": "n"}), WRITE, TOUCH)),
+    ("async", (("pay", {"amount": 5}), WRITE)),
+    ("run", (WRITE, ("pay", {"amount": 5}), ("note", {"text": "n"}))),
+    ("run", (TOUCH, WRITE)),
+    ("async", (WRITE, TOUCH)),
+]
+
+
 @pytest.mark.parametrize(
     ("way", "turn"),
-    [
-        ("run", (("pay", {"amount": 5}), TOUCH, WRITE)),
-        ("async", (TOUCH, ("pay", {"amount": 5}), WRITE)),
-        ("run", (WRITE, TOUCH, ("pay", {"amount": 5}))),
-        ("async", (("pay", {"amount": 5}), WRITE)),
-        ("run", (WRITE, ("pay", {"amount": 5}), ("note", {"text": "n"}))),
-        ("async", (("note", {"text": "n"}), WRITE, TOUCH)),
-        ("run", (TOUCH, WRITE)),
-        ("async", (WRITE, TOUCH)),
-    ],
+    rounds(ORDERS[:4], ORDERS),
     ids=lambda each: each if isinstance(each, str) else "-".join(name for name, _ in each),
 )
 def test_other_calls_of_the_turn_have_run_and_their_results_are_kept(way: str, turn: Any, workspace: Path) -> None:

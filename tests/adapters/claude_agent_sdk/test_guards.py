@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import cycle, product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ pytest.importorskip("claude_agent_sdk", reason="needs the extra [claude]: pip in
 
 from tests.adapters.claude_agent_sdk.cli_runs import adapter
 from tests.guarding.cases import CASES, Case, check, guard_for, prompt_for
+from tests.rounds import rounds
 from tests.servers.claude_cli import CliServer, call, say
 from tests.servers.turn import Call, Turn
 from weakincentives import Approve, MarkdownSection, Prompt, run
@@ -63,22 +65,24 @@ def test_an_answer_that_did_not_pass_is_not_what_the_next_turn_is_based_on(outco
 EDITED = {"command": "touch edited && echo other"}
 
 
-@pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
-@pytest.mark.parametrize(
-    ("outcome", "made", "said"),
-    [
-        (None, ["touched"], "made"),
-        (Refuse("Not in this folder."), [], "Not in this folder."),
-        (Replace(EDITED), ["edited"], "other"),
-        (Stop("Enough."), [], ""),
-        (Ask("Really?"), ["touched"], "made"),
-        (Replace("nonsense"), [], "Guard 'Rule' failed: TypeError: Replace takes the input of 'Bash' as a mapping"),
-    ],
-    ids=["allow", "refuse", "replace", "stop", "ask", "nonsense"],
-)
-def test_a_guard_decides_about_the_clis_own_tools(
-    outcome: Outcome | None, made: list[str], said: str, is_async: bool, tmp_path: Path
-) -> None:
+OUTCOMES: dict[str, tuple[Outcome | None, list[str], str]] = {
+    "allow": (None, ["touched"], "made"),
+    "refuse": (Refuse("Not in this folder."), [], "Not in this folder."),
+    "replace": (Replace(EDITED), ["edited"], "other"),
+    "stop": (Stop("Enough."), [], ""),
+    "ask": (Ask("Really?"), ["touched"], "made"),
+    "nonsense": (
+        Replace("nonsense"),
+        [],
+        "Guard 'Rule' failed: TypeError: Replace takes the input of 'Bash' as a mapp",
+    ),
+}
+EACH_ONCE = [*zip(OUTCOMES, cycle([False, True]), strict=False)]
+
+
+@pytest.mark.parametrize(("name", "is_async"), rounds(EACH_ONCE, [*product(OUTCOMES, [False, True])]))
+def test_a_guard_decides_about_the_clis_own_tools(name: str, is_async: bool, tmp_path: Path) -> None:
+    outcome, made, said = OUTCOMES[name]
     asked: list[Any] = []
 
     class Rule(Guard):

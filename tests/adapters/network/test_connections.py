@@ -15,6 +15,7 @@ import pytest
 from tests.adapters.tools import SYSTEM, ask
 from tests.adapters.vendors import LEAN, OPENAI, Vendor
 from tests.servers.turn import Turn
+from tests.waiting import until_async
 from weakincentives.runtime import TextDelta
 
 ROOT = Path(__file__).parents[3]
@@ -123,8 +124,7 @@ def test_connections_go_with_their_adapter() -> None:
 def test_closing_an_adapter_leaves_requests_under_way_alone() -> None:
     async def close_meanwhile(adapter: Any) -> str:
         request = asyncio.create_task(adapter.channel().call_async(ask([SYSTEM])))
-        while not server.requests:
-            await asyncio.sleep(0)
+        await until_async(lambda: server.requests)
         adapter.close()
         gc.collect()
         return str((await request).text)

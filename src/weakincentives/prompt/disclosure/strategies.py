@@ -22,6 +22,7 @@ from weakincentives.prompt.disclosure.ranking.finder import (
 )
 from weakincentives.prompt.layout import media_in
 from weakincentives.prompt.outline import Node
+from weakincentives.prompt.tool_names import RECALL_TOOL
 from weakincentives.prompt.tools import AnyTool, Handler, Tool, ToolResult
 from weakincentives.prompt.view import Disclosure, Menu, Suffix, View, Voice
 from weakincentives.prompt.visibility import (
@@ -40,8 +41,8 @@ MAX_REASON = 256
 MAX_FOUND = 20
 CONTEXT_FOLDER = "context"
 SEARCH_TOOL = "search_sections"
-BUILT_IN_TOOLS = frozenset({"read_section", "open_sections", "collapse_section", SEARCH_TOOL, "recall"})
 RESERVED_NAMES = frozenset({"read_section", "open_sections", "collapse_section", SEARCH_TOOL})
+BUILT_IN_TOOLS = RESERVED_NAMES | {RECALL_TOOL}
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,10 +144,15 @@ def skip_loading(live: LiveRun) -> None:
 def pass_message(live: LiveRun) -> Generator[Effect, Any, None]:
     """Have the guards pass the next message of a conversation, before anything else happens."""
     stored = live.session[RunState].latest()
-    if stored is None or live.dry_run or not live.has_guards:
+    if stored is None or live.dry_run:
         return
-    _resume_presentation(live, stored.as_new(live.run_id))
-    (live.attempt.message,) = yield from pass_words(live, [live.attempt.message], always=True)
+    if live.presentation.outline.late:
+        # What they bring may have guards.
+        yield from _take_up(live, stored.as_new(live.run_id))
+    elif live.has_guards:
+        _resume_presentation(live, stored.as_new(live.run_id))
+    if live.has_guards:
+        (live.attempt.message,) = yield from pass_words(live, [live.attempt.message], always=True)
 
 
 def load_sections(live: LiveRun) -> Generator[Effect, Any, None]:

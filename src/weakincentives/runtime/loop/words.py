@@ -1,4 +1,4 @@
-"""The words of people, as `before_run` guards pass them: messages, text documents, decisions, tools of pages."""
+"""What people write, as `before_run` guards let it pass: messages, documents, words in decisions, tools of pages."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from weakincentives.prompt import Tool, ToolContext, ToolResult
+from weakincentives.prompt.tool_names import RECALL_TOOL
 from weakincentives.runtime.events import ContextWindow, Cut
 from weakincentives.runtime.messages import Message
 from weakincentives.runtime.window.excerpt import unit_starts
@@ -72,7 +73,7 @@ def _page(text: str, what: str, start: int) -> str:
 
 
 RECALL = Tool(
-    name="recall",
+    name=RECALL_TOOL,
     description="Return a part of this conversation that was left out to save space, in full.",
     handler=_recall,
     params_type=RecallParams,

@@ -10,7 +10,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 from weakref import WeakKeyDictionary
 
 from weakincentives._base.display import shortened
@@ -19,12 +19,23 @@ from weakincentives.limits import Prices, TokenUsage
 from weakincentives.prompt.disclosure.ranking.lexical import Index, LexicalRanker, Ranked, Ranker, SectionText, bm25
 from weakincentives.prompt.outline import Node, Outline
 from weakincentives.prompt.section import TemplateText
-from weakincentives.prompt.view import View
 from weakincentives.prompt.visibility import ABSENT, FULL, SectionVisibility
 
 MAX_SENTENCE = 240
 # A score is clear if it is this many times the next.
 CLEAR = 1.5
+
+
+class SearchedView(Protocol):
+    """The view of a prompt in which sections are looked for."""
+
+    @property
+    def outline(self) -> Outline: ...
+
+    @property
+    def seen(self) -> bytes: ...
+
+    def visibility_of(self, node: Node) -> SectionVisibility: ...
 
 
 class PaidRanking(list[tuple[int, float]]):
@@ -80,7 +91,7 @@ class SectionFinder:
         return outline in self._indexes
 
     def ranked(
-        self, view: View, text: str, outline: Outline | None = None, *, limit: int | None = None
+        self, view: SearchedView, text: str, outline: Outline | None = None, *, limit: int | None = None
     ) -> Iterator[Found]:
         """The enabled sections related to the text, best first.
 
@@ -96,7 +107,7 @@ class SectionFinder:
             if visibility is not SectionVisibility.ABSENT:
                 yield Found(node, score, visibility is not SectionVisibility.FULL)
 
-    def closed(self, view: View, text: str, limit: int) -> list[Found]:
+    def closed(self, view: SearchedView, text: str, limit: int) -> list[Found]:
         """The best closed sections."""
         wanted = limit + view.seen.count(FULL) + view.seen.count(ABSENT)
         return list(islice((found for found in self.ranked(view, text, limit=wanted) if found.closed), limit))
