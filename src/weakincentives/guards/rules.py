@@ -92,8 +92,7 @@ def _earlier_in_turn(call: GuardedCall, context: GuardContext) -> Iterator[str]:
         if message.tool_calls:
             ids: list[str] = []
             for made in message.tool_calls:
-                own_name = made.name if state is None else state.own_name(made.name)
-                if own_name == call.name:
+                if _own_name(made.name, state) == call.name:
                     ids.append(made.id)
             yield from ids[: ids.index(call.id)] if call.id in ids else ()
             return
@@ -302,6 +301,13 @@ def _is_declared(name: str, context: GuardContext) -> bool:
     return any(tool.name == name for tool in tools)
 
 
+def _own_name(name: str, state: RunState | None) -> str:
+    """The name that the section of a tool has given it."""
+    if state is None:
+        return name
+    return state.own_name(name)
+
+
 def _tool_name(guard: Guard, name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise PromptValidationError(f"{guard.name} takes the name of a tool, got {name!r}.")
@@ -310,8 +316,10 @@ def _tool_name(guard: Guard, name: Any) -> str:
 
 def _caller(context: GuardContext) -> str:
     """The run that makes the call: the guard's, or one inside it."""
-    run = context.session[RunState].latest()
-    return context.run_id if run is None else run.run_id
+    state = context.session[RunState].latest()
+    if state is None:
+        return context.run_id
+    return state.run_id
 
 
 def _of_run(run_id: str, context: GuardContext) -> bool:

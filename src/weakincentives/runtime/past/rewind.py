@@ -198,9 +198,7 @@ class Rewindable:
                 _truncate(session, found)
                 self._rebind(prompt, found)
             session[RewindUndo].clear()
-            run = session[RunState].latest()
-            if run is not None:
-                session[RunState].seed(run.updated({"conversation_id": session.session_id}))
+            _name_conversation(session, session.session_id)
             since = () if found is None else self._journal(found.state)
             own = [each.file for each in since if each.protocol is Filesystem and each.file is not None]
             with self._opened():
@@ -293,11 +291,7 @@ class Rewindable:
             whose = "" if run is None else run.run_id
             session.dispatch(SectionsExposed(changes, "rewound" if back else "undone", run_id=whose, **stamp()))
         session.restore(state, keep=(RewindUndo, ModelWindows))
-        run = session[RunState].latest()
-        if run is not None and run.conversation_id != mine:
-            session[RunState].seed(run.updated({"conversation_id": mine}))
-        elif conversation_of(session) != mine:
-            session[ConversationId].seed(ConversationId(mine))
+        _name_conversation(session, mine)
         self._rebind(self.prompt, target)
         for run_id, turn in undone:
             point, since = (target.id, target.timestamp) if isinstance(target, Point) else (target.point, 0.0)
@@ -327,6 +321,17 @@ class Rewindable:
             live.resources_opened = self.prompt.resources.opened
             steps = ToolExecutor(live).calls.compensate(checked, checked.ran(NO_RESULT))
             return replace(call, compensation=call_sync(steps, live.loop_thread).compensation)
+
+
+def _name_conversation(session: Session, conversation_id: str) -> None:
+    """Give the conversation of a session this id."""
+    state = session[RunState].latest()
+    if conversation_of(session) == conversation_id:
+        return
+    if state is None:
+        session[ConversationId].seed(ConversationId(conversation_id))
+    else:
+        session[RunState].seed(state.updated({"conversation_id": conversation_id}))
 
 
 def _truncate(session: Session, point: Point) -> None:
