@@ -150,9 +150,7 @@ def stream_conversation(prompt: Prompt[Any], adapter: Any, session: Session, *wo
 DOORS = {
     "run": Door(
         lambda prompt, adapter, session: run(prompt, adapter, session=session),
-        lambda prompt, adapter, session: MainLoop().execute(
-            prompt, session=session, adapter=adapter, decisions={}
-        ),
+        lambda prompt, adapter, session: MainLoop().execute(prompt, session=session, adapter=adapter, decisions={}),
         in_conversation=False,
     ),
     "stream": Door(stream, lambda *run: stream(*run, decisions={}), in_conversation=False),

@@ -507,7 +507,7 @@ class _Host:
             live.decisions.clear()
             next_question: Question | None = None
             if isinstance(outcome, Waits):
-                turn = live.meter.own_turns if question is None else question.turn
+                turn = self._turn(question)
                 token = secrets.token_urlsafe(16)
                 next_question = Question(token, call, outcome.pending, held, turn)
                 self._questions[token] = next_question
@@ -533,8 +533,13 @@ class _Host:
 
     def _idempotency_key(self, call: ToolCall) -> str:
         """The same in the turn in which a call is asked about and in the one in which it is decided."""
-        turn = self._live.meter.own_turns if self._deciding is None else self._deciding.turn
-        return f"{self._live.run_id}:{turn}:{call.id}"
+        return f"{self._live.run_id}:{self._turn(self._deciding)}:{call.id}"
+
+    def _turn(self, question: Question | None) -> int:
+        """The turn in which the call was asked about, or the one under way."""
+        if question is None:
+            return self._live.meter.own_turns
+        return question.turn
 
     async def _advance(self) -> list[Tool[Any, Any]]:
         """Load sections until the loop waits for the host, and return the tools it then offers."""
