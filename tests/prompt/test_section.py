@@ -461,6 +461,20 @@ def test_clones_share_nothing_that_can_change() -> None:
     assert copy.children[0].key == "c"
 
 
+def test_no_attribute_of_a_clone_is_shared_by_chance() -> None:
+    child = MarkdownSection(title="C", key="c", template="x")
+    section = MarkdownSection[Tone](title="T", key="t", template="${tone}", children=[child])
+    names = [f"tone_{number}" for number in range(50)]
+    for owner in (section, child):
+        for name in names:
+            setattr(owner, name, Tone(name))
+    copy = section.clone()
+    for original, clone in ((section, copy), (child, copy.children[0])):
+        for name in names:
+            assert getattr(clone, name) == Tone(name)
+            assert getattr(clone, name) is not getattr(original, name)
+
+
 class Counting(MarkdownSection[None]):
     """Its tools write to the session that it was built with, by a method, a partial and a decorated method."""
 

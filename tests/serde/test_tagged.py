@@ -292,8 +292,9 @@ def test_no_two_stored_classes_of_the_library_have_one_name() -> None:
     # What none of them is ever part of: a session, an event, or a recorded step.
     never_stored = {
         *("Advice", "AnyOf", "Bill", "ChatWire", "ChunkParser", "Column", "Comparison", "Connection", "Conversation"),
-        *("Decided", "Engine", "EventReader", "Exchange", "Guard", "Judgement", "ModelFacts", "Node", "Pool"),
-        *("Replace", "ReplyParser", "Score", "Settings", "Step", "Turn", "Wait", "Work"),
+        *("Change", "Decided", "Engine", "Entered", "EventReader", "Exchange", "FileLock", "Folder", "Guard"),
+        *("Judgement", "Layer", "Model", "ModelFacts", "Node", "Owner", "Pool", "Record", "Replace"),
+        *("ReplyParser", "Score", "Settings", "Step", "Turn", "Usage", "Wait", "Work"),
     }
     shared: dict[str, list[str]] = {}
     for name, files in modules.items():

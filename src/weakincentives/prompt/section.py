@@ -537,7 +537,10 @@ def _copied(value: Any, memo: dict[Any, Any]) -> Any:
         copied = copy.deepcopy(value, tried)
     except Exception:
         return copy.copy(value) if isinstance(value, list | dict | set) else value
+    # What the copier keeps alive is listed under the id of its dict, which another object may have from here on.
+    kept_alive = tried.pop(id(tried), None)
     memo.update(tried)
+    memo.setdefault(id(memo), []).append(kept_alive)
     return copied
 
 
