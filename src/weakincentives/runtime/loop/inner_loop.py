@@ -185,6 +185,10 @@ def _fail(live: LiveRun, error: Exception) -> None:
         if isinstance(error, GuardRefusedError):
             warn_of_unmatched(live)
         _end(live, "failed", reason=str(error), error=type(error).__name__, phase=phase_of(error))
+        stored = live.session[RunState].latest()
+        if live.failures and stored is not None and stored.run_id == live.run_id:
+            # None of them works: if the run is resumed, they are tried from the first again.
+            live.save(model=0)
     if isinstance(error, PromptEvaluationError):
         failures = [failure for failure in live.failures if not failure.endswith(shortened(str(error), 200))]
         if failures:
@@ -315,7 +319,7 @@ def _evaluate_itself(live: LiveRun) -> Generator[Effect, Any, PromptResponse[Any
 
 def _evaluate(live: LiveRun) -> Generator[Effect, Any, PromptResponse[Any]]:
     start.refresh_sections(live)
-    is_first = live.state.attempt == 1
+    is_first = live.state.attempt == 1 and live.state.opening is None
     if live.attempt.beginning == "exchange" and is_first and waiting_calls(live.session):
         yield from start.pass_message(live)
         yield from _settle(live)
