@@ -21,6 +21,7 @@ from tests.rounds import rounds
 from weakincentives.adapters import FallbackAdapter
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.errors import PromptEvaluationError
+from weakincentives.limits import Budget
 from weakincentives.prompt import (
     ClearVisibilityOverride,
     CollapseSection,
@@ -61,6 +62,7 @@ DOORS = ["execute", "execute_async", "stream", "stream_async"]
 WORDS = ["Hello.", "Where is order 7?", "And the refund?"]
 KEYS = ["guide", "docs", "orders", "orders.refunds", "served", "ruled"]
 MOST_REPLIES = 12
+BUDGET = Budget(max_turns=500)
 MESSAGE_FIELDS = [each.name for each in fields(Message) if each.name != "tool_calls"]
 
 
@@ -203,9 +205,11 @@ class Model:
     def reply(self, request: ModelRequest) -> Any:
         self.record(request)
         random = self.random(request)
+        if request.messages[-1].text.startswith("Summarize the conversation") and random.random() < 0.8:
+            return f"Summary {random.randrange(10**6)}."
         names = [offered.name for offered in request.tools if offered.name not in request.revoked]
         replies = sum(message.role == "assistant" for message in request.messages)
-        if not names or replies > MOST_REPLIES or random.random() < 0.15 + replies / 40:
+        if not names or replies > MOST_REPLIES or random.random() < 0.2 + replies / 40:
             return f"Answer {random.randrange(10**6)}."
         calls = [self.call(random.choice(names), random) for _ in range(random.choice([1, 1, 2, 3]))]
         return calls if len(calls) > 1 else calls[0]
@@ -234,7 +238,7 @@ class Snapshots:
 
     model: Model
     session: Session = field(default_factory=Session)
-    texts: dict[str, tuple[str, int]] = field(default_factory=dict)
+    taken: list[tuple[str, int, Snapshot]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.model.snapshots = self
@@ -246,12 +250,13 @@ class Snapshots:
             self.take(type(event).__name__)
 
     def take(self, moment: str) -> None:
-        self.texts.setdefault(self.session.snapshot().to_json(), (moment, len(self.model.requests)))
+        self.taken.append((moment, len(self.model.requests), self.session.snapshot()))
 
-    def restored(self) -> Iterator[tuple[str, int, Session]]:
-        for text, (moment, sent) in self.texts.items():
+    def restored(self, random: Random, number: int) -> Iterator[tuple[str, int, Session]]:
+        """So many of them, each in a session as another process has it."""
+        for moment, sent, snapshot in random.sample(self.taken, min(len(self.taken), number)):
             session = Session()
-            session.restore(Snapshot.from_json(text))
+            session.restore(Snapshot.from_json(snapshot.to_json()))
             yield moment, sent, session
 
 
@@ -269,11 +274,13 @@ def finish(case: Case, adapter: Any, session: Session) -> None:
     prompt = Prompt(template(case))
     if not case.in_conversation:
         begun = bool(session[Message].all())
-        response = step(case, MainLoop(max_expansions=50), prompt, adapter, session, {} if begun else None)
+        response = step(case, prompt, adapter, session, {} if begun else None)
         while response.pending:
-            response = step(case, MainLoop(max_expansions=50), prompt, adapter, session, decisions(response))
+            response = step(case, prompt, adapter, session, decisions(response))
         return
-    chat = Conversation(prompt, adapter=adapter, session=session, max_expansions=50, compaction=case.compaction)
+    chat = Conversation(
+        prompt, adapter=adapter, session=session, budget=BUDGET, max_expansions=50, compaction=case.compaction
+    )
     last = max((number for number, words in enumerate(WORDS) if words in spoken), default=-1)
     if last >= 0:
         settle(case, chat, say(case, chat, decisions={}))
@@ -297,7 +304,8 @@ def say(case: Case, chat: Conversation[Any], words: str | None = None, **options
     return asyncio.run(last_of(chat.stream_async(words, **options)))
 
 
-def step(case: Case, loop: MainLoop, prompt: Any, adapter: Any, session: Session, decided: Any) -> PromptResponse[Any]:
+def step(case: Case, prompt: Any, adapter: Any, session: Session, decided: Any) -> PromptResponse[Any]:
+    loop = MainLoop(max_expansions=50, budget=BUDGET)
     options: dict[str, Any] = {"session": session, "adapter": adapter, "compaction": case.compaction}
     if decided is not None:
         options["decisions"] = decided
@@ -325,8 +333,7 @@ def test_a_random_run_goes_on_from_any_moment_with_the_same_requests(seed: int) 
     snapshots = Snapshots(model)
     finish(case, model.adapter(), snapshots.session)
     expected = model.requests
-    moments = list(snapshots.restored())
-    for moment, sent, session in Random(seed).sample(moments, min(len(moments), 6)):
+    for moment, sent, session in snapshots.restored(Random(seed), rounds(6, 20)):
         again = Model(case)
         finish(case, again.adapter(), session)
         first = len(expected) - len(again.requests)

@@ -129,7 +129,9 @@ def update(live: LiveRun) -> None:
     attempt = live.attempt
     if attempt.toolbox is attempt.announced:
         return
-    attempt.announced = attempt.toolbox
+    # In the order of the sections, whether the calls of the turn were made together or one after another.
+    offered_now = _offers(live, live.view, initial=False)
+    attempt.toolbox = attempt.announced = attempt.toolbox.in_order(attempt.announced, offered_now)
     before = {ref.key: ref for ref in live.state.tools if ref.is_callable}
     now = {ref.key: ref for ref in attempt.toolbox.refs if ref.is_callable}
     appeared = by_section(ref for key, ref in now.items() if key not in before)

@@ -75,6 +75,23 @@ class Toolbox:
         """The same before any tool was offered."""
         return replace(self, offers=_NOTHING)
 
+    def in_order(self, announced: Toolbox, wanted: Sequence[Offer]) -> Toolbox:
+        """The same, with the tools of sections that were not announced yet in the order of these offers."""
+        positions = {offer.ref.key: position for position, offer in enumerate(wanted)}
+        new: list[str] = []
+        for name, offer in self.offers.items():
+            if name not in announced.offers and offer.ref.key in positions:
+                new.append(name)
+        ordered = sorted(new, key=lambda name: positions[self.offers[name].ref.key])
+        if ordered == new:
+            return self
+        names = iter(ordered)
+        offers: dict[str, Offer] = {}
+        for name in self.offers:
+            placed_name = next(names) if name in new else name
+            offers[placed_name] = self.offers[placed_name]
+        return replace(self, offers=offers)
+
     def keeping_names(self, state: RunState) -> Toolbox:
         """The same, with the names that a run has used left to the tools that had them."""
         former = dict(self.former)

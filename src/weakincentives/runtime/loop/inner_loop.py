@@ -279,7 +279,7 @@ def _recover(live: LiveRun, error: PromptEvaluationError) -> None:
     with live.session.together():
         _save_rest(live, stopped=False)
         _end(live, "recovered", reason=str(error), error=type(error).__name__, phase=phase_of(error))
-        following = live.state.updated({"model": live.state.model + 1})
+        following = live.state.updated({"model": live.state.model + 1, "estimated": None})
         if is_rendered:
             live.begin(following)
         else:
@@ -391,11 +391,11 @@ def _reply(live: LiveRun) -> Generator[Effect, Any, ModelReply | None]:
         reply = received(live, (yield CallModel(request)))
         with live.session.together():
             _record_reply(live, request, reply, live.session.clock.monotonic() - requested, overrides=overrides)
+            compaction.replied(live)
     except ContextOverflowError as error:
         if not (yield from compaction.overflowed(live, error)):
             raise
         return None
-    compaction.replied(live)
     return reply
 
 

@@ -114,21 +114,27 @@ def prepare(live: LiveRun) -> Generator[Effect, Any, None]:
     if window is None and config.when == "full":
         return
     size = yield from _request_size(live)
-    live.save(estimated=(size, len(live.session[Message])))
     limit = size + 1 if window is None else config.at * window
+    is_shorter = yield from _shorten(live, config, size, limit)
+    if not is_shorter:
+        live.save(estimated=(size, len(live.session[Message])))
+
+
+def _shorten(live: LiveRun, config: Compaction, size: int, limit: float) -> Generator[Effect, Any, bool]:
+    """Shorten a conversation of this size if it is above the limit, or if that pays; False if it stays as it is."""
     is_full = size > limit
     # Only now: an adapter may have to load its model to know that.
     if not (is_full or config.when == "pays") or live.model.compacts_itself:
-        return
+        return False
     if not is_full and size < MIN_TOKENS:
-        return
-    job = yield Compute(partial(_job, live, config, size, limit))
+        return False
+    job: _Job = yield Compute(partial(_job, live, config, size, limit))
     if is_full:
-        yield from job.run()
-        return
-    payment = yield Compute(job.pays)
-    if payment is not None:
-        yield from replace(job, target=0.0).run(summarizes=payment.summarizes)
+        return (yield from job.run())
+    payment: _Payment | None = yield Compute(job.pays)
+    if payment is None:
+        return False
+    return (yield from replace(job, target=0.0).run(summarizes=payment.summarizes))
 
 
 def overflowed(live: LiveRun, error: ContextOverflowError) -> Generator[Effect, Any, bool]:
@@ -151,9 +157,7 @@ def overflowed(live: LiveRun, error: ContextOverflowError) -> Generator[Effect, 
     limit = config.at * min(window, declared or window)
     job = yield Compute(partial(_job, live, config, size, limit, window=window))
     is_shorter: bool = yield from job.run()
-    if is_shorter:
-        live.save(shortened=True)
-    elif stated:
+    if stated and not is_shorter:
         # Nothing could be shortened, so no event says it.
         live.session[ModelWindows].seed(_windows(live).with_size(live.model.model, window))
     if is_shorter and (live.stream.text or error.phase == "response"):
@@ -193,8 +197,11 @@ def _config(live: LiveRun) -> Compaction | None:
 
 
 def _is_prepared(live: LiveRun) -> bool:
-    """True if this request was made before, for this model: after a rewind it stays the same."""
-    return not live.state.model and window_state(live).prepared == len(live.session[Message])
+    """True if this request was prepared before: the run stopped then, or has gone back to it, and sends it again."""
+    state = live.state
+    if state.estimated is not None and not state.shortened:
+        return True
+    return not state.model and window_state(live).prepared == len(live.session[Message])
 
 
 def _windows(live: LiveRun) -> ModelWindows:
@@ -664,7 +671,9 @@ class _Job:
             )
             for path in draft.closed:
                 live.session.dispatch(CollapseSection(path, "the conversation was shortened", by="compaction"))
-            live.save(estimated=(after, len(self.messages)))
+            # Only an overflow says how large the window is.
+            is_overflow = self.window is not None
+            live.save(estimated=(after, len(self.messages)), shortened=live.state.shortened or is_overflow)
             notices.forget(
                 live,
                 gone,

@@ -109,7 +109,7 @@ def _request(live: LiveRun, messages: Sequence[Message], compaction: str = "") -
         deadline=live.meter.deadline,
         settings=live.attempt.settings,
         compaction=compaction,
-        **live.toolbox.offered,
+        **live.attempt.announced.offered,
     )
 
 
