@@ -41,7 +41,7 @@ KEPT = (
 )
 SKILLS = ["skills/bundled/*/*.md", "skills/bundled/*/references/*.md"]
 
-pytest_collect_file = Sybil(parsers=PARSERS, patterns=["README.md", "docs/*.md", *SKILLS]).pytest()
+pytest_collect_file = Sybil(parsers=PARSERS, patterns=["README.md", "docs/*.md", "docs/*/*.md", *SKILLS]).pytest()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -16,11 +16,11 @@ from bench.row import Row
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.limits import Budget
 from weakincentives.prompt import MarkdownSection, Prompt, PromptTemplate, SectionVisibility, Tool, ToolResult
+from weakincentives.redaction import NoRedaction
 from weakincentives.runtime import Message, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import Redactor, RunStore, record
 from weakincentives.telemetry.payload import Packer
-from weakincentives.telemetry.redaction import NoRedaction
 from weakincentives.telemetry.runfile import Packed, RunFile
 
 SECTIONS, TURNS, RUNS = 40, 20, 50
@@ -87,7 +87,7 @@ def rows() -> Iterator[Row]:
 def redacting() -> Iterator[Row]:
     """What the writer's thread spends on finding secrets."""
     redactor = Redactor(variables={})
-    page = (Path(__file__).parent.parent / "docs" / "observability.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parent.parent / "docs" / "look" / "observability.md").read_text(encoding="utf-8")
     session, events = Session(), list[Any]()
     session.observe(events.append)
     script = [call("search", text=f"number {turn}") for turn in range(TURNS)]

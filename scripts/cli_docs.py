@@ -1,4 +1,4 @@
-"""Write docs/cli.md and a page for each group of commands from the parsers of `wink`; `--check` only compares."""
+"""Write docs/reference/cli.md, the reference of the commands, from the parsers of `wink`; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 from weakincentives.cli.commands import GROUPS, PURPOSES, load, parser
 from weakincentives.cli.completion import Argument, Grammar, grammar
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
 INTRODUCTION = """\
 # Command line
 
-`wink COMMAND --help` prints these pages in the terminal. Prompts and agents are given as `module:variable`; the working
-directory is searched first. Data goes to stdout, progress to stderr. Colour is used on terminals only, never with
-`NO_COLOR`.
+`wink COMMAND --help` prints what is below in the terminal. Prompts and agents are given as `module:variable`; the
+working directory is searched first. Data goes to stdout, progress to stderr. Colour is used on terminals only, never
+with `NO_COLOR`.
 
 | exit code | |
 |---|---|
@@ -43,39 +43,25 @@ error suggests the nearest one.
 
 
 def main(argv: list[str]) -> int:
-    written = pages()
+    text = page()
     if argv == ["--check"]:
-        stale = [name for name, text in written.items() if not is_current(DOCS / name, text)]
-        for name in stale:
-            print(f"docs/{name} is out of date; run python scripts/cli_docs.py", file=sys.stderr)
-        return 1 if stale else 0
-    for name, text in written.items():
-        (DOCS / name).write_text(text, encoding="utf-8")
+        is_current = PAGE.is_file() and PAGE.read_text(encoding="utf-8") == text
+        if not is_current:
+            print("docs/reference/cli.md is out of date; run python scripts/cli_docs.py", file=sys.stderr)
+        return 0 if is_current else 1
+    PAGE.write_text(text, encoding="utf-8")
     return 0
 
 
-def is_current(path: Path, text: str) -> bool:
-    return path.is_file() and path.read_text(encoding="utf-8") == text
-
-
-def pages() -> dict[str, str]:
-    """The text of every page by its name: the overview, then a page for each group of `wink --help`."""
-    written = {"cli.md": overview()}
+def page() -> str:
+    """The reference: the commands in a table for each group of `wink --help`, then each with its options."""
+    parts = [INTRODUCTION]
     for title, names in GROUPS.items():
-        written[page_of(title)] = "\n".join([f"# Commands: {title.lower()}\n", *map(command, names)])
-    return written
-
-
-def page_of(title: str) -> str:
-    return f"cli-{title.lower()}.md"
-
-
-def overview() -> str:
-    tables = []
-    for title, names in GROUPS.items():
-        rows = [f"| [`wink {name}`]({page_of(title)}#wink-{name}) | {purpose} |" for name, purpose in names.items()]
-        tables.append("\n".join([f"## {title}", "", "| command | |", "|---|---|", *rows, ""]))
-    return "\n".join([INTRODUCTION, *tables])
+        rows = [f"| [`wink {name}`](#wink-{name}) | {purpose} |" for name, purpose in names.items()]
+        parts.append("\n".join([f"**{title}**", "", "| command | |", "|---|---|", *rows, ""]))
+    for names in GROUPS.values():
+        parts += [command(name) for name in names]
+    return "\n".join(parts)
 
 
 def command(name: str) -> str:

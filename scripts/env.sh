@@ -60,7 +60,7 @@ environment() {
               install $ranker
               # shellcheck disable=SC2086
               install $small_model
-              say 'Installing litellm beside openai 3; pip will complain about certifi, as expected (docs/install.md)'
+              say 'Installing litellm beside openai 3; pip will complain about certifi, as expected (docs/start/install.md)'
               install --no-deps "$litellm_release"
               eval "install $("$venv_python" scripts/litellm.py)"
               say 'Installing packages of npm and MCP servers, which tests run against'

@@ -1,9 +1,10 @@
 """A Griffe extension: the reference lists fields and parameters with a line about each.
 
 The line is the comment `#: ...` behind the field or parameter, a docstring below it, the text of its
-`Annotated[type, text]`, the description in its metadata, or else the sentence of the docstring that names it in
-backticks. Inherited fields are listed as well, in the order of the constructor, `Annotated[type, text]` as the type,
-and `**options: Unpack[Options]` as the parameters that it stands for.
+`Annotated[type, text]`, the description in its metadata, or else the sentence of the
+docstring that names it in backticks. Inherited fields are listed as well, in the order of the constructor,
+`Annotated[type, text]` as the type, and `**options: Unpack[Options]` as the parameters that it stands for, with the
+defaults of the constructor that takes them.
 """
 
 from __future__ import annotations
@@ -30,6 +31,14 @@ from griffe import (
     ParameterKind,
 )
 
+# Whose constructor has the defaults of the options that are passed on to it; those of a run are None.
+CONSTRUCTORS = {
+    "SectionOptions": "weakincentives.prompt.section.Section",
+    "ToolOptions": "weakincentives.prompt.tools.Tool",
+    "NetworkOptions": "weakincentives.adapters.network.adapter.NetworkAdapter",
+}
+# Set by a conversation or a main loop, not by their callers.
+INTERNAL = ("scope", "beginning", "message")
 SENTENCE = re.compile(r"(?<=[.!?])\s+(?=[A-Z`\"])")
 UNPACKED = re.compile(r"Unpack\[([\w.]+)")
 
@@ -114,12 +123,42 @@ def expand(function: Function) -> dict[str, str]:
             options = function.modules_collection[function.resolve(unpacked[1])]
             described = described_attributes([options, *options.mro()])
             del function.parameters[each.name]
+            defaults = defaults_of([options, *options.mro()])
             for name, (annotation, _) in described.items():
-                if name not in function.parameters:
-                    added = Parameter(name, annotation=annotation, kind=ParameterKind.keyword_only, default="...")
+                if name not in function.parameters and name not in INTERNAL:
+                    default = defaults.get(name) or usual_default(str(annotation))
+                    added = Parameter(name, annotation=annotation, kind=ParameterKind.keyword_only, default=default)
                     function.parameters.add(added)
             return {name: line for name, (_, line) in described.items()}
     return {}
+
+
+def defaults_of(options: list[Class]) -> dict[str, str | Expr]:
+    """The defaults of options by their names, from the constructor that they are passed on to."""
+    defaults: dict[str, str | Expr] = {}
+    for owner in options:
+        constructor = CONSTRUCTORS.get(owner.name)
+        if constructor is None:
+            continue
+        made = owner.modules_collection[constructor]
+        for base in (made, *made.mro()):
+            for parameter in base.parameters:
+                if parameter.default is not None:
+                    defaults.setdefault(parameter.name, parameter.default)
+    return defaults
+
+
+def usual_default(annotation: str) -> str:
+    """The default of an option of this type that no constructor declares."""
+    if annotation.endswith("| None"):
+        return "None"
+    if annotation == "bool":
+        return "False"
+    if annotation.startswith("Sequence["):
+        return "()"
+    if annotation == "str":
+        return '""'
+    return "..."
 
 
 def is_field(member: Attribute) -> bool:

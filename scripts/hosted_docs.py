@@ -1,4 +1,4 @@
-"""Write the support tables of docs/hosted-tools.md from the codecs; `--check` only compares."""
+"""Write the support tables of docs/tools/hosted-tools.md from the codecs; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from weakincentives.adapters.hosted import codecs_by_kind, nested_settings
 from weakincentives.runtime.spi import adapter_specs
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "hosted-tools.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "tools" / "hosted-tools.md"
 TABLES = re.compile(r"(<!-- capabilities -->\n).*(<!-- end of capabilities -->\n)", re.DOTALL)
 
 
@@ -21,7 +21,9 @@ def main(argv: list[str]) -> int:
     if argv == ["--check"]:
         if before == after:
             return 0
-        print("docs/hosted-tools.md does not match the codecs; run python scripts/hosted_docs.py", file=sys.stderr)
+        print(
+            "docs/tools/hosted-tools.md does not match the codecs; run python scripts/hosted_docs.py", file=sys.stderr
+        )
         return 1
     PAGE.write_text(after, encoding="utf-8")
     return 0

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import termios
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from html import escape, unescape
 from pathlib import Path
@@ -69,7 +69,9 @@ PICTURES = {
 def main(argv: list[str]) -> int:
     stale = 0
     with tempfile.TemporaryDirectory() as folder:
-        for name, svg in {"idea": idea(), **{name: terminal(name, Path(folder)) for name in PICTURES}}.items():
+        pictures = {"idea": idea(LIGHT), "idea-dark": idea(DARK)}
+        pictures |= {name: terminal(name, Path(folder)) for name in PICTURES}
+        for name, svg in pictures.items():
             target = IMAGES / f"{name}.svg"
             if argv != ["--check"]:
                 target.write_text(svg, encoding="utf-8")
@@ -87,72 +89,98 @@ def terminal(name: str, folder: Path) -> str:
     return drawn(lines, picture.command)
 
 
-# The parts of the three requests of the demo's first question: a text, how many lines it takes, and what it is.
+# What the demo's first question adds to each of its three requests: a text, and what it is.
 REQUESTS = (
     (
         "Request 1",
         (
             ("your rules", "rules"),
-            ("account: signing in, passwords …", "closed"),
-            ("order-status: where an order is …", "closed"),
-            ("shipping: prices, countries …", "closed"),
-            ("24 more sections, one line each", "closed"),
-            ("“Where is order FH-20417?”", "said"),
+            ("account: one line", "closed"),
+            ("order-status: one line", "closed"),
+            ("25 more sections", "closed"),
+            ("“Where is my order?”", "said"),
         ),
     ),
     (
-        "Request 2: the model opened a section",
+        "Request 2",
         (
-            ("the same beginning", "cached"),
-            ("order-status, the whole page", "open"),
-            ("its tool appears: lookup_order", "tool"),
+            ("order-status: all of it", "open"),
+            ("its tool lookup_order", "tool"),
         ),
     ),
     (
-        "Request 3: the model called the tool",
+        "Request 3",
         (
-            ("the same beginning, page included", "cached"),
-            ("lookup_order → shipped, DHL …", "tool"),
+            ("its result: shipped", "tool"),
             ("→ the answer", "said"),
         ),
     ),
 )
-SHADES = {
+LIGHT = {
+    "paper": ("#fbfcfe", "#dfe3ea"),
     "rules": ("#eef1f6", "#c3cad6"),
     "closed": ("#ffffff", "#c3cad6"),
     "said": ("#eaf3ff", "#8db8ec"),
     "cached": ("#e9f6ec", "#7cc28c"),
     "open": ("#fff3df", "#e5ad4f"),
     "tool": ("#f6ecfb", "#bd8bd6"),
+    "text": ("#1d2430", "#2c7a3d"),
 }
+DARK = {
+    "paper": ("#0d1117", "#30363d"),
+    "rules": ("#21262d", "#4a525c"),
+    "closed": ("#161b22", "#4a525c"),
+    "said": ("#12263f", "#3b6ea8"),
+    "cached": ("#10261a", "#2f7d46"),
+    "open": ("#33240b", "#a8762a"),
+    "tool": ("#2a1a33", "#85529d"),
+    "text": ("#e6edf3", "#7ee2a0"),
+}
+# Letters of this size are 10 pixels high where the picture is 390 pixels wide.
+IDEA_WIDTH, IDEA_ROW, IDEA_LETTERS = 660, 27, 17
 
 
-def idea() -> str:
+def idea(shades: Mapping[str, tuple[str, str]]) -> str:
     """The idea in one picture: the beginning of a request stays as it is, and what is opened comes after it."""
-    width, row, y, body = 420, 30, 16, []
-    for title, parts in REQUESTS:
-        body.append(f'<text x="16" y="{y + 14}" font-weight="bold">{escape(title)}</text>')
-        y += 24
-        for text, kind in parts:
-            fill, edge = SHADES[kind]
-            height = 2 * row if kind == "open" else row
-            box = f'<rect x="16" y="{y}" width="{width - 32}" height="{height - 4}" rx="5"'
-            body.append(f'{box} fill="{fill}" stroke="{edge}"/>')
-            body.append(f'<text x="28" y="{y + height / 2 + 3:.0f}">{escape(text)}</text>')
-            if kind == "cached":
-                x = width - 28
-                body.append(f'<text x="{x}" y="{y + 18}" text-anchor="end" fill="#2c7a3d">cached</text>')
+    gap = 10
+    column = (IDEA_WIDTH - gap) // len(REQUESTS)
+    ink, cached_ink = shades["text"]
+    body: list[str] = []
+    rows_before = 0
+    for number, (title, parts) in enumerate(REQUESTS):
+        x = gap + number * column
+        y = 46
+        body.append(f'<text x="{x}" y="30" font-weight="bold">{escape(title)}</text>')
+        if rows_before:
+            height = rows_before * IDEA_ROW
+            body.append(_box(x, y, column - gap, height, shades["cached"]))
+            middle = y + height / 2
+            body.append(f'<text x="{x + 10}" y="{middle - 4:.0f}">the same beginning</text>')
+            body.append(f'<text x="{x + 10}" y="{middle + 18:.0f}" fill="{cached_ink}">from the cache</text>')
             y += height
-        y += 12
+        for text, kind in parts:
+            rows = 2 if kind == "open" else 1
+            body.append(_box(x, y, column - gap, rows * IDEA_ROW, shades[kind]))
+            body.append(f'<text x="{x + 10}" y="{y + rows * IDEA_ROW / 2 + 4:.0f}">{escape(text)}</text>')
+            y += rows * IDEA_ROW
+            rows_before += rows
+    height = 46 + rows_before * IDEA_ROW + gap
+    fill, edge = shades["paper"]
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{y}" viewBox="0 0 {width} {y}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{IDEA_WIDTH}" height="{height}" '
+        f'viewBox="0 0 {IDEA_WIDTH} {height}" role="img" '
         'aria-label="Three requests: the first has one line of each section; the second has the same beginning, which '
         'is cached, and the section that was opened with its tool; the third also has the result of the tool">\n'
-        f'<rect width="{width}" height="{y}" rx="8" fill="#fbfcfe" stroke="#dfe3ea"/>\n'
-        '<g font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif" font-size="15" fill="#1d2430">\n'
+        f'<rect x="0.5" y="0.5" width="{IDEA_WIDTH - 1}" height="{height - 1}" rx="8" fill="{fill}" stroke="{edge}"/>\n'
+        f'<g font-family="system-ui, Segoe UI, Helvetica, Arial, sans-serif" font-size="{IDEA_LETTERS}" fill="{ink}">\n'
         + "\n".join(body)
         + "\n</g>\n</svg>\n"
     )
+
+
+def _box(x: float, y: float, width: float, height: float, shade: tuple[str, str]) -> str:
+    fill, edge = shade
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{height - 4}" rx="5" fill="{fill}" stroke="{edge}"/>'
 
 
 def words(svg: str) -> list[str]:

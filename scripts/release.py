@@ -96,20 +96,31 @@ def install(wheel: Path, folder: Path, *, offline: bool) -> Path:
     return python
 
 
+QUESTION, ANSWER = "Please refund order 7.", "Order 7 is refunded."
+
+
 def run_examples(python: Path, folder: Path) -> list[str]:
-    """The problems that the README's examples have, each run as a program outside the repository."""
+    """The problems that the README's examples have, each imported outside the repository, and asked one question."""
     problems = []
-    for number, found in enumerate(EXAMPLE.finditer((ROOT / "README.md").read_text(encoding="utf-8")), 1):
-        program = folder / f"example_{number}.py"
-        program.write_text(f"{found[1]}\nimport weakincentives\nprint(weakincentives.__file__)\n", encoding="utf-8")
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        done = subprocess.run([python, program], cwd=folder, env=kept, capture_output=True, text=True, check=False)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+    def output_of(*arguments: str) -> str:
+        done = subprocess.run([python, *arguments], cwd=folder, env=clean, capture_output=True, text=True, check=False)
         if done.returncode:
-            problems.append(f"example {number} of README.md failed:\n{done.stderr}")
-        elif not done.stdout.splitlines()[-1].startswith(str(folder)):
-            problems.append(f"example {number} of README.md ran on another library: {done.stdout.splitlines()[-1]}")
-        else:
-            print(f"example {number}: {done.stdout.splitlines()[0]}")
+            problems.append(f"README.md: {shlex.join(arguments)} failed:\n{done.stderr}")
+        return done.stdout
+
+    examples = EXAMPLE.findall((ROOT / "README.md").read_text(encoding="utf-8"))
+    for number, code in enumerate(examples, 1):
+        (folder / f"example_{number}.py").write_text(code, encoding="utf-8")
+        library = "import weakincentives; print(weakincentives.__file__)"
+        lines = output_of("-c", f"import example_{number}; {library}").splitlines()
+        if lines and not lines[-1].startswith(str(folder)):
+            problems.append(f"example {number} of README.md ran on another library: {lines[-1]}")
+    story = output_of("-m", "weakincentives.cli", "run", "example_1:template", QUESTION, "--no-record")
+    if ANSWER not in story:
+        problems.append(f"the first example of README.md answered without a key:\n{story}")
+    print(f"{len(examples)} examples of README.md; without a key, the first one answered {ANSWER!r}")
     return problems
 
 

@@ -1,4 +1,4 @@
-"""Write telemetry/tokens.py from the token rules of CredSweeper (MIT), a scanner for leaked credentials.
+"""Write redaction/tokens.py from the token rules of CredSweeper (MIT), a scanner for leaked credentials.
 
     pip download --no-deps credsweeper && python scripts/secret_rules.py credsweeper-*.whl
 
@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml  # type: ignore[import-untyped]
 
-TARGET = Path(__file__).resolve().parents[1] / "src" / "weakincentives" / "telemetry" / "tokens.py"
+TARGET = Path(__file__).resolve().parents[1] / "src" / "weakincentives" / "redaction" / "tokens.py"
 
 # What may stand before a token: in CredSweeper's rules it is part of the match.
 BOUNDARY = (

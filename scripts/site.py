@@ -1,7 +1,10 @@
 """Build the documentation site from docs/ and the docstrings: `python -m scripts.site [FOLDER]`, by default into site/.
 
-The reference has a page for each package front, made from its docstrings. Search works without a server, from a folder
-on disk as well. A link or anchor that leads nowhere fails the build.
+The reference has a page for each package front, made from its docstrings. The search ranks guides before the reference
+(site_assets/search.js) and works without a server, from a folder on disk as well. A link or anchor that leads nowhere
+fails the build.
+
+The generator is pinned exactly, because its worker for searching and one template of its reference are exchanged.
 """
 
 from __future__ import annotations
@@ -13,9 +16,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable
+import tomllib
+from collections.abc import Mapping
 from importlib import import_module
-from importlib.metadata import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -24,6 +28,8 @@ from scripts.diagrams import drawn
 from scripts.llms import INDEX, ROOT, chapters, tagline
 
 REMOTE = "https://unpkg.com/iframe-worker/shim"
+NAME_IN_HEADER = re.compile(r'(<div class="md-header__topic">\s*<span class="md-ellipsis">\s*weakincentives)')
+EDIT_LINK = re.compile(r'<a href="[^"]*/edit/[^"]*"[^>]*>.*?</a>', re.DOTALL)
 ASSETS = Path(__file__).parent / "site_assets"  # the style of our pages, and iframe-worker 1.0.4 from npm
 
 # The package fronts in the order in which a reader meets them.
@@ -84,9 +90,12 @@ def main(argv: list[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
         shutil.copytree(INDEX.parent, work / "docs")
-        for page in (work / "docs").glob("*.md"):
+        for page in (work / "docs").rglob("*.md"):
             page.write_text(drawn(page.read_text(encoding="utf-8")), encoding="utf-8")
-        shutil.copytree(ASSETS, work / "docs" / "assets")
+        shutil.copytree(ASSETS, work / "docs" / "assets", ignore=shutil.ignore_patterns("search*"))
+        templates = work / "templates" / "python" / "material"
+        templates.mkdir(parents=True)
+        (templates / "signature.html.jinja").write_text(signature_template(), encoding="utf-8")
         api = work / "docs" / "api"
         api.mkdir()
         (api / "weakincentives.md").write_text(front_door(), encoding="utf-8")
@@ -96,6 +105,8 @@ def main(argv: list[str]) -> int:
         built = subprocess.run([sys.executable, "-m", "zensical", "build", "--strict"], cwd=work, check=False)
         if built.returncode == 0:
             localize(work / "site")
+            exchange_search(work / "site")
+            index_glossary(work / "site")
             shutil.rmtree(target, ignore_errors=True)
             shutil.copytree(work / "site", target)
             print(f"wrote {target}")
@@ -135,11 +146,34 @@ def front_door() -> str:
     return "\n".join(lines)
 
 
-def repository(project_urls: Iterable[str]) -> str:
-    """The setting for the link to the repository, if the URLs of the package's metadata (`Name, address`) have one."""
-    urls = (each.split(", ", 1) for each in project_urls)
-    found = next((url for name, url in urls if name.lower() in ("repository", "source", "source code")), None)
-    return f"repo_url = {json.dumps(found)}\n" if found else ""
+def repository(urls: Mapping[str, str]) -> str:
+    """The settings for links to the repository and for editing a page, if the project's URLs name one."""
+    for name, url in urls.items():
+        if name.lower() in ("repository", "source", "source code"):
+            return f'repo_url = {json.dumps(url)}\nedit_uri = "edit/main/docs/"\n'
+    return ""
+
+
+def project_urls() -> Mapping[str, str]:
+    """The URLs in pyproject.toml."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    urls: Mapping[str, str] = project.get("urls", {})
+    return urls
+
+
+def signature_template() -> str:
+    """The theme's template of a signature, with a comma behind the last of several parameters.
+
+    A formatter then writes each parameter on its own line.
+    """
+    spec = find_spec("mkdocstrings_handlers.python")
+    folder = Path(str(spec.origin)).parent if spec is not None else Path()
+    text = (folder / "templates" / "material" / "_base" / "signature.html.jinja").read_text(encoding="utf-8")
+    before = "{%- if not loop.last %}, {% endif -%}"
+    own = "function.parameters|map(attribute='name')|reject('in', ['self', 'cls'])|list|length"
+    if text.count(before) != 1:
+        raise SystemExit("The template of signatures has changed: adapt signature_template() in scripts/site.py.")
+    return text.replace(before, f"{{%- if not loop.last or {own} > 1 %}}, {{% endif -%}}")
 
 
 def _entries(pages: list[tuple[str, str, str]]) -> str:
@@ -164,13 +198,63 @@ def _first_line(found: object) -> str:
 def localize(site: Path) -> None:
     """Bring the one script that the pages would load from a server: it lets the search work from a folder on disk.
 
-    Empty links before lines of code and empty headings of tables go, which a screen reader would read out.
+    Empty links before lines of code and empty headings of tables go, which a screen reader would read out. Pages of the
+    reference are made from the code, so they have no link to edit them. The header says which version they describe.
     """
+    version = f'<span class="version">{weakincentives.__version__}</span>'
     for page in site.rglob("*.html"):
-        up = "../" * len(page.relative_to(site).parent.parts)
-        text = page.read_text(encoding="utf-8").replace(REMOTE, f"{up}assets/iframe-worker.js")
+        parts = page.relative_to(site).parent.parts
+        text = page.read_text(encoding="utf-8").replace(REMOTE, f"{'../' * len(parts)}assets/iframe-worker.js")
         text = re.sub(r'<a id="__codelineno-[^>]*></a>', "", text).replace("<th></th>", "<td></td>")
+        text = NAME_IN_HEADER.sub(rf"\1 {version}", text, count=1)
+        # The theme would ask GitHub how popular the repository is.
+        text = text.replace(' data-md-component="source"', "")
+        if parts[:1] == ("api",):
+            text = EDIT_LINK.sub("", text)
         page.write_text(text, encoding="utf-8")
+
+
+def exchange_search(site: Path) -> None:
+    """Put our search in the place of the theme's, with the words that have one meaning."""
+    workers = list((site / "assets" / "javascripts" / "workers").glob("search.*.min.js"))
+    if len(workers) != 1:
+        raise SystemExit(f"There should be one worker for searching, got {workers}: adapt scripts/site.py.")
+    words = json.loads((ASSETS / "search_words.json").read_text(encoding="utf-8"))
+    script = (ASSETS / "search.js").read_text(encoding="utf-8")
+    place = "/* words */ { stop: [], synonyms: [] }"
+    if place not in script:
+        raise SystemExit(f"search.js has no {place!r}")
+    workers[0].write_text(script.replace(place, json.dumps(words)), encoding="utf-8")
+
+
+def index_glossary(site: Path) -> None:
+    """Let the search find each word of the glossary, which stands in the row of a table."""
+    file = site / "reference" / "glossary.html"
+    page = file.read_text(encoding="utf-8")
+    items = []
+
+    def with_anchor(row: re.Match[str]) -> str:
+        words = re.findall(r"<strong>(.*?)</strong>", row[1])
+        anchor = "word-" + re.sub(r"[^a-z0-9]+", "-", words[0].lower()).strip("-")
+        items.append(
+            {
+                "location": f"reference/glossary.html#{anchor}",
+                "level": 2,
+                "title": ", ".join(words),
+                "text": f"<p>{row[2]}</p>",
+                "path": ["Documentation", "Reference", "Glossary"],
+                "tags": [],
+            }
+        )
+        return f'<tr id="{anchor}"><td>{row[1]}</td><td>{row[2]}</td></tr>'
+
+    page = re.sub(r"<tr>\s*<td>(<strong>.*?)</td>\s*<td>(.*?)</td>\s*</tr>", with_anchor, page, flags=re.DOTALL)
+    file.write_text(page, encoding="utf-8")
+    index = json.loads((site / "search.json").read_text(encoding="utf-8"))
+    index["items"] += items
+    text = json.dumps(index)
+    (site / "search.json").write_text(text, encoding="utf-8")
+    (site / "search.js").write_text(f"var __index = {text}", encoding="utf-8")
 
 
 def configuration() -> str:
@@ -183,13 +267,14 @@ def configuration() -> str:
 [project]
 site_name = "weakincentives"
 site_description = {json.dumps(tagline())}
-{repository(metadata("weakincentives").get_all("Project-URL") or ())}extra_css = ["assets/site.css"]
+{repository(project_urls())}extra_css = ["assets/site.css"]
 nav = [{{ "Documentation" = ["index.md", {pages}] }}, {{ "API reference" = [{fronts}] }}]
 
 [project.theme]
 font = false
 features = [
-    "navigation.tabs", "navigation.top", "navigation.footer", "content.code.copy", "search.highlight", "toc.follow",
+    "navigation.tabs", "navigation.top", "navigation.footer", "content.code.copy", "content.action.edit",
+    "search.highlight", "toc.follow",
 ]
 
 [[project.theme.palette]]
@@ -210,6 +295,9 @@ toggle.icon = "lucide/moon"
 toggle.name = "Follow the system"
 
 [project.plugins.offline]
+
+[project.plugins.mkdocstrings]
+custom_templates = "templates"
 
 [project.plugins.mkdocstrings.handlers.python]
 paths = [{json.dumps(str(ROOT / "src"))}]

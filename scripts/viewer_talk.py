@@ -51,7 +51,7 @@ def new_lid(order: str, context: ToolContext) -> str:
     return "A new lid is on its way."
 
 
-@tool(approval="effects")
+@tool(approval="effects", changes=(Refunded,))
 def refund(order: str, euros: int, context: ToolContext) -> str:
     "Pay money back."
     context.session.dispatch(Refunded(order, euros))

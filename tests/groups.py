@@ -7,6 +7,7 @@ examples of a page). What takes longest begins first.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import groupby
 
 import pytest
@@ -18,10 +19,21 @@ PIECE = 20
 SEPARATOR = "@"
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     if not getattr(config.option, "loadgroup", False):
-        return
+        return (yield)
+    arrange(items)
+    result = yield
+    for item in items:
+        # xdist 3.8 appends the group to what pytest 9.1 has as the name of a test; 9.2 has it elsewhere.
+        if hasattr(item, "_id") and hasattr(item, "_nodeid"):
+            item._id = type(item._id).parse(item._nodeid)
+    return result
+
+
+def arrange(items: list[pytest.Item]) -> None:
+    """Name the group of each test, and let those with groups of their own begin."""
     together: list[pytest.Item] = []
     long: list[pytest.Item] = []
     others: list[pytest.Item] = []

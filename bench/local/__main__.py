@@ -1,4 +1,4 @@
-"""`python -m bench.local [--model GGUF] [--set test] [--schemas 500]`: the figures of docs/local-model.md."""
+"""`python -m bench.local [--model GGUF] [--set test] [--schemas 500]`: the figures of docs/models/local.md."""
 
 from __future__ import annotations
 

@@ -9,6 +9,7 @@ WinkError
 │   └── VisibilityExpansionRequired   a signal: open these sections and evaluate again (weakincentives.prompt)
 ├── ToolValidationError               a tool's arguments or request are invalid; sent to the model
 ├── AbandonedCallError                a tool call wrote something after its run had ended
+├── UnshownChangeError                a call that is shown before it counts changed something else
 ├── PromptEvaluationError             a run failed; `phase` says where
 │   ├── ContextOverflowError          the conversation no longer fits the model's context
 │   ├── GuardRefusedError             a guard refused the user's words or the answer, or stopped the run
@@ -16,7 +17,8 @@ WinkError
 │   └── BudgetExceededError
 ├── SerdeError                        data does not match a type; `problems` lists every mismatch
 ├── SessionError                      a slice, reducer or snapshot was misused
-│   └── SessionBusyError              the session already belongs to a run
+│   ├── SessionBusyError              the session already belongs to a run
+│   └── OutsideEffectsError           going back would pass over calls that have acted outside
 └── ResourceError, FilesystemError ...   in their own packages
 """
 
@@ -81,6 +83,10 @@ class ToolValidationError(WinkError):
 
 class AbandonedCallError(WinkError):
     """A tool call that was cancelled, or ran past its deadline, tried to use its session, files or resources."""
+
+
+class UnshownChangeError(WinkError):
+    """A call that is shown to a person would change what the person does not see."""
 
 
 class PromptEvaluationError(WinkError):
@@ -156,6 +162,17 @@ class SessionError(WinkError):
 
 class SessionBusyError(SessionError):
     """The session already belongs to a run."""
+
+
+class OutsideEffectsError(SessionError):
+    """Going back would pass over calls that have acted outside; nothing has changed.
+
+    `outside` are these calls, as `RewindReport.outside` has them.
+    """
+
+    def __init__(self, message: str, *, outside: tuple[Any, ...] = ()) -> None:
+        super().__init__(message)
+        self.outside = outside
 
 
 def _restore(cls: type[WinkError], args: tuple[Any, ...], attributes: dict[str, Any]) -> WinkError:

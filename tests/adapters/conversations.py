@@ -1,4 +1,4 @@
-"""What a conversation must do on every adapter, written once; docs/provider-support.md shows the outcome of each.
+"""What a conversation must do on every adapter, written once; provider-support.md shows the outcome of each.
 
 A row of the table is a scenario, a column an adapter. To add an adapter, add a `Speaker` to `speakers()`; what it
 cannot do it lists in `outcomes`, with the words for the table: a scenario that is `REFUSED` checks the refusal, and any

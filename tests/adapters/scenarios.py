@@ -1,6 +1,6 @@
 """What every adapter must do, written once: each scenario runs on each adapter, through its vendor's own SDK.
 
-A subject stages a scripted model behind an adapter. The table in docs/provider-support.md says which scenarios each
+A subject stages a scripted model behind an adapter. The table in provider-support.md says which scenarios each
 adapter passes; `python -m tests.adapters.scenarios` runs them all and prints it, `--write` updates the page.
 """
 
@@ -33,7 +33,7 @@ from weakincentives.prompt import (
 from weakincentives.runtime import ArgumentsDelta, ModelCalled, ToolInvoked, ToolsInjected
 from weakincentives.session import Session, Snapshot, reducer
 
-PAGE = Path(__file__).parents[2] / "docs" / "provider-support.md"
+PAGE = Path(__file__).parents[2] / "docs" / "models" / "provider-support.md"
 START, END = "<!-- scenarios: made by tests/adapters/scenarios.py -->", "<!-- end of scenarios -->"
 
 

@@ -161,6 +161,11 @@ def test_other_calls_of_the_turn_run_and_nothing_is_sent_until_all_are_decided(n
     assert run(prompt, model, session=session, decisions={}).pending == first.pending
     assert model.resume(prompt, session=session).pending == first.pending
     part = run(prompt, model, session=session, decisions={two: Approve()})
+    if needs == "effects":
+        # It was shown as it would be after the first.
+        (_, again) = part.pending
+        assert again.effects is not None and again.effects.slices[0].before == (Balance(100),)
+        part = run(prompt, model, session=session, decisions={two: Approve()})
     assert [each.call_id for each in part.pending] == [one]
     assert len(model.requests) == 1
     assert session[Balance].latest() == Balance(94)
@@ -170,6 +175,39 @@ def test_other_calls_of_the_turn_run_and_nothing_is_sent_until_all_are_decided(n
     results = [message for message in model.requests[-1].messages if message.role == "tool"]
     assert sorted(message.call_id for message in results) == sorted({one, two, *(m.call_id for m in results)})
     assert len(results) == 3
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_effects_of_one_turn_on_the_same_things_are_shown_and_decided_together(stored: bool) -> None:
+    prompt, session = prompt_with("effects"), Session()
+    calls = [call("pay", amount=amount) for amount in (5, 6, 7)]
+    model = ScriptedAdapter([calls, "Done."])
+    response = run(prompt, model, session=session)
+    shown = [pending.effects.slices[0] for pending in response.pending if pending.effects]
+    assert [(each.before[0].total, each.after[0].total) for each in shown] == [(100, 95), (95, 89), (89, 82)]
+    assert state(session) == BEFORE
+    if stored:
+        text = session.snapshot().to_json()
+        session = Session(session_id=session.session_id)
+        session.restore(Snapshot.from_json(text, types=[Paid]))
+    decisions = {pending.call_id: Approve() for pending in response.pending}
+    assert run(prompt, model, session=session, decisions=decisions).text == "Done."
+    assert state(session) == (82, (Paid(5), Paid(6), Paid(7)), {"log.txt": "begin\npaid 5\npaid 6\npaid 7\n"})
+    assert OUTSIDE == ["pay 5", "pay 6", "pay 7"]
+
+
+def test_after_a_denial_of_one_the_effects_that_were_shown_on_top_of_it_are_asked_about_once_more() -> None:
+    prompt, session = prompt_with("effects"), Session()
+    calls = [call("pay", amount=amount) for amount in (5, 6, 7)]
+    model = ScriptedAdapter([calls, "Done."])
+    first, second, third = run(prompt, model, session=session).pending
+    decisions = {first.call_id: Approve(), second.call_id: Deny("no"), third.call_id: Approve()}
+    (again,) = run(prompt, model, session=session, decisions=decisions).pending
+    assert again.call_id == third.call_id and again.effects is not None
+    assert again.effects.slices[0].before == (Balance(95),)
+    assert state(session) == AFTER
+    assert run(prompt, model, session=session, decisions={again.call_id: Approve()}).text == "Done."
+    assert session[Balance].latest() == Balance(88)
 
 
 def test_a_base_that_changed_makes_the_handler_run_again_and_the_person_is_asked_again() -> None:

@@ -85,5 +85,5 @@ def test_an_error_cannot_command_the_terminal(wink: Wink, sdk: str) -> None:
     pytest.importorskip(sdk)
     body = json.dumps({"error": {"type": "auth", "message": f"sorry {HOSTILE}"}}).encode()
     terminal, _ = run_against(wink, sdk, body)
-    assert "sorry \\x1b]0;owned\\x07\\x1b[2J\\u202egnp.exe\\u2028\\x9b31m" in terminal
+    assert "sorry ␛]0;owned␇␛[2J⟨U+202E⟩gnp.exe⟨U+2028⟩⟨U+009B⟩31m" in terminal
     assert not set(HOSTILE) - set("]0;owned[2Jgnp.xe31m") & set(terminal)

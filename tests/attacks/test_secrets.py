@@ -23,8 +23,8 @@ from tests.telemetry.agents import prompt, run
 from weakincentives.adapters.scripted import call
 from weakincentives.prompt import Tool, ToolResult
 from weakincentives.redaction import REDACTED, KnownSecrets, encodings
+from weakincentives.redaction.tokens import TOKENS
 from weakincentives.telemetry import Redactor, RunStore, record
-from weakincentives.telemetry.tokens import TOKENS
 
 LETTERS = string.ascii_letters + string.digits
 HEX = "0123456789abcdef"

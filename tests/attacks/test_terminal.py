@@ -210,9 +210,9 @@ def test_names_cannot_forge_a_line_of_a_table(wink: Wink) -> None:
     with closing(sqlite3.connect(wink.folder / "runs.db")) as connection, connection:
         connection.execute("UPDATE runs SET prompt = 'a' || char(10) || 'forged  ok  2026'")
     lines = wink("runs", "list", "runs.db").stdout.splitlines()
-    assert len(lines) == 3 and "a\\x0aforged  ok  2026" in lines[1]
+    assert len(lines) == 3 and "a␊forged  ok  2026" in lines[1]
 
 
-def test_what_is_removed_stays_visible_as_an_escape() -> None:
-    assert printable("a\x1b[31mb\u202ec\td\ne") == "a\\x1b[31mb\\u202ec\td\ne"
-    assert printable("a\nb\tc", one_line=True) == "a\\x0ab\\x09c"
+def test_characters_that_hide_are_printed_as_marks() -> None:
+    assert printable("a\x1b[31mb\u202ec\td\ne") == "a␛[31mb⟨U+202E⟩c\td\ne"
+    assert printable("a\nb\tc", one_line=True) == "a␊b␉c"

@@ -100,7 +100,8 @@ def test_a_call_is_shown_with_its_diff_and_decided(
             terminal.read("> ")
             terminal.type("Pay.\n")
         shown = terminal.read(QUESTION)
-        assert 'pay({"amount": 5})' in shown and "\x1b[32m+paid 5 with [redacted]" in shown and SECRET not in shown
+        assert "Make these changes?" in shown and "  amount: 5\n" in shown
+        assert "\x1b[32m+paid 5 with [redacted]" in shown and SECRET not in shown
         assert log(bills) == "begin\n"
         terminal.type(keys)
         terminal.read("Done.")
@@ -110,7 +111,7 @@ def test_a_call_is_shown_with_its_diff_and_decided(
         assert terminal.rest()[0] == 0
     assert (log(bills), kept(bills)) == (written, [])
     story = bills("runs", "show").stdout
-    assert "asks    pay(" in story and "decided " in story and result in story
+    assert "asks    Make these changes?" in story and "+paid 5" in story and "decided " in story and result in story
 
 
 def test_the_arguments_are_edited_in_the_editor(bills: Wink) -> None:
@@ -125,12 +126,12 @@ def test_the_arguments_are_edited_in_the_editor(bills: Wink) -> None:
 
 def test_several_calls_are_asked_about_one_after_the_other_and_each_acts_at_once(bills: Wink) -> None:
     with Terminal(bills.folder, "run", *script(bills, [PAY, SEND, ASK], "Done.")) as terminal:
-        assert "A call waits for you, 2 more after it:" in plain(terminal.read(QUESTION))
+        assert "Make these changes? They were tried and taken back. (2 more after it)" in plain(terminal.read(QUESTION))
         terminal.type("y\n")
-        assert "A call waits for you, 1 more after it:" in plain(terminal.read(QUESTION))
+        assert "Allow this call? It has not run yet. (1 more after it)" in plain(terminal.read(QUESTION))
         assert log(bills) == "begin\npaid 5\n"
         terminal.type("y\n")
-        assert "A question waits for you:" in plain(terminal.read("answer (a), deny (n), help (?): "))
+        assert "This needs your answer." in plain(terminal.read("answer (a), deny (n), help (?): "))
         assert sent(bills) == "hi\n"
         terminal.type("y\na blue\n")
         terminal.read("Done.")
@@ -155,7 +156,7 @@ def test_ctrl_c_at_a_question_loses_nothing(bills: Wink) -> None:
     assert [run["status"] for run in bills.json("runs", "list")] == ["waiting"]
     (bills.folder / "script.json").write_text('["Done."]', encoding="utf-8")
     with Terminal(bills.folder, "run", *words, "--resume", resume) as terminal:
-        assert "send(" in terminal.read(QUESTION)
+        assert 'text: "hi"' in terminal.read(QUESTION)
         terminal.type("y\n")
         terminal.read("Done.")
         assert terminal.rest()[0] == 0
@@ -239,8 +240,8 @@ def test_without_a_terminal_nothing_runs_and_the_exit_code_says_so(bills: Wink, 
     )
     assert (done.returncode, done.stdout) == (3, "")
     assert "wink: 2 calls wait for a decision:" in done.stderr
-    assert 'pay({"amount": 5})' in done.stderr and "+paid 5 with [redacted]" in done.stderr
-    assert 'send({"text": "hi"})' in done.stderr and SECRET not in done.stderr
+    assert "pay\n  amount: 5\n" in done.stderr and "+paid 5 with [redacted]" in done.stderr
+    assert 'send\n  text: "hi"\n' in done.stderr and SECRET not in done.stderr
     (file,) = kept(bills)
     assert f"decide on a terminal: {RESUME}{file.name}\n" in done.stderr
     assert (log(bills), sent(bills)) == ("begin\n", "")
@@ -250,8 +251,8 @@ def test_json_lists_the_calls_that_wait_and_what_is_not_recorded_cannot_go_on(bi
     done = bills("run", *script(bills, [SEND, PAY]), "--json", "--no-record")
     assert done.returncode == 3 and SECRET not in done.stdout
     pending, pays = json.loads(done.stdout)["pending"]
-    assert (pending["tool"], json.loads(pending["arguments"])) == ("send", {"text": "hi"})
-    assert "+paid 5 with [redacted]" in pays["text"]
+    assert (pending["tool"], pending["arguments"], pending["complete"]) == ("send", {"text": "hi"}, True)
+    assert "+paid 5 with [redacted]" in pays["text"] and not pays["complete"]
     assert "it is not kept in a file, so it cannot be continued; run it again on a terminal" in done.stderr
     assert not (bills.folder / ".wink").exists()
 
@@ -268,7 +269,7 @@ def test_a_waiting_run_is_shown_with_its_question_and_how_to_go_on(bills: Wink) 
     bills("run", *script(bills, PAY), "Please pay.")
     shown = bills("runs", "show").stdout
     (file,) = kept(bills)
-    assert re.search(r"^asks    pay\(\{\"amount\": 5\}\)$", shown, re.MULTILINE)
+    assert re.search(r"^asks    Make these changes\?", shown, re.MULTILINE) and "        pay\n" in shown
     assert "        +paid 5 with [redacted]\n" in shown
     assert "waits   for a decision about pay\n" in shown
     assert f"go on   {RESUME}{file.name}\n" in shown

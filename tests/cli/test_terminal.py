@@ -54,7 +54,7 @@ def test_an_answer_cannot_command_the_terminal(wink: Wink) -> None:
     os.close(theirs)
     shown = os.read(ours, 65536).decode()
     os.close(ours)
-    assert shown == "\\x1b[31mHalf a pair: \\ud83d\r\n"
+    assert shown == "␛[31mHalf a pair: ⟨U+D83D⟩\r\n"
 
 
 @pytest.fixture

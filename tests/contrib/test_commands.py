@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -16,10 +19,15 @@ from tests.waiting import until_async
 from weakincentives.adapters.scripted import ScriptedAdapter, call
 from weakincentives.contrib.commands import CommandResult, CommandSection, UnfitWorkspaceError
 from weakincentives.contrib.tools import VfsToolsSection
-from weakincentives.errors import DeadlineExceededError, PromptEvaluationError, PromptValidationError
-from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem
+from weakincentives.errors import (
+    DeadlineExceededError,
+    PromptEvaluationError,
+    PromptValidationError,
+    ToolValidationError,
+)
+from weakincentives.filesystem import Filesystem, HostFilesystem, InMemoryFilesystem, Recovery
 from weakincentives.limits import Deadline
-from weakincentives.prompt import Prompt, SectionVisibility
+from weakincentives.prompt import Prompt, SectionVisibility, ToolContext, tool
 from weakincentives.resources import Binding, ResourceRegistry, Scope
 from weakincentives.runtime import ToolInvoked
 from weakincentives.session import Session
@@ -28,7 +36,8 @@ PYTHON = sys.executable
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> HostFilesystem:
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> HostFilesystem:
+    monkeypatch.setenv("WINK_STATE", str(tmp_path / "state"))
     (tmp_path / "work" / "src").mkdir(parents=True)
     (tmp_path / "work" / "a.txt").write_text("old")
     (tmp_path / "outside.txt").write_text("outside")
@@ -94,6 +103,120 @@ def test_a_command_cannot_remove_the_workspace_itself(files: HostFilesystem, end
     assert (removed.success, after.success) == (False, True)
     assert tree(files) == {"a.txt": "old"}
     assert files.exists("src")
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_in_a_branch_a_command_leaves_the_workspace_as_it_was(files: HostFilesystem, is_async: bool) -> None:
+    before, branch = tree(files), files.branch()
+    branch.write("src/branch.txt", "seen by commands")
+    failed, done, after = run(
+        branch,
+        python(CHANGES, "3"),
+        python(CHANGES, "0"),
+        python("print(open('a.txt').read(), open('src/b.txt').read(), open('src/branch.txt').read())"),
+        is_async=is_async,
+    )
+    assert failed.message == "Exit code 3; 2 changed paths were restored."
+    assert done.message == "Exit code 0; changed a.txt, src/b.txt."
+    assert after.value.output == "new b seen by commands\n"
+    assert tree(files) == before
+    assert tree(branch) == {"a.txt": "new", "src/b.txt": "b", "src/branch.txt": "seen by commands"}
+    assert [label.split()[0] for label in branch.programs_run] == [PYTHON] * 3
+
+
+PUT = """
+import sys, time
+open(sys.argv[1], "w").write("x")
+time.sleep(0.1)
+sys.exit(int(sys.argv[2]))
+"""
+
+
+@tool
+def put(name: str, fails: bool, context: ToolContext) -> str:
+    """Write a file, and perhaps fail."""
+    assert context.filesystem is not None
+    context.filesystem.write(name, "x")
+    if fails:
+        raise ToolValidationError("failed")
+    return "put"
+
+
+@tool(read_only=True)
+async def pause(seconds: float) -> str:
+    """Wait a little."""
+    await asyncio.sleep(seconds)
+    return "waited"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_runs_in_one_workspace_keep_what_succeeds_and_undo_what_fails_of_their_own(
+    files: HostFilesystem, seed: int
+) -> None:
+    chance, expected = random.Random(seed), {"a.txt": "old"}
+
+    def script(run_number: int) -> list[Any]:
+        calls = []
+        for number in range(4):
+            name, fails = f"src/{run_number}-{number}", chance.random() < 0.7
+            is_command = chance.random() < 0.6
+            calls.append(call("pause", seconds=chance.random() / 4))
+            calls.append(python(PUT, name, str(int(fails))) if is_command else call("put", name=name, fails=fails))
+            if not fails:
+                expected[name] = "x"
+        return [*calls, "Done."]
+
+    async def work() -> None:
+        runs = []
+        for run_number in range(4):
+            section = CommandSection(files, programs=[PYTHON], timeout=60, tools=[put, pause])
+            asked = Prompt(ns="tests", key="many", sections=[section])
+            runs.append(ScriptedAdapter(script(run_number)).evaluate_async(asked, session=Session()))
+        await asyncio.gather(*runs)
+
+    asyncio.run(work())
+    assert tree(files) == expected
+
+
+WORKER = """
+import sys
+from weakincentives import Prompt, ScriptedAdapter, Session, call
+from weakincentives.contrib.commands import CommandSection
+from weakincentives.filesystem import HostFilesystem
+files = HostFilesystem(sys.argv[1], track_external=True)
+files = files.branch() if sys.argv[2] == "branch" else files
+section = CommandSection(files, programs=[sys.executable])
+model = ScriptedAdapter([call("run_command", command=[sys.executable, "-c", sys.argv[3]]), "Done."])
+model.evaluate(Prompt(ns="tests", key="commands", sections=[section]), session=Session())
+"""
+KILLS_ITS_WORKER = """
+import os, signal
+open("a.txt", "w").write("evil")
+os.kill(os.getppid(), signal.SIGKILL)
+number = 0
+while True:
+    number += 1
+    open(f"src/evil-{number % 9}.txt", "w").write("evil")
+"""
+
+
+@pytest.mark.parametrize("kind", ["workspace", "branch"])
+def test_a_command_that_kills_its_worker_is_killed_and_changes_nothing(
+    files: HostFilesystem, kind: str, tmp_path: Path
+) -> None:
+    before = tree(files)
+    worker = subprocess.run([PYTHON, "-c", WORKER, files.root, kind, KILLS_ITS_WORKER], check=False)
+    assert worker.returncode == -signal.SIGKILL
+    deadline = time.monotonic() + 40
+    recoveries: list[Recovery] = []
+    while not recoveries and time.monotonic() < deadline:
+        time.sleep(0.01)
+        if not list((tmp_path / "state").rglob("journal-*")):
+            # The process that puts it back leaves its report when it is done.
+            recoveries += HostFilesystem(files.root).recoveries
+    (recovery,) = recoveries
+    assert recovery.kind == "program" and recovery.label.startswith(PYTHON)
+    assert tree(files) == before
 
 
 def test_other_exit_codes_can_be_a_success(files: HostFilesystem) -> None:

@@ -161,7 +161,7 @@ def test_a_call_that_waits_below_is_recorded_once_and_closed_when_it_is_decided(
         (waiting,) = response.pending
         with RunStore(tmp_path / "runs.db") as store:
             assert {each.status for each in store.list_runs(parent=None)} == {"waiting"}
-            assert [each["call_id"] for each in store.open_calls(response.run_id)] == [waiting.call_id]
+            assert [call.call_id for call in store.open_calls(response.run_id)] == [waiting.call_id]
             deepest = f"{response.run_id}{'/call_1' * depth}"
             assert store.continuation(deepest) == store.continuation(response.run_id) != ""
         run(prompt, adapter, session=session, decisions={waiting.call_id: Approve()})

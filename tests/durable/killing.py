@@ -16,7 +16,7 @@ from typing import IO, Any
 from tests.durable.payer import LOG, Bill, Payer
 from tests.waiting import PATIENCE, until
 from weakincentives import Answer, Approve, Deny, Edit
-from weakincentives.durable import DurableClient, Question
+from weakincentives.durable import DurableClient, DurableQuestion
 from weakincentives.runtime.spi import Decision
 
 MAX_DEATHS = 4
@@ -61,7 +61,7 @@ class Person:
 
     def __init__(self, client: DurableClient[Bill, None], chance: random.Random) -> None:
         self.client, self.chance = client, chance
-        self.decided: dict[str, list[tuple[Question, Decision]]] = {}
+        self.decided: dict[str, list[tuple[DurableQuestion, Decision]]] = {}
 
     def decide(self, *, all_of_them: bool = False) -> None:
         for question in self.client.questions("bill"):
@@ -70,7 +70,7 @@ class Person:
                 edit = Edit({"amount": self.chance.randrange(100, 200)}, "Ann")
                 choices = [Approve("Ann"), Approve("Ann"), Deny("No.", "Ann"), Answer("Later.", "Ann")]
                 decision = self.chance.choice([*choices, edit] if int(number or 1) < 4 else choices)
-                self.client.approve("bill", question.call_id, decision)
+                self.client.approve("bill", question.id, decision)
                 self.decided.setdefault(call_id, []).append((question, decision))
 
 

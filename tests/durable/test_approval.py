@@ -1,6 +1,7 @@
 """A tool call that waits for a person holds no thread and no process, and continues in any worker."""
 
 import gc
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
+from tests.durable.answers import approve, question_id
 from tests.durable.desk import Refund, Refunded, desk, model, prepared
 from tests.waiting import PATIENCE, until
 from weakincentives import (
@@ -50,7 +52,7 @@ def test_a_call_waits_without_a_process_and_goes_on_after_approval(database_url:
         assert [(q.call_id, q.text) for q in loop.questions("r")] == [("c1", "Refund 5?")]
         assert loop.drain(PATIENCE)
     with desk(database_url) as elsewhere:
-        elsewhere.approve("r", "c1", by="Ann")
+        approve(elsewhere, "r", "c1", by="Ann")
     with desk(database_url, budget=Budget(max_tool_calls=1)) as loop:
         loop.start()
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1)."
@@ -71,7 +73,7 @@ def test_the_time_that_a_person_takes_does_not_count_in_the_timeout_of_a_tool(tm
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        loop.approve("r", "c1", by="Ann")
+        approve(loop, "r", "c1", by="Ann")
         assert loop.result("r").text == "paid, says Ann"
 
 
@@ -82,7 +84,7 @@ def test_a_run_that_fell_back_stays_with_its_adapter_after_the_answer(tmp_path: 
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        loop.approve("r", "c1", by="Ann")
+        approve(loop, "r", "c1", by="Ann")
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:4:c1)."
 
 
@@ -124,7 +126,7 @@ def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_pa
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        loop.approve("r", "c1", by="Ann")
+        approve(loop, "r", "c1", by="Ann")
         spent = loop.result("r").usage.input_tokens
     provider.shutdown()
     spans = exporter.get_finished_spans()
@@ -140,13 +142,13 @@ def test_a_run_that_waited_is_two_linked_traces_that_count_each_call_once(tmp_pa
 
 def test_the_recording_of_a_run_that_waits_says_that_it_was_left(tmp_path: Path) -> None:
     statuses = []
-    for approve in (False, True):
+    for approves in (False, True):
         with record(tmp_path / "runs.db"), desk(str(tmp_path / "d.db")) as loop:
             loop.start()
             loop.submit(Refund(5), key="r")
             wait_for_question(loop)
-            if approve:
-                loop.approve("r", "c1")
+            if approves:
+                approve(loop, "r", "c1")
                 loop.result("r")
         with RunStore(tmp_path / "runs.db") as store:
             left = [e.reason for e in read_run(store.path, "desk/r") if isinstance(e, RunEnded) and e.reason]
@@ -164,11 +166,11 @@ def test_an_answer_is_for_one_call_even_if_a_later_one_has_its_id(tmp_path: Path
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        loop.approve("r", "c1", by="Ann")
+        approve(loop, "r", "c1", by="Ann")
         until(lambda: [question.step for question in loop.questions("r")] == [6], "the second question")
         (question,) = loop.questions("r")
         assert question.call_id != "c1"
-        loop.approve("r", question.call_id, approved=False, note="Not twice.")
+        loop.approve("r", question.id, approved=False, note="Not twice.")
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1). Not twice."
 
 
@@ -187,7 +189,7 @@ def test_each_question_of_a_call_is_asked_and_answered(database_url: str) -> Non
         for call_id, approved in (("c1", True), ("c1#2", False), ("c1#3", True)):
             until(lambda expected=call_id: [q.call_id for q in loop.questions("r")] == [expected], call_id)
             asked += [question.text for question in loop.questions("r")]
-            loop.approve("r", call_id, approved=approved)
+            approve(loop, "r", call_id, approved=approved)
         assert loop.result("r").text == "True False True"
     assert asked == ["First?", "Row?", "Row?"]
 
@@ -207,9 +209,9 @@ def test_an_answer_is_for_the_text_that_was_shown(tmp_path: Path) -> None:
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        loop.approve("r", "c1", by="Ann")
+        approve(loop, "r", "c1", by="Ann")
         until(lambda: [q.text for q in loop.questions("r")] == ["Pay 500?"], "the second question")
-        loop.approve("r", "c1#2", by="Bob")
+        approve(loop, "r", "c1#2", by="Bob")
         assert loop.result("r").text == "500: Bob"
 
 
@@ -218,7 +220,7 @@ def test_a_refusal_reaches_the_tool(tmp_path: Path) -> None:
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        loop.approve("r", "c1", approved=False, note="Too much.")
+        approve(loop, "r", "c1", approved=False, note="Too much.")
         assert loop.result("r").text == "Too much."
 
 
@@ -234,7 +236,7 @@ def test_an_answer_outlives_a_failure_before_it_was_used(tmp_path: Path) -> None
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        loop.approve("r", "c1", by="Ann")
+        approve(loop, "r", "c1", by="Ann")
         with pytest.raises(RuntimeError, match="a bad deploy"):
             loop.result("r")
         loop.retry("r")
@@ -248,11 +250,14 @@ def test_the_command_line_shows_questions_and_answers_them(tmp_path: Path, capsy
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
         assert main(["work", "show", "desk/r", "--database-url", database]) == 0
-        assert "waits for c1: Refund 5?" in capsys.readouterr().out
-        assert main(["work", "approve", "desk/r", "c1", "--by", "Bob", "--database-url", database]) == 0
+        assert re.search(r"waits for c1:[0-9a-f]{8}\n          Refund 5\?\n", capsys.readouterr().out)
+        assert (
+            main(["work", "approve", "desk/r", question_id(loop, "r", "c1"), "--by", "Bob", "--database-url", database])
+            == 0
+        )
         assert loop.result("r").text == "Refunded 5, says Bob (desk/r:3:c1)."
         assert main(["work", "show", "desk/r", "--database-url", database]) == 0
-        assert "approved  c1: Refund 5? (by Bob)" in capsys.readouterr().out
+        assert re.search(r"approved  c1:[0-9a-f]{8} \(by Bob\)\n          Refund 5\?\n", capsys.readouterr().out)
 
 
 def test_a_question_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -> None:
@@ -260,8 +265,8 @@ def test_a_question_nobody_answers_in_time_is_answered_with_no(tmp_path: Path) -
         loop.start()
         loop.submit(Refund(5), key="r")
         assert loop.result("r").text == "Nobody answered in time."
-        with pytest.raises(DurableError, match="Call 'c1' of 'desk/r' expired, so the answer is no"):
-            loop.approve("r", "c1")
+        with pytest.raises(DurableError, match=r"Question 'c1:[0-9a-f]*' of 'desk/r' expired, so the answer is no"):
+            approve(loop, "r", "c1")
 
 
 def test_a_question_that_expired_while_no_worker_ran_is_closed(
@@ -275,10 +280,11 @@ def test_a_question_that_expired_while_no_worker_ran_is_closed(
     with DurableClient[Refund, None]("desk", database_url) as client:
         until(lambda: not client.questions("r"), "the question to expire")
         with pytest.raises(DurableError, match="expired, so the answer is no"):
-            client.approve("r", "c1")
+            approve(client, "r", "c1")
         assert client.status("r").status == "waiting"
         assert main(["work", "show", "desk/r", "--database-url", database_url]) == 0
-        assert "expired   c1: Refund 5? (Nobody answered in time.)" in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert re.search(r"expired   c1:[0-9a-f]{8} \(Nobody answered in time.\)\n          Refund 5\?\n", printed)
 
 
 def test_the_deadline_of_a_run_ends_its_questions(database_url: str) -> None:
@@ -292,7 +298,7 @@ def test_the_deadline_of_a_run_ends_its_questions(database_url: str) -> None:
         loop.start()
         loop.retry("r")
         wait_for_question(loop)
-        loop.approve("r", "c1", by="Ann")
+        approve(loop, "r", "c1", by="Ann")
         assert loop.result("r").text == "Refunded 5, says Ann (desk/r:3:c1)."
 
 
@@ -301,8 +307,8 @@ def test_only_an_open_question_can_be_answered(tmp_path: Path) -> None:
         loop.start()
         loop.submit(Refund(5), key="r")
         wait_for_question(loop)
-        with pytest.raises(NoSuchWorkError, match="no call 'c9' that waits for approval; waiting: 'c1'"):
-            loop.approve("r", "c9")
+        with pytest.raises(NoSuchWorkError, match="'desk/r' has no question 'c9'; waiting: 'c1:"):
+            approve(loop, "r", "c9")
         loop.cancel("r")
         assert loop.status("r").status == "cancelled"
 

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.durable.agent import Task
+from tests.durable.answers import approve
 from tests.durable.desk import Question, Refund, desk, prompt_with
 from tests.durable.fleet import workers
 from tests.waiting import PATIENCE, until
@@ -73,7 +74,7 @@ def test_awaited_calls_do_what_the_blocking_ones_do(tmp_path: Path) -> None:
             await client.result_async("s")
         await client.retry_async("s")
         (question,) = await client.questions_async("r")
-        await client.approve_async(question.key, question.call_id, by="Ann")
+        await client.approve_async(question.key, question.id, by="Ann")
         response = await client.result_async("r", timeout=PATIENCE)
         assert (await client.status_async("r")).status == "done"
         return response.text
@@ -130,7 +131,7 @@ def test_questions_say_what_is_asked_for_which_key_and_until_when(asking: Durabl
 
 
 def test_answered_and_cancelled_questions_are_no_longer_asked(asking: DurableClient[Refund, None]) -> None:
-    asking.approve("first/5", "c1")
+    approve(asking, "first/5", "c1")
     asking.cancel("second")
     assert asking.questions() == ()
     assert "Refunded 5" in asking.result("first/5", timeout=PATIENCE).text
@@ -140,7 +141,7 @@ def test_a_client_sees_the_questions_of_its_own_loop_only(asking: DurableClient[
     with DurableClient[Refund, None]("other", asking.database_url) as other:
         assert other.questions() == ()
         with pytest.raises(NoSuchWorkError, match="There is no work 'other/second'"):
-            other.approve("second", "c1")
+            approve(other, "second", "c1")
 
 
 def test_a_request_whose_class_no_worker_can_find_is_refused(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from tests.approval.bank import Paid
 from tests.delegation.agents import pay, spend, template
+from tests.durable.answers import approve
 from tests.durable.desk import Question, prompt_with
 from tests.waiting import PATIENCE, until
 from weakincentives import Approve, Deny, Edit, PromptEvaluationError, ScriptedAdapter, Session, call, delegate, tool
@@ -62,11 +63,11 @@ def test_a_call_of_a_child_waits_for_a_decision(tmp_path: Path, decision: Any, r
         (question,) = loop.questions("k")
         assert (question.call_id, question.tool) == ("call_1/call_1", "pay")
         if not restarts:
-            loop.approve("k", question.call_id, decision)
+            loop.approve("k", question.id, decision)
             response = loop.result("k", timeout=PATIENCE)
     if restarts:
         with record(tmp_path / "runs.db"), agents.loop() as loop:
-            loop.approve("k", question.call_id, decision)
+            loop.approve("k", question.id, decision)
             loop.start()
             response = loop.result("k", timeout=PATIENCE)
     assert response.text == "All done." and response.turns == 4
@@ -87,31 +88,31 @@ def test_an_edit_of_a_childs_call_that_does_not_fit_is_asked_about_again(
         until(lambda: [each.call_id for each in loop.questions("k")] == [*names], f"questions {names}")
         return loop.questions("k")
 
-    first, second = "call_1/call_1", "call_1/call_2"
+    approved, edited = "call_1/call_1", "call_1/call_2"
     with agents.loop() as loop:
         loop.submit(Question("Work."), key="k")
         loop.start()
-        open_questions(loop, first, second)
-        loop.approve("k", first, Edit(misfit))
-        loop.approve("k", second, Approve())
+        open_questions(loop, approved, edited)
+        approve(loop, "k", edited, Edit(misfit))
+        approve(loop, "k", approved, Approve())
         if not restarts:
-            (again,) = open_questions(loop, f"{first}#2")
-            loop.approve("k", again.call_id, Edit({"amount": 5}))
-            open_questions(loop, f"{first}#3")
+            (again,) = open_questions(loop, f"{edited}#2")
+            loop.approve("k", again.id, Edit({"amount": 5}))
+            open_questions(loop, f"{edited}#3")
     with agents.loop() as loop:
         loop.start()
         if restarts:
-            (again,) = open_questions(loop, f"{first}#2")
-            loop.approve("k", again.call_id, Edit({"amount": 5}))
-        (shown,) = open_questions(loop, f"{first}#3")
-        loop.approve("k", shown.call_id, Approve())
+            (again,) = open_questions(loop, f"{edited}#2")
+            loop.approve("k", again.id, Edit({"amount": 5}))
+        (shown,) = open_questions(loop, f"{edited}#3")
+        loop.approve("k", shown.id, Approve())
         response = loop.result("k", timeout=PATIENCE)
-    assert again.text.splitlines()[0].startswith("The edit of call 'call_1' does not fit 'pay': ")
-    assert next(iter(misfit)) in again.text.splitlines()[0] and 'pay({"amount": 3})' in again.text
-    assert response.text == "All done." and shown.text.startswith('pay({"amount": 5})')
-    edited = 'A person changed the arguments of this call to {"amount": 5}. What follows is the result with these '
+    assert again.text.splitlines()[0].startswith("The edit of call 'call_2' does not fit 'pay': ")
+    assert next(iter(misfit)) in again.text.splitlines()[0] and "\npay\n  amount: 4" in again.text
+    assert response.text == "All done." and "\npay\n  amount: 5" in shown.text
+    notice = 'A person changed the arguments of this call to {"amount": 5}. What follows is the result with these '
     results = {each.call_id: each.text for each in agents.child.requests[-1].messages if each.role == "tool"}
-    assert results == {"call_1": f"{edited}arguments.\n\npaid 5", "call_2": "paid 4"}
+    assert results == {"call_1": "paid 3", "call_2": f"{notice}arguments.\n\npaid 5"}
 
 
 def test_children_side_by_side_overlap_and_wait_and_none_is_run_again(tmp_path: Path) -> None:
@@ -142,11 +143,11 @@ def test_children_side_by_side_overlap_and_wait_and_none_is_run_again(tmp_path: 
         first.start()
         first.submit(Question("Work."), key="k")
         until(lambda: {each.call_id for each in first.questions("k")} == {"a/p", "b/p"}, "both questions")
-        first.approve("k", "b/p", Approve())
+        approve(first, "k", "b/p", Approve())
         until(lambda: {each.call_id for each in first.questions("k")} == {"a/p"}, "one question")
     with loop() as second:
         second.start()
-        second.approve("k", "a/p", Deny("Too much."))
+        approve(second, "k", "a/p", Deny("Too much."))
         assert second.result("k", timeout=PATIENCE).text == "All done."
     assert (len(children.requests), len(parent.requests)) == (6, 2)
     assert [each.amount for each in sessions[-1][Paid].all()] == [3]

@@ -12,6 +12,7 @@ import random
 import shutil
 import signal
 import stat
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -242,11 +243,72 @@ class Rewind(Scenario):
         retreat(self.edits, files.node).make(files)
 
 
+class Program(Scenario):
+    """A program in the folder, whose changes are kept."""
+
+    def __init__(self, root: Path, seed: int) -> None:
+        super().__init__(root, seed)
+        self.work()
+        self.after = tree(root)
+
+    def files(self) -> HostFilesystem:
+        return HostFilesystem(self.root, track_external=True, ignore=("c.txt",))
+
+    def work(self) -> None:
+        with self.files().programs("program") as run:
+            self.spoil()
+            run.keep()
+
+    def spoil(self) -> None:
+        """Change the folder as a program would, without the library."""
+        chance = random.Random(self.seed + 1)
+        for _ in range(6):
+            path = self.root.joinpath(*chance.choices(("a", "b", "ü"), k=chance.randrange(1, 3)))
+            try:
+                match chance.randrange(4):
+                    case 0:
+                        shutil.rmtree(path)
+                    case 1:
+                        path.unlink()
+                    case 2:
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        path.symlink_to("nowhere")
+                    case _:
+                        path.parent.mkdir(parents=True, exist_ok=True)
+                        path.write_bytes(chance.choice([b"", b"four\n", LARGE]))
+            except OSError:
+                continue
+
+
+class FailedProgram(Program):
+    """A program in the folder that fails."""
+
+    def work(self) -> None:
+        with self.files().programs("program") as run:
+            self.spoil()
+            run.take_back()
+
+
+class TriedProgram(Program):
+    """A program for a branch: in the end, the folder is always as before."""
+
+    def work(self) -> None:
+        branch = self.files().branch()
+        change(branch, random.Random(self.seed + 3), 4)
+        with branch.programs("program") as run:
+            self.spoil()
+            run.keep()
+        assert branch.programs_run == ("program",)
+
+
 SCENARIOS: dict[str, type[Scenario]] = {
     "preview": Preview,
     "application": Application,
     "rollback": Rollback,
     "rewind": Rewind,
+    "program": Program,
+    "failed program": FailedProgram,
+    "tried program": TriedProgram,
 }
 
 
@@ -287,5 +349,11 @@ if __name__ == "__main__":
     place = Path(sys.argv[1])
     os.environ["WINK_STATE"] = str(place / "state")
     os.fsync = lambda fd: None
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise OSError("no guard")
+
+    # Here, whoever opens the root puts everything back.
+    subprocess.Popen = refuse  # type: ignore[assignment,misc]
     for line in violations(place, sys.argv[2], int(sys.argv[3])):
         print(line, flush=True)

@@ -13,6 +13,8 @@ from weakincentives.runtime import Message, PromptResponse, ToolInvoked
 OUTSIDE: list[str] = []
 WORDS = "Pay 5."
 
+ASKED = "Allow this call? It has not run yet.\n\nA guard asks a person:\n  Is 5 right?\n\npay\n  amount: 5"
+
 
 @dataclass(frozen=True)
 class Paid:
@@ -114,9 +116,7 @@ def check(case: Case, session: Session, run: Callable[[], PromptResponse[Any]]) 
         assert not case.error
         assert response.text == case.text
         asked = isinstance(case.outcome, Ask)
-        assert [(call.tool, call.text) for call in response.pending] == (
-            [("pay", 'Is 5 right?\npay({"amount": 5})')] if asked else []
-        )
+        assert [(call.tool, call.text) for call in response.pending] == ([("pay", ASKED)] if asked else [])
     assert tuple(OUTSIDE) == case.outside
     assert tuple(each.amount for each in session[Paid].all()) == case.paid
     messages = session[Message].all()

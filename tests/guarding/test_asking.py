@@ -107,7 +107,7 @@ def test_a_call_that_a_guard_asked_about_is_decided_once_and_survives_its_proces
     prompt, _ = prompt_with(approval)
     session = Session()
     (pending,) = run(prompt, ScriptedAdapter([call("pay", amount=5)]), session=session).pending
-    assert pending.text.startswith('That is a lot.\npay({"amount": 5})')
+    assert "A guard asks a person:\n  That is a lot.\n\npay\n  amount: 5" in pending.text
     assert (pending.needs, pending.effects is not None) == (("effects", True) if with_effects else ("call", False))
     assert (paid(session), OUTSIDE) == ([], ["pay 5"] if with_effects else [])
     later = Session(session_id=session.session_id)

@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.guarding.cases import CASES, OUTSIDE, WORDS, Case, Paid, check, guard_for, prompt_for
+from tests.durable.answers import approve
+from tests.guarding.cases import ASKED, CASES, OUTSIDE, WORDS, Case, Paid, check, guard_for, prompt_for
 from weakincentives import (
     Answer,
     Approve,
@@ -136,8 +137,8 @@ def test_a_person_whom_a_guard_asks_decides_in_the_durable_loop(
         loop.submit(Bill("5"), key="bill")
         until(lambda: loop.questions("bill"), "the question")
         (question,) = loop.questions("bill")
-        assert question.text.startswith("Is 5 right?\npay(") and OUTSIDE == []
-        loop.approve("bill", question.call_id, decision)
+        assert (question.text, OUTSIDE) == (ASKED, [])
+        loop.approve("bill", question.id, decision)
         assert loop.result("bill", timeout=PATIENCE).text == ("All done." if levels else "Done.")
     assert tuple(OUTSIDE) == outside
     (read,) = [message.text for message in child.requests[-1].messages if message.role == "tool"]
@@ -188,7 +189,7 @@ def test_a_guard_decides_about_a_child_however_its_parent_is_run(case: Case, hol
         assert (stops, holder, error.message) == (True, "parent", case.text)
     else:
         assert not (stops and holder == "parent")
-        asked = [("c/call_1", 'Is 5 right?\npay({"amount": 5})')] if asks else []
+        asked = [("c/call_1", ASKED)] if asks else []
         assert [(each.call_id, each.text) for each in response.pending] == asked
         assert response.text == ("" if asks else "All done.")
         results = [message.text for message in session[Message].all() if message.role == "tool"]
@@ -242,7 +243,7 @@ def test_a_replay_asks_no_guard_again_and_a_call_that_runs_again_does(tmp_path: 
         assert loop.drain(PATIENCE)
     with desk() as loop:
         loop.start()
-        loop.approve("r", "c1", by="Ann")
+        approve(loop, "r", "c1", by="Ann")
         assert loop.result("r").text.endswith("says Ann (desk/r:4:c1). Bye.")
         steps = ["begin", "before_run", "model", "refund", "refund", "model", "before_answer"]
         assert [step.name for step in loop.store.steps("desk/r")] == steps

@@ -13,14 +13,13 @@ PEERS = ["Pydantic AI", "OpenAI Agents SDK", "LangChain"]
 # By page, the first cell of a line of its table, and the rows whose figures the next cells with digits quote.
 QUOTED = {
     "README.md": {
-        "`ReadSections`, the default": [
+        "closed at first": [
             "ReadSections (default), additional_tools: sent",
             "(default), additional_tools: uncached",
         ],
-        "`OpenAIAdapter`": ["K=10: OpenAIAdapter", "K=50: OpenAIAdapter", "server, async tools: OpenAIAdapter, wall"],
-        **{peer: [f"K=10: {peer}", f"K=50: {peer}", f"200 runs at once: {peer}, wall"] for peer in PEERS},
     },
-    "docs/costs.md": {
+    "docs/operate/costs.md": {
+        "recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"],
         **{
             f"{model}, open": [f"full prompt, {model}: tokens sent"]
             for model in ("gpt-5.6", "claude-opus-5", "claude-sonnet-5")
@@ -42,7 +41,7 @@ QUOTED = {
         "a hand-written loop on the OpenAI SDK": [f"K={k}: hand-written loop" for k in (1, 10, 50)],
         **{peer: [f"K={k}: {peer}" for k in (1, 10, 50)] for peer in PEERS},
     },
-    "docs/strategies.md": {
+    "docs/disclosure/strategies.md": {
         "`ReadSections()` (default)": [
             "ReadSections (default), additional_tools: sent",
             "(default), additional_tools: uncached",
@@ -63,12 +62,11 @@ QUOTED = {
             )
         },
     },
-    "docs/long-conversations.md": {
+    "docs/conversations/long-conversations.md": {
         "20": ["20 exchanges, no compaction", "20 exchanges, when it pays"],
         "50": ["50 exchanges, no compaction", "50 exchanges, when it pays"],
         "200": ["200 exchanges, no compaction", "200 exchanges, when it pays"],
     },
-    "docs/sizing.md": {"recording a step": ["over a plain one, SQLite", "over a plain one, Postgres"]},
 }
 
 

@@ -26,7 +26,7 @@ def test_a_release_can_be_built_installed_and_used_as_the_readme_says(tmp_path: 
     command = [sys.executable, "-m", "scripts.release", "--offline", "--into", str(tmp_path / "dist")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert "example 1: Order 7 is in Lyon." in done.stdout
+    assert "without a key, the first one answered 'Order 7 is refunded.'" in done.stdout
     assert {path.suffix for path in (tmp_path / "dist").iterdir()} == {".gz", ".whl"}
 
 

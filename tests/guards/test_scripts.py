@@ -173,6 +173,6 @@ def test_the_build_uses_the_python_of_the_system_and_tries_the_others_that_run(c
     assert (done.returncode, first) == (0, "/usr/bin/python3 .venv 0 ")
     assert others == [
         "Python 3.13 (python3.13): the quick tests",
-        "python3.13 .venv-3.13 5 --quick",
+        "python3.13 .venv-3.13 1 --quick",
         "Not tested, because no such interpreter is installed: Python 3.12 3.14 3.15",
     ]

@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
+import weakincentives
 from scripts.site import FRONTS, MAIN, repository
 from tests.browser import browser as browser
 from tests.npm_support import NpmModules
@@ -80,10 +81,21 @@ def test_every_link_and_anchor_leads_somewhere(site: Path, pages: dict[Path, Lin
     assert [link for path, page in pages.items() for link in broken(path, page)] == []
 
 
-def test_pages_link_to_the_repository_if_the_metadata_names_it() -> None:
-    home = "Homepage, https://example.com"
-    assert repository([home, "Source, https://example.com/git"]) == 'repo_url = "https://example.com/git"\n'
-    assert repository([home]) == repository([]) == ""
+def test_pages_link_to_the_repository_if_the_project_names_it() -> None:
+    home = {"Homepage": "https://example.com"}
+    settings = 'repo_url = "https://example.com/git"\nedit_uri = "edit/main/docs/"\n'
+    assert repository({**home, "Source": "https://example.com/git"}) == settings
+    assert repository(home) == repository({}) == ""
+
+
+def test_the_header_has_the_version_and_the_repository_and_guides_can_be_edited(site: Path) -> None:
+    guide = (site / "start" / "prompts.html").read_text(encoding="utf-8")
+    reference = (site / "api" / "prompt.html").read_text(encoding="utf-8")
+    for page in (guide, reference):
+        assert f'<span class="version">{weakincentives.__version__}</span>' in page
+        assert 'class="md-source"' in page
+    assert 'weakincentives/edit/main/docs/start/prompts.md"' in guide
+    assert "/edit/main/" not in reference
 
 
 def test_no_page_loads_anything_from_another_server(pages: dict[Path, Links]) -> None:
@@ -96,7 +108,7 @@ def documented(made: type) -> bool:
 
 
 def test_diagrams_are_drawn_and_chapters_lead_on(site: Path) -> None:
-    texts = {path.stem: path.read_text(encoding="utf-8") for path in site.glob("*.html")}
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     drawn = {name for name, text in texts.items() if '<figure class="diagram">' in text}
     assert drawn >= {"index", "glossary", "progressive-disclosure", "strategies", "approval", "durable-conversations"}
     for part in ("md-footer__link--prev", "md-footer__link--next", "Switch to dark mode"):
@@ -142,8 +154,9 @@ def test_the_reference_shows_what_a_constructor_takes(site: Path) -> None:
     assert "max_turns: int | None" in shown("limits.html")
     assert "default_params: ParamsT_co | None" in shown("prompt.html")
     assert "Opens the section without the model" in shown("prompt.html")
-    assert "read_only: bool = ..." in shown("prompt.html"), "an overload of tool() lists its options"
+    assert "read_only: bool = False," in shown("prompt.html"), "an overload of tool() lists its options"
     assert "at most 20." in shown("prompt.html")
+    assert "\n    *,\n    template: str,\n    title: str,\n" in shown("prompt.html"), "one parameter per line"
     assert not re.search(r"Unpack\[|Annotated\[(?!int, \"the second number)|\{MAX_", shown("prompt.html"))
     assert shown("weakincentives.html").index("MarkdownSection") < shown("weakincentives.html").index("PromptTemplate")
 
@@ -155,25 +168,97 @@ def page(browser: Browser) -> Iterator[Page]:
     page.close()
 
 
-def test_the_search_works_from_disk(site: Path, page: Page) -> None:
+# What people typed, and pages of which one has to be the first or second result.
+TYPED = {
+    "how do I test my agent": ("tasks/test", "evaluate/testing"),
+    "test my agent": ("tasks/test", "evaluate/testing"),
+    "what does restart mean": ("reference/glossary",),
+    "restart": ("reference/glossary",),
+    "human in the loop": ("tasks/ask-first", "control/approval"),
+    "add approval to a tool": ("tasks/ask-first", "control/approval"),
+    "approval": ("control/approval",),
+    "use vLLM": ("tasks/providers", "models/adapters"),
+    "vLLM": ("tasks/providers", "models/adapters"),
+    "keep a long chat cheap": ("conversations/long-conversations",),
+    "200 exchanges": ("conversations/long-conversations",),
+    "structured output": ("start/structured-output",),
+    "undo a message": ("conversations/going-back",),
+    "mock the model": ("tasks/test", "evaluate/testing"),
+    "limit spending": ("tasks/limits",),
+    "deploy with docker": ("operate/deploying",),
+    "stream to a web page": ("tasks/web",),
+    "save conversation": ("conversations/conversations",),
+    "sub agent": ("control/delegation",),
+    "compare two prompts": ("evaluate/evals",),
+    "close a section": ("tasks/close-sections",),
+    "resume after a crash": ("tasks/survive", "operate/durable-agents"),
+    "PromptTemplate": ("api/prompt",),
+}
+# The first results, once they are the wanted ones or after five seconds; they stand in a shadow root.
+FIRST_RESULTS = """async pages => {
+    const links = [];
+    const collect = node => {
+        for (const element of node.querySelectorAll("*")) {
+            if (element.shadowRoot) collect(element.shadowRoot);
+            if (element.matches("a[role=option]")) links.push(element.href.split(/[?#]/)[0]);
+        }
+    };
+    let first = [];
+    for (let tries = 0; tries < 100; tries += 1) {
+        links.length = 0;
+        collect(document);
+        first = links.slice(0, 2);
+        if (pages === null ? first.length === 0 : pages.some(page => first.includes(page))) break;
+        await new Promise(resume => setTimeout(resume, 50));
+    }
+    return first;
+}"""
+
+
+def test_the_search_finds_first_or_second_what_people_type(site: Path, page: Page) -> None:
     page.goto((site / "index.html").as_uri())
     page.keyboard.press("/")
-    page.keyboard.type("rolled back", delay=20)
-    found = page.get_by_role("link", name=re.compile("transactions", re.IGNORECASE)).locator("visible=true")
-    found.first.wait_for(timeout=20_000)
+    missed = {}
+    for typed, names in TYPED.items():
+        page.keyboard.press("Control+A")
+        page.keyboard.press("Backspace")
+        assert page.evaluate(FIRST_RESULTS, None) == []
+        page.keyboard.type(typed)
+        wanted = [(site / f"{name}.html").as_uri() for name in names]
+        results = page.evaluate(FIRST_RESULTS, wanted)
+        if set(results).isdisjoint(wanted):
+            missed[typed] = results
+    assert missed == {}
+
+
+def test_a_page_asks_no_server_for_anything_while_it_is_read(site: Path, page: Page) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto((site / "start" / "prompts.html").as_uri())
+    page.keyboard.press("/")
+    page.keyboard.type("section")
+    assert page.evaluate(FIRST_RESULTS, [(site / "start" / "prompts.html").as_uri()])
+    assert [url for url in asked if url.startswith(("http:", "https:"))] == []
 
 
 def test_on_a_phone_diagrams_are_legible_and_no_page_scrolls_sideways(site: Path, page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    for name in ("comparing", "hosted-tools", "provider-support", "strategies", "api/prompt", "index"):
+    for name in (
+        "evaluate/evals",
+        "tools/hosted-tools",
+        "models/provider-support",
+        "disclosure/strategies",
+        "api/prompt",
+        "index",
+    ):
         page.goto((site / f"{name}.html").as_uri())
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
     heights = "all => all.map(each => each.getBoundingClientRect().height)"
     assert min(page.locator(".diagram text").evaluate_all(heights)) >= 11
 
 
-LOOKED_AT = [("first-agent", "light"), ("api/prompt", "dark")]
-LOOKED_AT_LONG = [*product(["first-agent", "api/prompt"], ["light", "dark"])]
+LOOKED_AT = [("start/first-agent", "light"), ("api/prompt", "dark")]
+LOOKED_AT_LONG = [*product(["start/first-agent", "api/prompt"], ["light", "dark"])]
 
 
 @pytest.mark.parametrize(("name", "colours"), rounds(LOOKED_AT, LOOKED_AT_LONG))

@@ -14,7 +14,6 @@ PAUSES = {
     "durable/agent.py",
     "durable/test_conversations.py",
     "filesystem/test_crashes.py",
-    "guards/test_limits.py",
     "mcp/hostile.py",
     "mcp/test_hostile_servers.py",
     "runtime/test_ending.py",

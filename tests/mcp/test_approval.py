@@ -120,7 +120,8 @@ async def test_the_client_asks_with_the_diff_and_the_call_happens_as_decided(
         assert text(await client.call_tool("pay", {"amount": 5})) == result
         assert text(await client.call_tool("look", {})) == (log, False)
     (asked,) = person.asked
-    assert asked.message.startswith('Allow this call?\n\npay({"amount": 5})\n--- ')
+    words = "Make these changes? They were tried and taken back."
+    assert asked.message.startswith(f"{words}\n\npay\n  amount: 5\n\nlog.txt\n@@ ")
     assert "+paid 5 with [redacted]" in asked.message and SECRET not in asked.message
     assert asked.requested_schema == {"type": "object", "properties": {}, "required": []}
     assert outside == OUTSIDE and len(set(KEYS)) == 1

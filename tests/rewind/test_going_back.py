@@ -21,7 +21,7 @@ from weakincentives import (
     call,
     delegate,
 )
-from weakincentives.errors import SessionBusyError, SessionError
+from weakincentives.errors import OutsideEffectsError, SessionBusyError, SessionError
 from weakincentives.filesystem import HostFilesystem, InMemoryFilesystem
 from weakincentives.prompt import SetVisibilityOverride, VisibilityOverrides
 from weakincentives.runtime import (
@@ -320,8 +320,13 @@ def test_effects_outside_are_named_and_undone_only_on_request() -> None:
     chat.send("Second?")
     point = chat.checkpoints()[2]
     assert [(each.tool, each.compensation) for each in chat.preview(point).outside] == [("mail", ""), ("mail", "")]
-    chat.rewind(point)
-    assert desk.mails == ["a", "b"]
+    before = texts(chat)
+    with pytest.raises(OutsideEffectsError, match=r"'mail' \(call_1\).*over_effects=True.*compensate=True") as refused:
+        chat.rewind(point)
+    assert [call.tool for call in refused.value.outside] == ["mail", "mail"]
+    assert (texts(chat), desk.mails) == (before, ["a", "b"])
+    chat.rewind(point, over_effects=True)
+    assert (texts(chat) != before, desk.mails) == (True, ["a", "b"])
     chat.undo_rewind()
     report = chat.rewind(point, compensate=True)
     assert [each.compensation for each in report.outside] == ["done", "done"]

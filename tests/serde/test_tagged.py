@@ -282,6 +282,11 @@ def test_the_stored_name_of_a_class_of_the_library_does_not_say_its_module() -> 
     assert load_tagged(stored) == ReadSectionParams("docs")
 
 
+def test_a_value_whose_class_has_no_module_can_be_stored() -> None:
+    made = dataclass(frozen=True)(type("Made", (), {"__annotations__": {"x": int}, "__module__": None}))
+    assert dump_tagged(made(1))["$"] == "None:Made"
+
+
 def test_no_two_stored_classes_of_the_library_have_one_name() -> None:
     package = Path(weakincentives.__file__).parent
     modules: dict[str, list[str]] = {}

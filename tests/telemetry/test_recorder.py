@@ -24,6 +24,7 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityExpansionRequired,
 )
+from weakincentives.redaction import Redactor
 from weakincentives.runtime import MainLoop, Message, ModelReply, ToolInvoked
 from weakincentives.session import Session
 from weakincentives.telemetry import (
@@ -37,7 +38,6 @@ from weakincentives.telemetry import (
     recorder,
 )
 from weakincentives.telemetry.payload import Packer
-from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import Packed, RunFile
 
 

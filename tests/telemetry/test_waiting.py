@@ -126,7 +126,8 @@ def test_a_question_is_readable_where_its_classes_are_not_known(tmp_path: Path) 
         "    print(asked.event.text)\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith('pay({"amount": 5})\n--- ') and "Balance" in done.stdout
+    assert done.stdout.startswith("Make these changes? They were tried and taken back.\n\npay\n  amount: 5\n")
+    assert "Balance\n  total: 100 -> 95\n" in done.stdout
     with RunStore(file) as store:
         (asked,) = store.of_kinds(store.list_runs()[0].run_id, ["PendingCall"])
     assert plain(asked.event)["params"] == {"amount": 5}
@@ -166,15 +167,15 @@ def test_the_open_calls_of_a_run_inside_a_call_are_those_that_still_wait(tmp_pat
 
     def open_ids() -> list[str]:
         with RunStore(file) as store:
-            return [each["call_id"] for each in store.open_calls(response.run_id)]
+            return [pending.call_id for pending in store.open_calls(response.run_id)]
 
     with record(file):
         response = run(made, parent, session=session)
     first, second = (each.call_id for each in response.pending)
     assert open_ids() == [first, second]
     with record(file):
-        run(made, parent, session=session, decisions={first: Deny()})
-    assert open_ids() == [second]
+        run(made, parent, session=session, decisions={second: Deny()})
+    assert open_ids() == [first]
     with record(file):
-        assert run(made, parent, session=session, decisions={second: Approve()}).text == "Done."
+        assert run(made, parent, session=session, decisions={first: Approve()}).text == "Done."
     assert open_ids() == []

@@ -62,13 +62,7 @@ class Shop:
         self.rows: dict[str, tuple[str, int]] = {}
         self._options = options
 
-        def undo(params: Any, *, context: ToolContext) -> None:
-            self.outside.append("undone")
-
-        changes = (Filesystem, Balance)
-        compensate = undo if needs == "call" else None
-
-        @tool(approval=needs, compensate=compensate, changes=changes)
+        @tool(approval=needs, changes=(Filesystem, Balance))
         def pay(amount: int, *, context: ToolContext) -> str:
             "Pay an amount."
             self.outside.append(f"pay {amount}")
@@ -169,9 +163,8 @@ async def test_a_page_decides_and_the_exchange_goes_on(path: str, needs: str, wa
     assert (result.call_id, result.success) == ("c", decision != "deny")
     expected = {"approve": "paid 5", "deny": "A person denied this call: too much", "edit": "paid 7", "answer": "blue"}
     assert result.text.endswith(expected[decision])
-    made = [each for each in shop.outside if each != "undone"]
     ran = {"approve": ["pay 5"], "deny": ["pay 5"][needs == "call" :], "edit": ["pay 5", "pay 7"][needs == "call" :]}
-    assert made == ran.get(decision, [])
+    assert shop.outside == ran.get(decision, [])
     await elsewhere("reload", shop, visitor)
     assert visitor.states["n"] == "output-available"
 
@@ -480,7 +473,7 @@ async def test_a_new_message_leaves_calls_undecided_and_a_late_approval_is_refus
     question = visitor.questions["c"]
     assert await visitor.say("Never mind.") == ""
     assert visitor.text == "Done." and shop.state() == BEFORE
-    assert shop.outside == ["pay 5", "undone"]
+    assert shop.outside == ["pay 5"]
     result, said = shop.model.requests[-1].messages[-2:]
     assert result.text.startswith("Not decided") and said.text == "Never mind."
     visitor.questions = {"c": question}
@@ -566,7 +559,7 @@ async def test_a_failed_answer_after_an_approval_does_not_repeat_the_call(path: 
 async def test_another_answer_leaves_calls_undecided(path: str) -> None:
     shop, visitor = await asked(path)
     assert await visitor.say("Go.", again=True, trigger="regenerate-message") == ""
-    assert (visitor.text, shop.outside, shop.chat().pending) == ("Done.", ["pay 5", "undone"], ())
+    assert (visitor.text, shop.outside, shop.chat().pending) == ("Done.", ["pay 5"], ())
 
 
 @PATHS
@@ -704,14 +697,23 @@ async def test_calls_of_a_delegated_run_are_decided_with_the_call_that_the_page_
 # What a page sees.
 
 
+def parts(visitor: Any, *kinds: str) -> list[list[str]]:
+    """The lines of the parts of these kinds, as the page draws them."""
+    return [[line["text"] for line in part["lines"]] for part in visitor.shown("c")["parts"] if part["kind"] in kinds]
+
+
 @PATHS
 async def test_without_show_a_page_gets_name_arguments_and_paths(path: str) -> None:
     _, visitor = await asked(path)
-    effects = {"files": [{"path": "log.txt"}], "complete": False}
-    text = 'pay({"amount": 5})\nlog.txt'
-    assert visitor.shown("c") == {"text": text, "arguments": {"amount": 5}, "effects": effects}
-    await visitor.reload()
-    assert visitor.shown("c")["effects"] == effects
+    for _ in range(2):
+        question = visitor.shown("c")
+        assert (question["tool"], question["arguments"]) == ("pay", {"amount": 5})
+        assert parts(visitor, "call") == [["pay", "  amount: 5"]]
+        assert parts(visitor, "file", "slice", "resource", "events") == [["log.txt"]]
+        assert question["complete"] is False
+        assert question["missing"] == ["What it would change is not shown on this page."]
+        assert question["missing"][0] in question["text"]
+        await visitor.reload()
     for hidden in (b"Balance", b"Paid", b"swordfish", b"+paid", b"ghp_"):
         assert hidden not in visitor.received
 
@@ -720,17 +722,14 @@ async def test_without_show_a_page_gets_name_arguments_and_paths(path: str) -> N
 async def test_show_lets_the_effects_through_and_secrets_are_replaced(path: str) -> None:
     _, visitor = await asked(path, show=lambda event: event.name == "pay")
     for _ in range(2):
-        effects = visitor.shown("c")["effects"]
-        diff = effects["files"][0].pop("diff")
-        assert effects == {
-            "files": [{"path": "log.txt"}],
-            "events": [{"type": "Paid", "value": {"amount": 5, "password": "[redacted]"}}],
-            "slices": [{"type": "Balance", "before": [{"total": 100}], "after": [{"total": 95}]}],
-            "resources": [],
-            "complete": True,
-        }
-        assert diff.splitlines()[-1] == "+paid 5 with [redacted]"
-        assert "+paid 5 with [redacted]" in visitor.shown("c")["text"]
+        question = visitor.shown("c")
+        assert parts(visitor, "file")[0][-1] == "+paid 5 with [redacted]"
+        assert parts(visitor, "slice") == [["Balance", "  total: 100 -> 95"]]
+        assert parts(visitor, "events") == [["It would record:", "+ Paid(amount=5, password='[redacted]')"]]
+        (changes,) = [part["changes"] for part in question["parts"] if part["kind"] == "slice"]
+        assert changes == [{"kind": "changed", "path": "total", "before": "100", "after": "95"}]
+        assert question["missing"] == ["2 values that look like a secret are not shown."]
+        assert "+paid 5 with [redacted]" in question["text"]
         assert SECRET.encode() not in visitor.received and b"swordfish" not in visitor.received
         await visitor.reload()
 
@@ -748,28 +747,31 @@ async def test_show_lets_the_effects_through_and_secrets_are_replaced(path: str)
 )
 async def test_show_may_say_it_in_other_words_and_what_fails_hides(path: str, show: Any, shown: Any) -> None:
     _, visitor = await asked(path, show=show)
-    effects = visitor.shown("c")["effects"]
-    assert effects == shown if shown is not None else effects["files"] == [{"path": "log.txt"}]
+    assert visitor.shown("c").get("effects") == shown
+    assert parts(visitor, "file", "slice", "events") == [["log.txt"]] and not visitor.shown("c")["complete"]
     assert b"+paid" not in visitor.received
     assert await visitor.decide("c", True) == ""
 
 
-async def test_long_effects_are_cut_and_say_so() -> None:
+async def test_long_effects_are_shown_whole_or_say_what_is_left_out() -> None:
     @tool(approval="effects", changes=(Balance,))
-    def fill(*, context: ToolContext) -> str:
+    def fill(number: int, *, context: ToolContext) -> str:
         "Fill."
-        for number in range(120):
-            context.session.dispatch(Paid(number, "x" * 5_000))
+        for at in range(number):
+            context.session.dispatch(Paid(at, "x " * 500))
         return "filled"
 
-    section = MarkdownSection(key="a", title="A", template="x", tools=[fill])
-    prompt: Prompt[None] = Prompt(ns="t", key="k", sections=[section])
-    chat = Conversation(prompt, adapter=ScriptedAdapter([call("fill", call_id="c")]))
-    visitor = VercelVisitor(Threads(lambda *_: chat, show=lambda event: True))
-    await visitor.say("Go.")
-    effects = visitor.shown("c")["effects"]
-    assert (len(effects["events"]), effects["complete"]) == (100, False)
-    assert len(json.dumps(effects)) < 300_000
+    async def question(number: int) -> Any:
+        section = MarkdownSection(key="a", title="A", template="x", tools=[fill])
+        prompt: Prompt[None] = Prompt(ns="t", key="k", sections=[section])
+        chat = Conversation(prompt, adapter=ScriptedAdapter([call("fill", number=number, call_id="c")]))
+        visitor = VercelVisitor(Threads(lambda *_: chat, show=lambda event: True))
+        await visitor.say("Go.")
+        return visitor.shown("c")
+
+    few, many = await question(100), await question(2_000)
+    assert all(f"amount: {at}" in few["text"] for at in range(100))
+    assert not many["complete"] and "not shown" in many["text"] and len(json.dumps(many)) < 1_500_000
 
 
 async def test_the_messages_of_a_conversation_have_its_questions() -> None:
@@ -862,7 +864,7 @@ async def two_tabs(path: str, needs: str, actions: list[Any]) -> None:
     if needs == "call":
         assert paid == approved and shop.outside == [f"pay {amount}" for amount in paid]
     else:
-        assert len(shop.outside) - 2 * shop.outside.count("undone") == len(paid)
+        assert {f"pay {amount}" for amount in paid} <= set(shop.outside), "it was run for the question"
     made = [call.id for message in chat.messages for call in message.tool_calls]
     ended = [message.call_id for message in chat.messages if message.role == "tool"]
     assert (sorted(made), chat.pending) == (sorted(ended), ())

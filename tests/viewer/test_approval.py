@@ -151,11 +151,12 @@ def test_a_decision_that_is_none_changes_nothing(playing: Callable[..., Viewer],
     viewer = playing(PAY, "Done.")
     started = asked(viewer, "run", {})["run_id"]
     (pending,) = ended(viewer, started)["pending"]
-    good = {"run_id": started, "call_id": pending["call_id"], "decision": "approve"}
+    good = {"run_id": started, "question": pending["id"], "decision": "approve"}
     for change, problem in (
         ({"decision": "true"}, "decision"),
         ({"decision": True}, "decision"),
-        ({"call_id": "other"}, f"No call 'other' waits for a decision; open calls: {pending['call_id']} (pay)"),
+        ({"question": "other"}, "It has changed, or was decided: look again."),
+        ({"question": pending["call_id"]}, "It has changed, or was decided: look again."),
         ({"run_id": "other"}, "No run 'other' was started here"),
         ({"decision": "answer"}, "An answer needs a text"),
         ({"decision": "edit", "arguments": "[]"}, "object"),
@@ -166,7 +167,29 @@ def test_a_decision_that_is_none_changes_nothing(playing: Callable[..., Viewer],
     assert asked(viewer, "decide", good) == {"run_id": started}
     assert ended(viewer, started)["pending"] == []
     assert log(files) == "begin\npaid 5\n"
-    assert "open calls: none" in asked(viewer, "decide", good)["error"]
+    assert asked(viewer, "decide", good)["error"] == "It has changed, or was decided: look again."
+
+
+def test_a_tab_that_shows_an_older_question_decides_nothing(
+    playing: Callable[..., Viewer], open_page: Callable[..., Any], files: InMemoryFilesystem
+) -> None:
+    first = started(playing(PAY, "Done."), open_page)
+    old = first.get_by_label("Calls that wait for a decision")
+    expect(old.locator(".question .line.new", has_text="+paid 5")).to_have_count(1)
+    second = open_page(first.url)
+    new = second.get_by_label("Calls that wait for a decision")
+    new.get_by_role("button", name="Edit").click()
+    new.locator("textarea").fill('{"amount": 1000}')
+    first.route("**/api/play/live*", lambda route: route.abort())
+    new.get_by_role("button", name="Use these").click()
+    expect(new.locator(".question .line.new", has_text="+paid 1000")).to_have_count(1)
+    first.unroute("**/api/play/live*")
+    old.get_by_role("button", name="Approve").click()
+    expect(old.get_by_role("alert")).to_contain_text("It has changed, or was decided: look again.")
+    expect(old.locator(".question .line.new", has_text="+paid 1000")).to_have_count(1)
+    assert log(files) == "begin\n"
+    first.close()
+    second.close()
 
 
 def test_elsewhere_the_question_is_shown_with_the_way_to_go_on(
@@ -179,10 +202,9 @@ def test_elsewhere_the_question_is_shown_with_the_way_to_go_on(
     with RunStore(file) as store:
         (waits,) = store.list_runs()
         whole = Documents(store).run(waits.run_id)
-        assert [each["call_id"] for each in whole["waiting"]] == [pending.call_id]
-        assert (
-            whole["continue"] == f"run(prompt, adapter, session=session, decisions={{{pending.call_id!r}: Approve()}})"
-        )
+        assert [each["id"] for each in whole["waiting"]] == [pending.question.id]
+        decisions = f"{{{pending.question.id!r}: Approve()}}"
+        assert whole["continue"] == f"run(prompt, adapter, session=session, decisions={decisions})"
     exported = tmp_path / "run.html"
     exported.write_text(export_run(file, waits.run_id), encoding="utf-8")
     with Viewer(file, port=0) as viewer, record(file):

@@ -34,7 +34,7 @@ def look_at_everything(page: Page, base: str, run_id: str) -> None:
     expect(page.locator(".piece").first).to_contain_text(IMAGE)
     expect(page.locator(".piece").first).to_contain_text("␛[31mred␛[0m␇␀")
     expect(page.locator(".piece").first).to_contain_text("user⟨U+202E⟩gnp.exe")
-    expect(page.locator(".reply")).to_contain_text("half a pair: \ufffd")
+    expect(page.locator(".reply")).to_contain_text("half a pair: ⟨U+D83D⟩")
     expect(page.locator(".call")).to_contain_text(SCRIPT)
     assert len(page.locator(".piece").nth(1).inner_text()) < 10_000
     page.locator(".piece").nth(1).locator(".more").click()

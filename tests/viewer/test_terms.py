@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 def glossary() -> dict[str, str]:
     """Each word of the glossary with its meaning, as plain text."""
     found = {}
-    for line in (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8").splitlines():
         row = re.fullmatch(r"\| (.+?) \| (.+) \|", line)
         if row:
             meaning = re.sub(r"\[([^\]]+)\]\([^)]*\)", r"\1", row[2]).replace("`", "").replace("*", "")

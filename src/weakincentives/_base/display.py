@@ -152,6 +152,7 @@ class Drawn(str):
 
 # The viewer's colours, in shades that can be seen on white and on black.
 _GOOD, _PART, _BAD, _SENT, _REST = "#2a9d78", "#c58a1f", "#d4524c", "#7272e6", "#88888855"
+_LINE_TONES = {"added": _GOOD, "removed": _BAD, "changed": _PART, "note": "#888888"}
 _TONES = {
     "full": _GOOD,
     "read": _GOOD,
@@ -215,6 +216,19 @@ def said(who: str, text: str) -> Drawn:
     words = folded(shortened(one_line(text), 160) if long else "", text, font=font).html
     style = f"border-left: 3px solid {_TONES.get(who.split()[0], _REST)}; padding: 1px 10px; margin: 6px 0"
     return Drawn(f"{who}: {text}", f'<div style="{style}"><small>{escape(who)}</small>{words}</div>')
+
+
+def lines(rows: Iterable[tuple[str, str]]) -> Drawn:
+    """Lines of a question, each with its kind: what is added in green, what is removed in red."""
+    drawn: list[str] = []
+    texts: list[str] = []
+    for kind, text in rows:
+        weight = "bold" if kind == "heading" else "normal"
+        style = f"color: {_LINE_TONES.get(kind, 'inherit')}; font-weight: {weight}"
+        drawn.append(f'<div style="{style}">{escape(text) or "&nbsp;"}</div>')
+        texts.append(text)
+    box = "font-family: monospace; white-space: pre-wrap; overflow-wrap: anywhere; text-align: left; margin: 6px 0"
+    return Drawn("\n".join(texts), f'<div style="{box}">{"".join(drawn)}</div>')
 
 
 def tree(rows: Iterable[tuple[Any, str, str, int, int]]) -> Table:

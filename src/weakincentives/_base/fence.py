@@ -1,7 +1,9 @@
 """A fence around work that may outlive its run: once the fence is closed, further writes are refused.
 
 A blocking handler cannot be interrupted. When its run is cancelled or its deadline passes, its fence is closed: the
-handler continues in its thread, but sessions and filesystems refuse its writes.
+handler continues in its thread, but sessions and filesystems refuse its writes. A fence also keeps
+the handler of a call that is shown to a person before it counts from changing the real session and
+the real files: it has branches of them.
 
 The module also tracks which tool calls the running code works for, so that a filesystem knows whose change it makes.
 """
@@ -13,7 +15,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar, Token
 from math import inf
 
-from weakincentives.errors import AbandonedCallError
+from weakincentives.errors import AbandonedCallError, UnshownChangeError
 
 _current: ContextVar[Fence | None] = ContextVar("weakincentives_fence", default=None)
 _calls: ContextVar[tuple[object, ...]] = ContextVar("weakincentives_calls", default=())
@@ -24,13 +26,15 @@ _armed = False
 class Fence:
     """Encloses the code that runs within `with fence:`, and threads and tasks that inherit its context.
 
-    Fences nest, and a fence may be entered repeatedly. The fence also closes once no `seconds` are left.
+    Fences nest, and a fence may be entered repeatedly. The fence also closes once no `seconds` are
+    left. What it protects cannot be changed from inside, whether it is closed or not.
     """
 
-    __slots__ = ("_closed", "_parent", "_seconds", "_tokens")
+    __slots__ = ("_closed", "_parent", "_protected", "_seconds", "_tokens")
 
     def __init__(self, seconds: Callable[[], float] | None = None) -> None:
         self._closed = False
+        self._protected: list[object] = []
         self._seconds = seconds
         self._parent: Fence | None = None
         self._tokens: list[Token[Fence | None]] = []
@@ -46,6 +50,20 @@ class Fence:
     def close(self) -> None:
         global _armed
         self._closed = _armed = True
+
+    def protect(self, *things: object) -> None:
+        """Refuse changes of these, which are compared by identity."""
+        global _armed
+        self._protected.extend(things)
+        _armed = True
+
+    def protects(self, thing: object) -> bool:
+        fence: Fence | None = self
+        while fence is not None:
+            if any(protected is thing for protected in fence._protected):
+                return True
+            fence = fence._parent
+        return False
 
     def lift_limit(self) -> None:
         """Stay open, unless it is closed, however much time has passed."""
@@ -78,15 +96,24 @@ def current_fence() -> Fence | None:
     return _current.get()
 
 
-def check_fence() -> None:
-    """Raise if the calling code is behind a closed fence."""
+def check_fence(changed: object = None) -> None:
+    """Raise if the calling code is behind a closed fence, or one that protects what is changed."""
     if not _armed:
         return
     fence = _current.get()
-    if fence is not None and fence.closed:
+    if fence is None:
+        return
+    if fence.closed:
         raise AbandonedCallError(
             "This tool call was abandoned: its run was stopped or its time is over, so nothing that it still "
             "writes is kept."
+        )
+    if changed is not None and fence.protects(changed):
+        raise UnshownChangeError(
+            "This call is shown to a person before it counts, so it may change only what it gets from "
+            "its context: context.session, context.filesystem and context.resources. It has changed "
+            "the session or files past that; take them from the context, or declare the tool with "
+            "approval='call'."
         )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from weakincentives import serde
 from weakincentives.content import Audio, Document, Image, Part
-from weakincentives.errors import UnboundParamsError
+from weakincentives.errors import UnboundParamsError, UnshownChangeError
 from weakincentives.limits import TokenUsage
 from weakincentives.resources import ResourceError
 from weakincentives.runtime import (
@@ -21,7 +21,6 @@ from weakincentives.runtime import (
     ProviderAdapter,
     StopReason,
     ToolCall,
-    UndeclaredChangesError,
 )
 from weakincentives.runtime.spi import CORRECTION
 from weakincentives.session import extends
@@ -38,7 +37,7 @@ PROGRAMMING_ERRORS = (
     AssertionError,
     UnboundParamsError,
     ResourceError,
-    UndeclaredChangesError,
+    UnshownChangeError,
 )
 
 
@@ -51,7 +50,7 @@ class ScriptedAdapter(ProviderAdapter):
     `requests` records every request. As a context manager, the adapter checks on exit that the script was used up.
 
     A programming error in a tool (`AttributeError`, `NameError`, `TypeError`, `ResourceError`, `UnboundParamsError`,
-    `UndeclaredChangesError` or a failed assertion) is raised, so that the test fails; with `tool_errors="tell"` the
+    `UnshownChangeError` or a failed assertion) is raised, so that the test fails; with `tool_errors="tell"` the
     model reads it, as with other adapters.
     """
 

@@ -19,8 +19,8 @@ _workers = Workers("wink-wrapped-adapters")
 class SendTo:
     """Send a request to one of the other adapters that were passed to a `WrappedAdapter`."""
 
-    adapter: ProviderAdapter
-    request: ModelRequest
+    adapter: ProviderAdapter  #: one of those that were passed to the `WrappedAdapter`
+    request: ModelRequest  #: the request that it gets
 
 
 Exchange = Generator[ModelRequest | SendTo | Callable[[], Any], Any, ModelReply]

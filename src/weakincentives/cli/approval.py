@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from weakincentives._base.display import wrapped
-from weakincentives.cli.output import UsageError, in_editor, plural, print_error, print_line, progress, stdin
-from weakincentives.cli.progress import diff_style
+from weakincentives.cli.output import UsageError, in_editor, json_text, plural, print_error, print_line, progress, stdin
+from weakincentives.cli.questions import print_question
 from weakincentives.errors import SessionError
 from weakincentives.runtime import Answer, Approve, Deny, Edit, PendingCall
 from weakincentives.runtime.spi import RunState
@@ -33,6 +33,7 @@ n [REASON]     deny: the model reads the reason
 e [ARGUMENTS]  edit: the arguments as JSON, here or in your $EDITOR; what they change is shown again
 a TEXT         answer: the model reads your text as the result, and the call does not happen
 Ctrl-C         decide later"""
+KEYS = {"approve": "y", "deny": "n", "edit": "e", "answer": "a"}
 HELP_INDENT = " " * 15
 
 
@@ -41,7 +42,6 @@ class Asker:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._redactor = Redactor()
 
     @property
     def attended(self) -> bool:
@@ -54,12 +54,12 @@ class Asker:
 
     def ask(self, call: PendingCall, left: int) -> Decision | None:
         """The decision about a call; None if it is to be decided later. `left` is the number of calls after it."""
-        more = f", {left} more after it" if left else ""
-        subject, choices = "A call", "approve (y), deny (n), edit (e), answer (a)"
-        if call.needs == "answer":
-            subject, choices = "A question", "answer (a), deny (n)"
-        self._show(wrapped(f"\n{subject} waits for you{more}:", self._width), "1")
-        self.show(call)
+        question = call.question
+        more = f" ({left} more after it)" if left else ""
+        self._show(wrapped(f"\n{question.words}{more}", self._width), "1")
+        print_question(question, self._stream, self._width)
+        self._show("")
+        choices = ", ".join(f"{kind} ({KEYS[kind]})" for kind in question.answers)
         try:
             while True:
                 line = self._line(f"{choices}, help (?): ")
@@ -73,20 +73,18 @@ class Asker:
 
     def show(self, call: PendingCall) -> None:
         """Print the question: the call, and what it would change."""
-        for line in self._redactor.text(call.text).split("\n"):
-            # The lines of a diff are shown as they are.
-            style = diff_style(line)
-            self._show(line if style or line.startswith(" ") else wrapped(line, self._width, " " * 4), style)
+        self._show(wrapped(call.question.words, self._width), "1")
+        print_question(call.question, self._stream, self._width)
 
     def _decision(self, call: PendingCall, key: str, words: str) -> Decision | None:
         try:
             match key.lower():
-                case "y" | "yes" if call.needs != "answer":
+                case "y" | "yes" if "approve" in call.question.answers:
                     return Approve()
                 case "n" | "no":
                     reason = words.strip() or self._line("reason (may be empty): ")
                     return None if reason is None else Deny(reason.strip())
-                case "e" if call.needs != "answer":
+                case "e" if "edit" in call.question.answers:
                     return Edit(self._arguments(call, words.strip()))
                 case "a":
                     text = words.strip() or self._line("answer: ") or ""
@@ -100,8 +98,9 @@ class Asker:
     def _arguments(self, call: PendingCall, written: str) -> dict[str, Any]:
         """The edited arguments: as written on the line, else from the editor, else from the next line."""
         if not written and (os.environ.get("VISUAL") or os.environ.get("EDITOR")):
-            now = json.dumps(json.loads(call.arguments or "{}"), indent=2, ensure_ascii=False)
-            written = in_editor(now, "arguments.json", "write the arguments after the e")
+            written = in_editor(
+                json_text(json.loads(call.arguments or "{}")), "arguments.json", "write the arguments after the e"
+            )
         elif not written:
             written = self._line("arguments as JSON: ") or ""
         arguments = json.loads(written)

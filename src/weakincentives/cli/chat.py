@@ -50,7 +50,7 @@ from weakincentives.cli.progress import (
 )
 from weakincentives.cli.recordings import add_record_option, recorder, runs_file
 from weakincentives.cli.selection import ADAPTER, add_adapter_option, make_adapter
-from weakincentives.errors import ContextOverflowError, UnboundParamsError, WinkError
+from weakincentives.errors import ContextOverflowError, OutsideEffectsError, UnboundParamsError, WinkError
 from weakincentives.prompt import Prompt, SectionVisibility, SetVisibilityOverride, with_ancestors
 from weakincentives.runtime import (
     Completed,
@@ -213,7 +213,7 @@ class Chat:
                 self._screen.gap()
                 return
             try:
-                self._ask(None, {pending[0].call_id: decision})
+                self._ask(None, {pending[0].question.id: decision})
             except DecisionError as error:
                 print_error(f"wink: {error}")
 
@@ -326,8 +326,18 @@ class Chat:
         if not argument:
             self._list_points()
             return
-        point = None if argument == "undo" else self._point(argument)
-        report = self._chat.undo_rewind() if point is None else self._chat.rewind(point)
+        place, _, anyway = argument.partition(" ")
+        point = None if argument == "undo" else self._point(place)
+        try:
+            if point is None:
+                report = self._chat.undo_rewind()
+            else:
+                report = self._chat.rewind(point, over_effects=anyway.strip() == "anyway")
+        except OutsideEffectsError as error:
+            names = ", ".join(f"{call.tool} ({call.call_id})" for call in error.outside)
+            self._screen.line(f"outside {names}: these effects would stay", "33")
+            self._screen.line(f"back    not done; /back {place} anyway goes back all the same", "2")
+            return
         for change in report.files:
             self._screen.line(f"file    {change.path}", "2")
         for name, why in report.left_alone.items():

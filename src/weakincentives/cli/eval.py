@@ -50,6 +50,7 @@ from weakincentives.prompt import Prompt, PromptTemplate, Tool
 
 if TYPE_CHECKING:
     from weakincentives.evals import Case, CaseResult, Comparison, Evaluation, Judge
+    from weakincentives.limits import Budget
 
 STYLES = {"passed": "32", "failed": "31", "diverged": "33", "unscored": "33"}
 RECORDED = "recorded"
@@ -122,6 +123,11 @@ def _configure_run(run: argparse.ArgumentParser) -> None:
         help="run tools, or return what the cases' recordings have (default: live; recorded with -a recorded)",
     )
     run.add_argument(
+        "--decide",
+        metavar="HOW",
+        help="decide about calls that wait: approve, deny, or module:variable with a rule or a mapping by tool",
+    )
+    run.add_argument(
         "--again",
         nargs="?",
         const="all",
@@ -148,16 +154,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 def run_cases(arguments: argparse.Namespace) -> int:
     from weakincentives.evals import CaseError, EvaluationBusyError, UnknownPriceError, evaluate
-    from weakincentives.limits import Budget
 
     cases = read_cases(arguments.cases)
     arguments.params = []
     prompt = selected_prompt(arguments)
     replayed = arguments.adapter == RECORDED
     scorers = [scorer for word in arguments.scorer for scorer in [make_scorer(word)]] or default_scorers(cases)
-    total = None
-    if arguments.max_cost is not None or arguments.max_tokens is not None:
-        total = Budget(max_cost=arguments.max_cost, max_total_tokens=arguments.max_tokens)
+    total = _total_budget(arguments)
     file = _file_to_write(arguments)
     adapter: Any = RECORDED if replayed else make_adapter(arguments, progress=_read_quietly)
     tools: Any = arguments.tools or (RECORDED if replayed else "live")
@@ -185,6 +188,7 @@ def run_cases(arguments: argparse.Namespace) -> int:
                 repeats=arguments.repeats,
                 limit=arguments.limit,
                 tools=tools,
+                decisions=_decisions(arguments.decide),
                 name=name,
                 file=file,
                 again=again,
@@ -206,6 +210,22 @@ def run_cases(arguments: argparse.Namespace) -> int:
     _print_evaluation(evaluation, arguments)
     _note_missing(evaluation, file, ran=bool(ran))
     return 0 if evaluation.finished and all(each.verdict == "passed" for each in evaluation.results) else 1
+
+
+def _total_budget(arguments: argparse.Namespace) -> Budget | None:
+    from weakincentives.limits import Budget
+
+    if arguments.max_cost is None and arguments.max_tokens is None:
+        return None
+    return Budget(max_cost=arguments.max_cost, max_total_tokens=arguments.max_tokens)
+
+
+def _decisions(how: str | None) -> Any:
+    """What decides about calls that wait for a person."""
+    from weakincentives.evals import approve_all, deny_all
+
+    rules = {None: None, "approve": approve_all, "deny": deny_all}
+    return rules[how] if how in rules else resolve(str(how))
 
 
 def _read_quietly(tokens: int, total: int) -> None:

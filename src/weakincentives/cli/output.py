@@ -17,15 +17,11 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
+from weakincentives._base.visible import UNSEEN, UNSEEN_IN_LINE, visible
 from weakincentives.errors import WinkError
 
 if TYPE_CHECKING:
     from weakincentives._base.display import Table
-
-# Control characters except tab and newline, and characters that change the text direction or separate lines.
-_BIDI = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\u2028\u2029"
-_UNSAFE = re.compile(f"[\x00-\x08\x0b-\x1f\x7f-\x9f{_BIDI}\ufeff]")
-_UNSAFE_IN_LINE = re.compile(f"[\x00-\x1f\x7f-\x9f{_BIDI}\ufeff]")
 
 
 # The seconds in which nothing is printed before a line says that something is under way.
@@ -37,10 +33,15 @@ class UsageError(WinkError):
 
 
 def printable(text: str, *, one_line: bool = False, stream: TextIO | None = None) -> str:
-    """Untrusted text made safe for a terminal, with escapes for control characters and what cannot be encoded."""
+    """Untrusted text made safe for a terminal: characters that hide are marks, or escapes where it lacks the marks."""
     encoding = getattr(stream or sys.stdout, "encoding", None) or "utf-8"
-    shown = (_UNSAFE_IN_LINE if one_line else _UNSAFE).sub(_escaped, text)
-    return shown.encode(encoding, "backslashreplace").decode(encoding)
+    shown = visible(text, one_line=one_line)
+    try:
+        shown.encode(encoding)
+    except UnicodeEncodeError:
+        escaped = (UNSEEN_IN_LINE if one_line else UNSEEN).sub(_escaped, text)
+        shown = escaped.encode(encoding, "backslashreplace").decode(encoding)
+    return shown
 
 
 def stdin() -> TextIO:
@@ -69,12 +70,17 @@ def print_error(message: str) -> None:
     print(printable(_wrapped(message, width), stream=sys.stderr), file=sys.stderr, flush=True)
 
 
+def json_text(value: Any) -> str:
+    """The value as indented JSON, in which characters that hide are escaped."""
+    return UNSEEN.sub(lambda match: json.dumps(match[0])[1:-1], json.dumps(value, indent=2, ensure_ascii=False))
+
+
 def print_json(value: Any) -> None:
-    text = _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, indent=2, ensure_ascii=False))
+    text = json_text(value)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
-        # Lone surrogates, or a terminal with another encoding: fall back on JSON escapes.
+        # A terminal with another encoding.
         text = json.dumps(value, indent=2)
     print(text)
 
@@ -288,5 +294,4 @@ def _styled(text: str, style: str, stream: TextIO) -> str:
 
 
 def _escaped(match: re.Match[str]) -> str:
-    code = ord(match[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+    return match[0].encode("unicode_escape").decode()

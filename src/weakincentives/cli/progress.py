@@ -10,6 +10,7 @@ from typing import Any
 
 from weakincentives._base.display import shortened, wrapped
 from weakincentives.cli.output import dollars, overwrite_echo, plural, print_line, printable, progress, terminal_width
+from weakincentives.cli.questions import styled_lines
 from weakincentives.limits import TokenUsage
 from weakincentives.runtime import (
     CallDecided,
@@ -32,7 +33,7 @@ from weakincentives.runtime import (
 )
 from weakincentives.runtime.spi import prices_for
 from weakincentives.session import Session
-from weakincentives.telemetry import asked_text, question_in
+from weakincentives.telemetry import asked_question, question_in
 
 WIDTH = 100
 LABEL = 8
@@ -91,32 +92,36 @@ def describe(event: Any, width: int = WIDTH) -> str | None:
 
 def print_story(event: Any, *, asked: str = "", indent: str = "") -> None:
     """Print an event's part of the story, if any: a label with text beside it. The question is not repeated."""
+    if isinstance(event, PendingCall):
+        print_asked(event, indent)
+        return
     formatter = STORY.get(type(event))
     text = "" if formatter is None else formatter(event)
     if text and not (asked and question_in(event) == asked):
         failed = text.startswith("failed") or (isinstance(event, ToolInvoked) and not event.success)
         style = "31" if failed else STYLES.get(text[:LABEL].rstrip(), "")
-        whole = isinstance(event, Message | PendingCall)
-        told = text[LABEL:] if whole else shortened(text[LABEL:], MAX_RESULT)
-        print_labelled(text[:LABEL], told, diff_style if isinstance(event, PendingCall) else style, indent)
+        words = text[LABEL:] if isinstance(event, Message) else shortened(text[LABEL:], MAX_RESULT)
+        print_labelled(text[:LABEL], words, style, indent)
 
 
-def print_labelled(label: str, text: str, style: str | Callable[[str], str] = "", indent: str = "") -> None:
-    """Print text beside its label, wrapped on a terminal, unless the style depends on the line, as that of a diff."""
+def print_asked(call: PendingCall, indent: str = "") -> None:
+    """Print the question about a call, beside its label."""
+    question = asked_question(call)
+    print_labelled(f"{'asks':{LABEL}}", question.words or question.tool, STYLES["asks"], indent)
+    for part in question.parts:
+        for style, text in styled_lines(part):
+            print_line(f"{indent}{'':{LABEL}}{text}".rstrip(), style=style)
+
+
+def print_labelled(label: str, text: str, style: str = "", indent: str = "") -> None:
+    """Print text beside its label, wrapped on a terminal."""
     width = terminal_width()
-    lines = printable(text).split("\n")
-    if width is not None and isinstance(style, str):
+    text = printable(text)
+    if width is not None:
         room = max(min(width, 120) - LABEL - len(indent), 20)
-        lines = wrapped("\n".join(lines), room).split("\n")
-    for index, line in enumerate(lines):
-        shown = f"{indent}{label if index == 0 else '':{LABEL}}{line}".rstrip()
-        print_line(shown, style=style if isinstance(style, str) else style(line))
-
-
-def diff_style(line: str) -> str:
-    """The style of a line of a question: green and red for what is added and removed."""
-    marks = {"+": "32", "-": "31", "@": "36"}
-    return "1" if line.startswith(("+++ ", "--- ")) else marks.get(line[:1], "")
+        text = wrapped(text, room)
+    for index, line in enumerate(text.split("\n")):
+        print_line(f"{indent}{label if index == 0 else '':{LABEL}}{line}".rstrip(), style=style)
 
 
 def print_spent(
@@ -304,7 +309,6 @@ def _item(event: Message, kind: str) -> Mapping[str, Any]:
 STORY: Mapping[type, Callable[[Any], str]] = {
     **FORMATTERS,
     Message: _said,
-    PendingCall: lambda event: f"asks    {asked_text(event)}",
     HostedToolInvoked: lambda event: f"tool    {event.name} was run by the provider",
     GuardDecided: lambda event: f"guard   {event.guard}: {event.outcome}{event.message and f', {event.message}'}",
     PromptChanged: lambda event: (

@@ -130,14 +130,14 @@ def _decided(
             else:
                 response = chat.send(arguments.message or None, deadline=deadline())
         continuation.update(chat.session)
-        while response.pending and asker.attended:
-            call = response.pending[0]
-            decision = asker.ask(call, len(response.pending) - 1)
+        while (pending := chat.pending) and asker.attended:
+            call = pending[0]
+            decision = asker.ask(call, len(pending) - 1)
             if decision is None:
                 break
             try:
                 with _waiting(arguments):
-                    response = chat.decide({call.call_id: decision}, deadline=deadline())
+                    response = chat.decide({call.question.id: decision}, deadline=deadline())
             except DecisionError as error:
                 print_error(f"wink: {error}")
             continuation.update(chat.session)
@@ -202,9 +202,7 @@ def run_explain(arguments: argparse.Namespace) -> int:
 
 def _described(response: PromptResponse[Any], session: Session, seconds: float) -> dict[str, Any]:
     from weakincentives.runtime import ToolInvoked, run_history
-    from weakincentives.telemetry import Redactor
 
-    clean = Redactor().text
     invoked = session[ToolInvoked].where(lambda event: not event.parent_run_id)
     opened = [step for step in run_history(session).steps if step.kind == "open" and step.success]
     return {
@@ -216,9 +214,6 @@ def _described(response: PromptResponse[Any], session: Session, seconds: float) 
         "seconds": round(seconds, 3),
         "usage": dump(response.usage),
         "opened": [key for step in opened for key in step.sections],
-        "pending": [
-            {"call_id": call.call_id, "tool": call.tool, "arguments": clean(call.arguments), "text": clean(call.text)}
-            for call in response.pending
-        ],
+        "pending": [{"call_id": call.call_id, **call.question.data} for call in response.pending],
         "tools": [{"name": event.name, "arguments": event.arguments, "success": event.success} for event in invoked],
     }

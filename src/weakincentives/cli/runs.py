@@ -146,7 +146,10 @@ def show_run(store: RunStore, names: list[str], arguments: argparse.Namespace) -
         return
     history = store.history(run.run_id)
     if arguments.json:
-        waiting = {"pending": store.open_calls(run.run_id), "continue": store.continuation(run.run_id)}
+        from weakincentives.telemetry import asked_question
+
+        pending = [asked_question(call).data for call in store.open_calls(run.run_id)]
+        waiting = {"pending": pending, "continue": store.continuation(run.run_id)}
         inside = {"child_list": [facts(child) for child in store.children(run.run_id)]}
         print_json(facts(run) | history_facts(history, failures(store, history)) | waiting | inside)
     else:

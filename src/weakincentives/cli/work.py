@@ -30,7 +30,7 @@ from weakincentives.cli.output import (
     print_table,
     progress,
 )
-from weakincentives.cli.progress import diff_style
+from weakincentives.cli.questions import styled_lines
 from weakincentives.cli.recordings import recorder
 from weakincentives.cli.runs import moment
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from weakincentives.durable import (
         DurableConversations,
         DurableMainLoop,
-        Question,
+        DurableQuestion,
         Reply,
         Work,
         WorkerHealth,
@@ -148,7 +148,7 @@ def configure_work(parser: argparse.ArgumentParser) -> None:
     asked.add_argument("id", nargs="?", metavar="RUN", help="loop/key (default: all runs)")
     answer = verbs.add_parser("approve", help="decide about a tool call, which `questions` lists; the run continues")
     answer.add_argument("id", metavar="RUN", help="loop/key")
-    answer.add_argument("call_id", metavar="CALL", help="the call that waits")
+    answer.add_argument("question", metavar="QUESTION", help="the id of the question: what is asked must still be that")
     instead = answer.add_mutually_exclusive_group()
     instead.add_argument("--deny", "--refuse", action="store_true", help="answer no; the call does not happen")
     instead.add_argument("--edit", type=_object, metavar="JSON", help="let the call happen with these arguments")
@@ -299,8 +299,8 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
         listed = [{"number": s.number, "name": s.name, "milliseconds": s.milliseconds, "error": s.error} for s in steps]
         asked = [_question_facts(question) for question in questions]
         decided = [
-            {"call_id": call_id, "decision": _answered(each, ""), "by": each.by, "note": _note(each)}
-            for call_id, each in decisions.items()
+            {"question_id": name, "decision": _answered(each, ""), "by": each.by, "note": _note(each)}
+            for name, each in decisions.items()
         ]
         outcome = {"error": failure, "answer": answer, "steps": listed, "questions": asked, "decisions": decided}
         print_json(_facts(work, alive) | outcome)
@@ -313,14 +313,12 @@ def _show_one(store: WorkStore, arguments: argparse.Namespace) -> None:
         print_prose(f"error     {failure}", indent=" " * 10)
     if answer:
         print_prose(f"answer    {shortened(' '.join(answer.split()), 200)}", indent=" " * 10)
-    for call_id, decision in decisions.items():
-        print_line(f"{_answered(decision, ''):9} {call_id}{_details(decision)}")
+    for name, decision in decisions.items():
+        print_line(f"{_answered(decision, ''):9} {_short_id(name)}{_details(decision)}")
     for question in questions:
         state = _answered(question.answer, work.status)
-        first, *others = question.text.splitlines() or [""]
-        print_line(f"{state:9} {question.call_id}: {first}{_details(question.answer)}")
-        for line in others:
-            print_line(f"{'':9} {line}", style=diff_style(line))
+        print_line(f"{state:9} {_short_id(question.id)}{_details(question.answer)}")
+        _print_question(question, " " * 10)
     for step in steps:
         error = f"  {step.error}" if step.error else ""
         print_line(f"{step.number:4}  {step.milliseconds:7} ms  {step.name}{error}")
@@ -335,27 +333,63 @@ def _show_questions(store: WorkStore, arguments: argparse.Namespace) -> None:
         return
     for work_id, question in found:
         until = f", until {moment(question.expires_ms / 1000)}" if question.expires_ms else ""
-        print_line(f"{work_id} {question.call_id}  asked {moment(question.asked_ms / 1000)}{until}", style="1")
-        for line in question.text.splitlines():
-            print_line(f"    {line}", style=diff_style(line))
+        asked = f"asked {moment(question.asked_ms / 1000)}{until}"
+        print_line(f"{work_id} {_short_id(question.id)}  {asked}", style="1")
+        _print_question(question, "    ")
     if found:
-        progress("decide with `wink work approve RUN CALL`, and --deny, --edit or --answer")
+        progress("decide with `wink work approve RUN QUESTION`, and --deny, --edit or --answer")
     else:
         progress("no call waits for a person")
 
 
-def _question_facts(question: Question) -> dict[str, Any]:
+def _print_question(question: DurableQuestion, indent: str) -> None:
+    if question.asked is None:
+        for line in question.text.split("\n"):
+            print_line(f"{indent}{line}")
+        return
+    # A problem with an earlier decision comes before the question.
+    for line in question.text.removesuffix(question.asked.text).rstrip().split("\n"):
+        if line:
+            print_line(f"{indent}{line}", style="31")
+    print_line(f"{indent}{question.asked.words}")
+    for part in question.asked.parts:
+        for style, text in styled_lines(part):
+            print_line(f"{indent}{text}".rstrip(), style=style)
+
+
+def _short_id(question_id: str) -> str:
+    """The id of a question as people type it: that of the call, and the beginning of the digest."""
+    call_id, _, digest = question_id.rpartition(":")
+    if not call_id:
+        return question_id
+    return f"{call_id}:{digest[:SHORT_DIGEST]}"
+
+
+def _whole_id(store: WorkStore, work_id: str, given: str) -> str:
+    """The id of the question that a short one names; any other stays as it is."""
+    call_id, _, digest = given.rpartition(":")
+    if call_id and SHORT_DIGEST <= len(digest) < DIGEST:
+        for question in store.questions(work_id=work_id, waiting=False):
+            if question.id.startswith(given):
+                return question.id
+    return given
+
+
+def _question_facts(question: DurableQuestion) -> dict[str, Any]:
     from weakincentives.durable import Approval
     from weakincentives.telemetry import Redactor
 
     answer = question.answer
     yes_or_no = asdict(answer) if isinstance(answer, Approval) else {}
     return {
+        "question_id": question.id,
         "call_id": question.call_id,
         "question": question.text,
         "needs": question.needs,
         "tool": question.tool,
         "arguments": Redactor().text(question.arguments),
+        "parts": [] if question.asked is None else question.asked.data["parts"],
+        "complete": question.asked is None or question.asked.complete,
         "asked": _time(question.asked_ms),
         "expires": _time(question.expires_ms),
         "answer": answer and yes_or_no | {"decision": _answered(answer, ""), "by": answer.by, "note": _note(answer)},
@@ -414,7 +448,7 @@ def _approve(store: WorkStore, arguments: argparse.Namespace) -> None:
             raise UsageError("--note goes with --deny; of --edit and --answer, the model reads what you give there")
         edited = arguments.answer is None
         reply = Edit(arguments.edit, arguments.by) if edited else Answer(arguments.answer, arguments.by)
-    store.answer(arguments.id, arguments.call_id, reply)
+    store.answer(arguments.id, _whole_id(store, arguments.id, arguments.question), reply)
     _print_status(store, store.find(arguments.id), arguments)
 
 
@@ -430,6 +464,7 @@ def _prune(store: WorkStore, arguments: argparse.Namespace) -> None:
 
 
 _MAX_WAITING = 1_000_000
+SHORT_DIGEST, DIGEST = 8, 32
 _NAMES = ("id", "status", "version", "queue", "tenant", "worker", "attempts")
 _VERBS = {
     "list": _show_list,

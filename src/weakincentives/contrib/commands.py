@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shlex
 import signal
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Unpack
+from functools import partial
+from typing import Annotated, TypeVar, Unpack
 
 from weakincentives.errors import PromptValidationError, ToolValidationError
-from weakincentives.filesystem import Filesystem, FilesystemError, HostFilesystem
+from weakincentives.filesystem import (
+    Filesystem,
+    FilesystemError,
+    FolderBusyError,
+    HostFilesystem,
+    NeedsFolderError,
+    ProgramRun,
+)
 from weakincentives.prompt import (
     Approvals,
     LateContent,
@@ -25,6 +34,7 @@ from weakincentives.prompt import (
 )
 from weakincentives.resources import ResourceError, ScopedResourceContext
 
+T = TypeVar("T")
 __all__ = ["CommandResult", "CommandSection", "UnfitWorkspaceError"]
 
 _TEMPLATE = """\
@@ -37,6 +47,8 @@ MAX_LISTED = 20
 ENDING_SECONDS = 2.0
 # How much longer the tool may take than its program, to find out what that has changed.
 TOOL_SECONDS = 30.0
+# How often to look whether the commands of other runs have ended.
+BUSY_SECONDS = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +75,10 @@ class CommandSection(WorkspaceSection):
         CommandSection(HostFilesystem("work", track_external=True), programs=["pytest", "ruff"], timeout=120)
 
     This is no sandbox: a program can do whatever your process can. A command has failed if its exit code is not among
-    `success_codes`; the files that it changed in the workspace are then restored. It inherits a few variables, such as
-    `PATH` and `HOME`, and gets those in `env`. Of its output, at most `max_output` bytes are returned. With
-    `approval="effects"`, a person sees the files that a command has changed before the change counts.
+    `success_codes`; the files that it changed in the workspace are then restored, also if your process dies meanwhile.
+    It inherits a few variables, such as `PATH` and `HOME`, and gets those in `env`. Of its output, at most `max_output`
+    bytes are returned. With `approval="effects"`, it runs, its changes are taken back, and a person sees them before
+    they count. Commands in one workspace run one after the other.
     """
 
     loads_tools = False
@@ -104,10 +117,9 @@ class CommandSection(WorkspaceSection):
             late = "" if seconds is None else f" or takes longer than {seconds:g} seconds"
             template = _TEMPLATE.format(programs=listed, late=late)
         limit = None if seconds is None else seconds + TOOL_SECONDS
-        options["tools"] = (
-            tool(timeout=limit, approval=rule, changes=(Filesystem,))(self.run_command),
-            *options.get("tools", ()),
-        )
+        run_command = tool(timeout=limit, approval=rule, changes=(Filesystem,))(self.run_command)
+        run_command.needs_folder = True
+        options["tools"] = (run_command, *options.get("tools", ()))
         super().__init__(filesystem, title=title, key=key, template=template, **options)
 
     def stored(self) -> LateContent:
@@ -137,19 +149,34 @@ class CommandSection(WorkspaceSection):
             seconds = left if seconds is None else min(seconds, left)
         try:
             files.list(path)
-            before = files.snapshot()
-            code, output = await self._run(command, os.path.join(files.root, path), seconds)
-            files.list()  # Fails if the command has removed the workspace itself, which is then restored.
-            changed = files.changed_since(before)
+            folder, seconds_left = await _begun(files, shlex.join(command), seconds)
+            try:
+                code, output = await self._run(command, path, folder, seconds_left)
+                return await self._result(folder, code, output, seconds)
+            finally:
+                await _in_thread(folder.close)
+        except NeedsFolderError:
+            # Too much to be taken back: a person is asked about the call itself.
+            raise
         except FilesystemError as error:
             raise ToolValidationError(str(error)) from error
         except (OSError, ValueError) as error:
             raise ToolValidationError(f"{command[0]!r} cannot be started: {error}") from error
-        success = code in self._success_codes
-        ended = f"Stopped after {seconds:g} seconds" if code is None else f"Exit code {code}"
-        return ToolResult(f"{ended}{_changes(changed, kept=success)}.", CommandResult(code, output, changed), success)
 
-    async def _run(self, command: list[str], folder: str, seconds: float | None) -> tuple[int | None, str]:
+    async def _result(
+        self, folder: ProgramRun, code: int | None, output: str, seconds: float | None
+    ) -> ToolResult[CommandResult]:
+        """Keep what the command has changed, or take it back if it has failed."""
+        # A command that has removed the workspace itself has failed, whatever it says.
+        success = code in self._success_codes and os.path.isdir(folder.folder)
+        changed = await _in_thread(folder.keep if success else folder.take_back)
+        ended = f"Stopped after {seconds:g} seconds" if code is None else f"Exit code {code}"
+        message = f"{ended}{_changes(changed, kept=success)}."
+        return ToolResult(message, CommandResult(code, output, changed), success)
+
+    async def _run(
+        self, command: list[str], path: str, folder: ProgramRun, seconds: float | None
+    ) -> tuple[int | None, str]:
         """The exit code, None if the time is up, and the output."""
         loop = asyncio.get_running_loop()
         transport, running = await loop.subprocess_exec(
@@ -158,8 +185,8 @@ class CommandSection(WorkspaceSection):
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
-            cwd=folder,
-            env={name: os.environ[name] for name in INHERITED if name in os.environ} | self._env,
+            cwd=os.path.join(folder.folder, path),
+            env=_inherited() | self._env | folder.environment,
             start_new_session=True,
         )
         try:
@@ -202,6 +229,45 @@ class _Running(asyncio.SubprocessProtocol):
             return (self._head + self._tail).decode("utf-8", "replace")
         head, tail = (part.decode("utf-8", "replace") for part in (self._head, self._tail))
         return f"{head}\n[... {self._left_out:,} bytes left out ...]\n{tail}"
+
+
+async def _begun(files: HostFilesystem, label: str, seconds: float | None) -> tuple[ProgramRun, float | None]:
+    """The folder, once the commands of other runs have ended there, and the seconds that are left by then."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    while True:
+        left = None if seconds is None else began + seconds - loop.time()
+        try:
+            run = await _in_thread(partial(files.programs, label), drop=ProgramRun.close)
+        except FolderBusyError:
+            if left is not None and left < 0:
+                raise
+            await asyncio.sleep(BUSY_SECONDS)
+        else:
+            return run, left
+
+
+async def _in_thread(work: Callable[[], T], drop: Callable[[T], object] | None = None) -> T:
+    """The result of blocking work, which goes on to its end even if this task is cancelled.
+
+    `drop` is then called with the result.
+    """
+    running = asyncio.ensure_future(asyncio.to_thread(work))
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait({running})
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return running.result()
+    if drop is not None and running.exception() is None:
+        await asyncio.to_thread(drop, running.result())
+    raise cancelled
+
+
+def _inherited() -> dict[str, str]:
+    return {name: os.environ[name] for name in INHERITED if name in os.environ}
 
 
 def _check(files: Filesystem | None, key: str) -> HostFilesystem:

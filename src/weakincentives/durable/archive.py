@@ -79,6 +79,7 @@ class Action:
     point: str | None = None
     compensate: bool = False
     new: str = ""
+    over_effects: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +93,7 @@ class Sent:
     again: bool = False
     point: str = ""
     action: Action | None = None
+    over_effects: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,8 @@ class SendOptions(TypedDict, total=False):
     which have no handler, are offered in it: their calls wait for an `Answer`. A message with a known `key` is not sent
     again. With `join`, a message that arrives during a run is added to it before the next model call, and its answer is
     that of the run; a prompt with guards takes it as the next run. With `again`, the last answer is taken back first;
-    with the id of a `point`, the conversation goes back there first. `tenant` says who the work is for: a worker can
+    with the id of a `point`, the conversation goes back there first, over calls with effects outside only with
+    `over_effects`. `tenant` says who the work is for: a worker can
     limit how many of one tenant's runs execute at a time.
     """
 
@@ -62,6 +63,7 @@ class SendOptions(TypedDict, total=False):
     join: bool
     again: bool
     point: str
+    over_effects: bool
     tenant: str | None
 
 
@@ -236,15 +238,30 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
         return await asyncio.to_thread(self.preview, conversation, point, timeout=timeout)
 
     def rewind(
-        self, conversation: str, point: Point | str, *, compensate: bool = False, timeout: float | None = None
+        self,
+        conversation: str,
+        point: Point | str,
+        *,
+        compensate: bool = False,
+        over_effects: bool = False,
+        timeout: float | None = None,
     ) -> RewindReport:
         """Go back to a point, as `Conversation.rewind` does; a worker does it, after the messages sent before."""
-        return cast(RewindReport, self._act(conversation, "rewind", point, timeout, compensate=compensate))
+        options = {"compensate": compensate, "over_effects": over_effects}
+        return cast(RewindReport, self._act(conversation, "rewind", point, timeout, **options))
 
     async def rewind_async(
-        self, conversation: str, point: Point | str, *, compensate: bool = False, timeout: float | None = None
+        self,
+        conversation: str,
+        point: Point | str,
+        *,
+        compensate: bool = False,
+        over_effects: bool = False,
+        timeout: float | None = None,
     ) -> RewindReport:
-        return await asyncio.to_thread(self.rewind, conversation, point, compensate=compensate, timeout=timeout)
+        options: dict[str, Any] = {"compensate": compensate, "over_effects": over_effects}
+        options["timeout"] = timeout
+        return await asyncio.to_thread(self.rewind, conversation, point, **options)
 
     def undo_rewind(self, conversation: str, *, timeout: float | None = None) -> RewindReport:
         """Undo the last rewind, if no message was sent since."""
@@ -358,6 +375,7 @@ class DurableConversations(DurableWorker, Generic[OutputT]):
             tuple(DeclaredTool(tool.name, tool.description, json.dumps(tool.plain_schema)) for tool in tools),
             again=options.get("again", False),
             point=(point := options.get("point", "")),
+            over_effects=options.get("over_effects", False),
         )
         return archive.post(
             name,

@@ -56,8 +56,12 @@ question_table = sa.Table(
     sa.Column("asked_ms", sa.BigInteger, nullable=False),
     sa.Column("expires_ms", sa.BigInteger),
     sa.Column("answer", sa.Text),
-    # Of a call whose tool declares approval=, as JSON: its tool, its arguments, their schema and what it needs.
-    sa.Column("call", sa.Text),
+    # The key of the answer, which names exactly what is asked.
+    sa.Column("id", sa.Text, nullable=False),
+    # As JSON: the tool of the call, its arguments and their schema.
+    sa.Column("call", sa.Text, nullable=False),
+    # As tagged JSON: the question as every surface draws it, if the tool declares approval=.
+    sa.Column("asked", sa.Text),
 )
 # A conversation between its runs: the state that its last run left.
 conversation_table = sa.Table(

@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -21,9 +21,17 @@ from math import ceil
 from types import TracebackType
 from typing import Any, TypeAlias, TypeVar
 
+from weakincentives._base.visible import visible
 from weakincentives.durable.engine import Engine
-from weakincentives.durable.journal import Change, apply_change, record_change
-from weakincentives.durable.work import Approval, ApprovalRequired, DurableError, Question, Released, give_answers
+from weakincentives.durable.journal import StepChange, apply_change, record_change
+from weakincentives.durable.work import (
+    Approval,
+    ApprovalRequired,
+    DurableError,
+    DurableQuestion,
+    Released,
+    give_answers,
+)
 from weakincentives.errors import (
     DeadlineExceededError,
     GuardRefusedError,
@@ -96,7 +104,7 @@ class ModelReplied:
 
     reply: ModelReply
     fingerprint: str
-    change: Change
+    change: StepChange
     at: datetime
     joined: tuple[tuple[int, Message], ...] = ()
 
@@ -107,7 +115,7 @@ class ToolsRan:
     runs inside the calls did."""
 
     outcomes: tuple[CallOutcome, ...]
-    change: Change
+    change: StepChange
     at: datetime
     spent: Spent = field(default_factory=Spent)
     joined: tuple[tuple[int, Message], ...] = ()
@@ -117,7 +125,7 @@ class ToolsRan:
 class HandlerAsked:
     """A handler cannot continue until a person has answered."""
 
-    question: Question
+    question: DurableQuestion
     at: datetime
 
 
@@ -134,7 +142,7 @@ class GuardsDecided:
     """The outcome of the guards of a hook, and what they changed."""
 
     verdict: Verdict
-    change: Change
+    change: StepChange
     at: datetime
 
 
@@ -314,7 +322,7 @@ class Execution:
                     if not refuses_decision(error):
                         raise
                     # Nobody has acted on them, so people are asked again.
-                    self._reject(decisions, str(error))
+                    self._reject([key.rpartition(":")[0] for key in decisions], str(error))
             return response
 
     def _begin(self, seconds: float | None) -> Deadline | None:
@@ -437,13 +445,13 @@ class Execution:
             decisions: dict[str, Decision] = {}
             misfits: dict[str, str] = {}
             for name, reply in self._engine.ask(questions, _deadline_ms(live)).items():
-                call_id = asked[name].call_id
+                call = asked[name]
                 if isinstance(reply, Approval):
                     raise self._expired(live)
-                if problem := _misfit(asked[name], reply, live):
-                    misfits[call_id], self._answers[name] = problem, None
+                if problem := _misfit(call, reply, live):
+                    misfits[call.call_id], self._answers[name] = problem, None
                 else:
-                    decisions[call_id] = reply
+                    decisions[call.question.id] = reply
             # Their questions are asked again before anything acts.
             self._problems = misfits
             if not misfits:
@@ -451,21 +459,22 @@ class Execution:
                 edits = {name: each for name, each in decisions.items() if isinstance(each, Edit) and "/" in name}
                 return dict([next(iter(edits.items()))]) if edits else decisions
 
-    def _question(self, name: str, call: PendingCall, live: LiveRun) -> Question:
+    def _question(self, name: str, call: PendingCall, live: LiveRun) -> DurableQuestion:
         # The ids of calls inside a call begin with its id.
         outer = next(call_id for call_id in self._first_steps if f"{call.call_id}/".startswith(f"{call_id}/"))
         tool = live.toolbox.asked_about(call) if outer == call.call_id else None
-        text = "\n".join(line for line in (self._problems.get(call.call_id), call.text) if line)
-        question = Question(
+        problem = self._problems.get(call.call_id)
+        text = call.text if not problem else f"{visible(Redactor().text(problem))}\n\n{call.text}"
+        return DurableQuestion(
+            call.question.id,
             name,
             text,
             step=self._first_steps[outer],
             tool=call.tool,
             arguments=call.arguments,
-            needs=call.needs,
             schema=None if tool is None else tool.plain_schema,
+            asked=call.question,
         )
-        return _shown(question)
 
     def _expired(self, live: LiveRun) -> DeadlineExceededError:
         """The error of a run whose deadline has passed while calls waited; with a later one, they can be decided."""
@@ -515,9 +524,9 @@ class Execution:
             self._answers[self._question_id(call_id)] = None
         return list(ran.outcomes)
 
-    def _reject(self, given: Mapping[str, Decision], problem: str) -> None:
-        """Have the questions asked again that these decisions have answered."""
-        for call_id in given:
+    def _reject(self, call_ids: Iterable[str], problem: str) -> None:
+        """Have the questions about these calls asked again, whose decisions cannot be used."""
+        for call_id in call_ids:
             self._answers[self._question_id(call_id)] = None
             self._problems[call_id] = problem
 
@@ -605,9 +614,9 @@ def _recorded(outcome: CallOutcome) -> CallOutcome:
     return replace(outcome, expanded_tools=())
 
 
-def _shown(question: Question) -> Question:
-    """The question as a person reads it."""
-    return replace(question, text=Redactor().text(question.text))
+def _shown(question: DurableQuestion) -> DurableQuestion:
+    """The question of a handler as a person reads it."""
+    return replace(question, text=visible(Redactor().text(question.text)))
 
 
 def _deadline_ms(live: LiveRun) -> int | None:

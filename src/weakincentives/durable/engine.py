@@ -27,7 +27,7 @@ from weakincentives.durable.work import (
     Cancelled,
     DatabaseUnavailableError,
     DurableError,
-    Question,
+    DurableQuestion,
     QueueLimits,
     Released,
     Reply,
@@ -197,7 +197,7 @@ class Engine:
         with suppress(*_UNAVAILABLE):
             self.store.ownership.reset_attempts(*_execution())
 
-    def ask(self, questions: Sequence[Question], deadline_ms: int | None) -> dict[str, Reply]:
+    def ask(self, questions: Sequence[DurableQuestion], deadline_ms: int | None) -> dict[str, Reply]:
         """Return the replies there are; without any, the current work leaves this process until one arrives."""
         work_id, owner = _execution()
         replies = self.when_available(lambda: self.store.ownership.ask(work_id, owner, questions, deadline_ms))

@@ -31,7 +31,7 @@ from weakincentives.durable.driver import (
     run_contained,
 )
 from weakincentives.durable.engine import Engine
-from weakincentives.durable.journal import Change, apply_change, resource_states
+from weakincentives.durable.journal import StepChange, apply_change, resource_states
 from weakincentives.durable.store import WorkStore
 from weakincentives.durable.streams import EventWriter
 from weakincentives.durable.work import Cancelled, DatabaseUnavailableError, Released, WorkCancelledError
@@ -182,12 +182,12 @@ class _Exchange(Execution):
         with live.meter.on_errors(), closing_resources(live):
             assert live.resources_opened is not None
             resources = live.resources
-            apply_change(Change(resources=self._resources), session, resources, upgrades)
+            apply_change(StepChange(resources=self._resources), session, resources, upgrades)
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.
                 chat = Conversation(prompt, adapter=workflow.adapter, session=session)
                 with chat.prompt.resources.borrowing(live.resources_opened):
-                    chat.rewind(sent.point)
+                    chat.rewind(sent.point, over_effects=sent.over_effects)
                 prompt.rebind(chat.prompt.params)
                 prompt.bind(*sent.params)
             try:
@@ -216,7 +216,11 @@ class _Exchange(Execution):
             if action.name == "preview":
                 return chat.preview(action.point or "")
             if action.name == "rewind":
-                return chat.rewind(action.point or "", compensate=action.compensate)
+                return chat.rewind(
+                    action.point or "",
+                    compensate=action.compensate,
+                    over_effects=action.over_effects,
+                )
             fork = chat.fork(action.point)
         session, name = fork.session, f"{self._of.name}/{action.new}"
         session.session_id = name

@@ -46,7 +46,7 @@ class ChangedResource:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class StepChange:
     """Everything that a step changed."""
 
     slices: tuple[ChangedSlice, ...] = ()
@@ -60,17 +60,19 @@ class Patch:
     entries: Mapping[str, Patch | Directory | bytes | None]
 
 
-def record_change(session: Session, resources: ScopedResourceContext | None, run: Callable[[], T]) -> tuple[T, Change]:
+def record_change(
+    session: Session, resources: ScopedResourceContext | None, run: Callable[[], T]
+) -> tuple[T, StepChange]:
     """Call `run` and return its result with what it changed."""
     before = session.state()
     held = None if resources is None else resources.snapshot()
     result = run()
     changed = () if resources is None or held is None else _resource_changes(held, resources.snapshot())
-    return result, Change(_slice_changes(before, session.state()), changed)
+    return result, StepChange(_slice_changes(before, session.state()), changed)
 
 
 def apply_change(
-    change: Change,
+    change: StepChange,
     session: Session,
     resources: ScopedResourceContext | None,
     upgrades: Upgrades = MappingProxyType({}),

@@ -19,7 +19,7 @@ from weakincentives.durable.work import (
     DatabaseUnavailableError,
     DeadLetterError,
     DurableError,
-    Question,
+    DurableQuestion,
     Released,
     Work,
     WorkCancelledError,
@@ -106,17 +106,17 @@ class DurableClient(DurableProcess, Generic[RequestT, OutputT]):
     async def retry_async(self, key: str) -> None:
         await asyncio.to_thread(self.retry, key)
 
-    def questions(self, key: str | None = None) -> tuple[Question, ...]:
+    def questions(self, key: str | None = None) -> tuple[DurableQuestion, ...]:
         """The questions waiting for a person, oldest first, for one key or for all."""
         return self.store.questions(work_id=None if key is None else self.work_id(key), loop=self.name)
 
-    async def questions_async(self, key: str | None = None) -> tuple[Question, ...]:
+    async def questions_async(self, key: str | None = None) -> tuple[DurableQuestion, ...]:
         return await asyncio.to_thread(self.questions, key)
 
     def approve(
         self,
         key: str,
-        call_id: str,
+        question_id: str,
         decision: Decision | None = None,
         *,
         approved: bool = True,
@@ -125,28 +125,29 @@ class DurableClient(DurableProcess, Generic[RequestT, OutputT]):
     ) -> None:
         """Answer the question of a tool call; the work then continues.
 
-            client.approve("ticket-7", "c1", by="Ann")
-            client.approve("ticket-7", "c2", Deny("Too much.", by="Ann"))
+            (question,) = client.questions("ticket-7")
+            client.approve("ticket-7", question.id, Deny("Too much.", by="Ann"))
 
-        A call of a tool that declares `approval=` takes `Approve`, `Deny`, `Edit` or `Answer`. If a handler asked, the
-        answer is yes or no: `Approve` or `Deny`, or `approved=` with a `note`.
+        The id is that of the question: if what is asked has changed since, this raises a `StaleQuestionError`. A call
+        of a tool that declares `approval=` takes `Approve`, `Deny`, `Edit` or `Answer`. If a handler asked, the answer
+        is yes or no: `Approve` or `Deny`, or `approved=` with a `note`.
         """
         short = Approval(approved=approved, note=note, by=by)
         if decision is not None and short != Approval(approved=True):
             raise TypeError("approve() takes a decision or approved=, note=, by=, not both; write Deny(note, by=by)")
-        self.store.answer(self.work_id(key), call_id, short if decision is None else decision)
+        self.store.answer(self.work_id(key), question_id, short if decision is None else decision)
 
     async def approve_async(
         self,
         key: str,
-        call_id: str,
+        question_id: str,
         decision: Decision | None = None,
         *,
         approved: bool = True,
         note: str = "",
         by: str = "",
     ) -> None:
-        await asyncio.to_thread(self.approve, key, call_id, decision, approved=approved, note=note, by=by)
+        await asyncio.to_thread(self.approve, key, question_id, decision, approved=approved, note=note, by=by)
 
     def work_id(self, key: str) -> str:
         """The id of the work with this key in the database and for `wink work`: `loop/key`."""

@@ -38,10 +38,11 @@ from weakincentives.durable.work import (
     EXPIRED,
     DatabaseBusyError,
     DatabaseUnavailableError,
-    Question,
+    DurableQuestion,
     Released,
     Reply,
 )
+from weakincentives.serde import dump_tagged
 
 _log = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Ownership:
             connection.execute(sa.update(status).where(status.c.workflow_uuid.in_(left)).values(owner_xid=None))
 
     def ask(
-        self, work_id: str, owner: str, asked: Sequence[Question], deadline_ms: int | None
+        self, work_id: str, owner: str, asked: Sequence[DurableQuestion], deadline_ms: int | None
     ) -> dict[str, Reply] | None:
         """Return the replies there are, by call id, or release the work from its worker until there is one.
 
@@ -139,11 +140,13 @@ class Ownership:
         """
         replies: dict[str, Reply] = {}
         limits = [each.expires_ms for each in asked] + [deadline_ms]
+        # Calls that wait together were asked about together.
+        now_ms = int(time.time() * 1000)
         with self.engine.begin() as connection:
             if not _lock_owned(connection, work_id, owner):
                 return None
             for question in asked:
-                if (reply := self._reply_to(connection, work_id, question, deadline_ms)) is not None:
+                if (reply := self._reply_to(connection, work_id, question, deadline_ms, now_ms)) is not None:
                     replies[question.call_id] = reply
             if not replies:
                 until_ms = min((each for each in limits if each is not None), default=_FOREVER_MS)
@@ -151,28 +154,38 @@ class Ownership:
         return replies or None
 
     def _reply_to(
-        self, connection: sa.Connection, work_id: str, question: Question, deadline_ms: int | None
+        self,
+        connection: sa.Connection,
+        work_id: str,
+        question: DurableQuestion,
+        deadline_ms: int | None,
+        now_ms: int,
     ) -> Reply | None:
         """The reply to a question, which is stored if it is new."""
-        c, now = questions.c, int(time.time() * 1000)
+        c = questions.c
         expires_ms = min((each for each in (question.expires_ms, deadline_ms) if each is not None), default=None)
         this = (c.workflow_uuid == work_id, c.step == question.step, c.call_id == question.call_id)
         row = connection.execute(sa.select(questions).where(*this)).one_or_none()
-        if row is None:
+        if row is None or row.id != question.id:
+            # An answer to another question, which had this place before the step was repeated, is none to this one.
             facts = {name: getattr(question, name) for name in CALL_FACTS}
-            new = {
-                "workflow_uuid": work_id,
-                "step": question.step,
-                "call_id": question.call_id,
+            content = {
+                "id": question.id,
                 "text": question.text,
-                "asked_ms": now,
+                "asked_ms": now_ms,
                 "expires_ms": expires_ms,
-                "call": None if question.needs is None else json.dumps(facts),
+                "answer": None,
+                "call": json.dumps(facts),
+                "asked": None if question.asked is None else json.dumps(dump_tagged(question.asked)),
             }
-            connection.execute(sa.insert(questions).values(new))
+            place = {"workflow_uuid": work_id, "step": question.step, "call_id": question.call_id}
+            if row is None:
+                connection.execute(sa.insert(questions).values({**place, **content}))
+            else:
+                connection.execute(sa.update(questions).where(*this).values(content))
         elif row.answer is not None:
             return cast(Reply, self._serializer.deserialize(row.answer))
-        elif expires_ms is not None and expires_ms <= now:
+        elif expires_ms is not None and expires_ms <= now_ms:
             if expires_ms == question.expires_ms:
                 text = self._serializer.serialize(EXPIRED)
                 connection.execute(sa.update(questions).where(*this).values(answer=text))

@@ -41,18 +41,20 @@ from weakincentives.durable.work import (
     Approval,
     DatabaseUnavailableError,
     DurableError,
+    DurableQuestion,
     KeyConflictError,
     NoSuchWorkError,
-    Question,
     RemoteError,
     Reply,
+    StaleQuestionError,
     Step,
     Work,
     WorkStatus,
     accepted_reply,
 )
 from weakincentives.errors import OutputParseError
-from weakincentives.serde import load_tagged
+from weakincentives.runtime import Question
+from weakincentives.serde import load_checked, load_tagged
 
 _SCHEMA_LOCK = 7_739_461
 _PRUNED_AT_ONCE = 500
@@ -205,7 +207,7 @@ class WorkStore:
 
     def questions(
         self, *, work_id: str | None = None, loop: str | None = None, waiting: bool = True
-    ) -> tuple[Question, ...]:
+    ) -> tuple[DurableQuestion, ...]:
         """The questions waiting for an answer, oldest first; for one run, for one loop, or all."""
         q, now = question_table.c, int(time.time() * 1000)
         query = sa.select(question_table).order_by(q.asked_ms, q.workflow_uuid, q.call_id)
@@ -223,31 +225,44 @@ class WorkStore:
                     workflow_ids=ids, status=status, name=loop, load_input=False, load_output=False
                 )
             names = {each.workflow_id: each.name for each in found}
-        return tuple(
-            Question(
-                row.call_id,
-                row.text,
-                expires_ms=row.expires_ms,
-                step=row.step,
-                key=row.workflow_uuid.removeprefix(f"{names[row.workflow_uuid]}/"),
-                asked_ms=row.asked_ms,
-                answer=self._answer_in(row, now),
-                **json.loads(row.call or "{}"),
-            )
-            for row in rows
-            if row.workflow_uuid in names
+        asked: list[DurableQuestion] = []
+        for row in rows:
+            if row.workflow_uuid in names:
+                key = row.workflow_uuid.removeprefix(f"{names[row.workflow_uuid]}/")
+                asked.append(self._question_in(row, key, now))
+        return tuple(asked)
+
+    def _question_in(self, row: Any, key: str, now_ms: int) -> DurableQuestion:
+        asked = None if row.asked is None else load_checked(Question, json.loads(row.asked))
+        return DurableQuestion(
+            row.id,
+            row.call_id,
+            row.text,
+            expires_ms=row.expires_ms,
+            step=row.step,
+            key=key,
+            asked_ms=row.asked_ms,
+            answer=self._answer_in(row, now_ms),
+            asked=asked,
+            **json.loads(row.call),
         )
 
-    def answer(self, work_id: str, call_id: str, reply: Reply) -> None:
-        """Record a person's reply, once and in time, and put the waiting work back into its queue."""
+    def answer(self, work_id: str, question_id: str, reply: Reply) -> None:
+        """Record a person's reply, once and in time, and put the waiting work back into its queue.
+
+        It is a reply to exactly the question with this id: to no other, however alike its call.
+        """
         self.find(work_id)
-        asked = [each for each in self.questions(work_id=work_id, waiting=False) if each.call_id == call_id]
-        if not asked or asked[-1].answer is not None:
-            self._reject_answer(work_id, call_id)
-        text = self.serializer.serialize(accepted_reply(asked[-1], reply))
+        asked = None
+        for question in self.questions(work_id=work_id, waiting=False):
+            if question.id == question_id and question.answer is None:
+                asked = question
+        if asked is None:
+            self._reject_answer(work_id, question_id)
+        text = self.serializer.serialize(accepted_reply(asked, reply))
         q, s = question_table.c, status_table.c
-        open_now = (q.step == asked[-1].step, _is_open(int(time.time() * 1000)))
-        this = (q.workflow_uuid == work_id, q.call_id == call_id, *open_now)
+        place = (q.workflow_uuid == work_id, q.step == asked.step, q.call_id == asked.call_id)
+        this = (*place, q.id == question_id, _is_open(int(time.time() * 1000)))
         asleep = (s.workflow_uuid == work_id, s.status == "DELAYED")
         with self.signals.transaction(self.engine) as connection:
             # Lock the work before its question, in the same order as `Ownership.ask`.
@@ -259,7 +274,7 @@ class WorkStore:
                 queue = sa.select(s.queue_name).where(s.workflow_uuid == work_id)
                 self.signals.add(connection, connection.execute(queue).scalar() or "")
         if not answered:
-            self._reject_answer(work_id, call_id)
+            self._reject_answer(work_id, question_id)
 
     def cancel(self, work_id: str) -> Work:
         """Stop the work at its next step; its current step is still recorded."""
@@ -363,15 +378,20 @@ class WorkStore:
             return cast(Reply, self.serializer.deserialize(row.answer))
         return EXPIRED if row.expires_ms is not None and row.expires_ms <= now_ms else None
 
-    def _reject_answer(self, work_id: str, call_id: str) -> NoReturn:
+    def _reject_answer(self, work_id: str, question_id: str) -> NoReturn:
         asked = self.questions(work_id=work_id, waiting=False)
-        waiting = ", ".join(repr(question.call_id) for question in asked if question.answer is None) or "none"
+        waiting = ", ".join(repr(question.id) for question in asked if question.answer is None) or "none"
+        call_id = question_id.rpartition(":")[0]
         for question in reversed(asked):
-            if question.call_id == call_id and question.answer is not None:
+            if question.id == question_id:
                 expired = isinstance(question.answer, Approval) and question.answer.expired
                 late = "expired, so the answer is no" if expired else "has already been answered"
-                raise DurableError(f"Call {call_id!r} of {work_id!r} {late}; waiting: {waiting}.")
-        raise NoSuchWorkError(f"{work_id!r} has no call {call_id!r} that waits for approval; waiting: {waiting}.")
+                raise StaleQuestionError(f"Question {question_id!r} of {work_id!r} {late}; waiting: {waiting}.")
+            if question.call_id.partition("#")[0] == call_id.partition("#")[0]:
+                raise StaleQuestionError(
+                    f"The question about call {call_id!r} of {work_id!r} has changed; look again. Waiting: {waiting}."
+                )
+        raise NoSuchWorkError(f"{work_id!r} has no question {question_id!r}; waiting: {waiting}.")
 
 
 def _is_open(now_ms: int) -> sa.ColumnElement[bool]:
@@ -415,14 +435,7 @@ def _create_tables(url: str) -> None:
 
 
 def _create_own_tables(engine: sa.Engine) -> None:
-    """Create our tables, and add the column that those of earlier versions lack."""
     own_tables.create_all(engine)
-    schema = None if engine.dialect.name == "sqlite" else SCHEMA
-    with engine.begin() as connection:
-        found = sa.inspect(connection).get_columns(question_table.name, schema=schema)
-        if all(each["name"] != question_table.c.call.name for each in found):
-            table = question_table.name if schema is None else f"{schema}.{question_table.name}"
-            connection.execute(sa.text(f'ALTER TABLE {table} ADD COLUMN "call" TEXT'))
 
 
 @contextmanager

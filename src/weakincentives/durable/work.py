@@ -6,6 +6,7 @@ WinkError
     ├── DatabaseUnavailableError  the database cannot be reached or written now
     ├── KeyConflictError          the key was used for another request
     ├── NoSuchWorkError           there is no work with this key
+    ├── StaleQuestionError        the question has changed, or was answered
     ├── WorkPendingError          the result is not available yet
     ├── WorkCancelledError        the work was cancelled
     ├── DeadLetterError           the work was abandoned after too many failed attempts
@@ -14,6 +15,7 @@ WinkError
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Mapping
@@ -24,7 +26,7 @@ from weakref import WeakKeyDictionary
 from weakincentives._base.display import shortened
 from weakincentives.errors import SerdeError, WinkError
 from weakincentives.prompt import ToolContext
-from weakincentives.runtime import Answer, Approve, Deny, Edit, Message
+from weakincentives.runtime import Answer, Approve, Deny, Edit, Message, Question
 from weakincentives.runtime.spi import CallSuspended, Decision
 from weakincentives.serde import ForeignSchema
 from weakincentives.session import Session
@@ -132,19 +134,20 @@ class InFlight:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A question that a person must answer before a tool call can continue: `client.approve(question.key, ...)`.
+class DurableQuestion:
+    """A question to a person before a tool call can continue: `client.approve(question.key, question.id, Approve())`.
 
-    `text` is what the person reads, with secrets replaced. `key` is the key of the work and `step` the number of the
-    step that asked. The second question of a call has the `call_id` `CALL#2`. Times are milliseconds since 1970.
-    `answer` is None while the question waits; after `expires_ms` it is no, with `expired=True`.
+    `id` names exactly what is asked: an answer with another id is refused. `text` is what the person reads, with
+    secrets replaced. `key` is the key of the work and `step` the number of the step that asked. The second question of
+    a call has the `call_id` `CALL#2`. Times are milliseconds since 1970. `answer` is None while the question waits;
+    after `expires_ms` it is no, with `expired=True`.
 
-    If the tool declares `approval=`, `needs` says what was asked for: before the "call", with its "effects", or an
-    "answer" in place of a handler. `arguments` is then the JSON text to be used, which must fit `schema`. If the
-    handler asked by itself, `needs` is None.
+    If the tool declares `approval=`, `asked` is the question as every surface draws it. `arguments` is then the JSON
+    text to be used, which must fit `schema`. If the handler asked by itself, `asked` is None.
     """
 
-    call_id: str
+    id: str  #: the key of an answer
+    call_id: str  #: the id of the call
     text: str
     expires_ms: int | None = None
     step: int = 0
@@ -153,8 +156,19 @@ class Question:
     answer: Approval | Decision | None = None
     tool: str = ""  #: the tool's name
     arguments: str = ""
-    needs: Literal["call", "effects", "answer"] | None = None
     schema: Mapping[str, Any] | None = field(default=None, repr=False)
+    asked: Question | None = None
+
+    @property
+    def needs(self) -> Literal["call", "effects", "answer"] | None:
+        """What was asked for; None if the handler asked by itself."""
+        return None if self.asked is None else self.asked.needs
+
+
+def handler_question(call_id: str, text: str, expires_ms: int | None = None) -> DurableQuestion:
+    """The question of a handler, in its own words."""
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return DurableQuestion(f"{call_id}:{digest}", call_id, text, expires_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,12 +189,12 @@ class Approval:
 
 
 Reply: TypeAlias = Approval | Decision
-CALL_FACTS = ("tool", "arguments", "needs", "schema")
+CALL_FACTS = ("tool", "arguments", "schema")
 """The fields of a question that are stored with it if a tool declares `approval=`."""
 EXPIRED = Approval(approved=False, note="Nobody answered in time.", expired=True)
 
 
-def accepted_reply(question: Question, reply: Reply) -> Reply:
+def accepted_reply(question: DurableQuestion, reply: Reply) -> Reply:
     """The reply as the question takes it: an `Approval` if a handler asked, else a decision; raises if it cannot."""
     if not isinstance(reply, Approval | Approve | Deny | Edit | Answer):
         raise TypeError(
@@ -207,7 +221,7 @@ def accepted_reply(question: Question, reply: Reply) -> Reply:
     return reply
 
 
-def _check_edit(question: Question, edit: Edit) -> None:
+def _check_edit(question: DurableQuestion, edit: Edit) -> None:
     """Raise unless the arguments fit the schema; the worker that makes the call checks all that a schema cannot say."""
     where = f"The edit of call {question.call_id!r} does not fit '{question.tool}'"
     if not isinstance(edit.arguments, Mapping):
@@ -221,7 +235,7 @@ def _check_edit(question: Question, edit: Edit) -> None:
         raise DurableError(f"{where}: it is not JSON: {error}") from None
 
 
-def _rejected(question: Question, why: str, how: str) -> DurableError:
+def _rejected(question: DurableQuestion, why: str, how: str) -> DurableError:
     return DurableError(f"Call {question.call_id!r} {why}; decide it with {how}.")
 
 
@@ -236,7 +250,7 @@ def is_name(given: object) -> bool:
 class ApprovalRequired(CallSuspended):
     """Unwinds a tool call that needs an answer."""
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: DurableQuestion) -> None:
         super().__init__(question.text)
         self.question = question
 
@@ -268,7 +282,7 @@ def ask_approval(context: ToolContext, question: str, *, within: float | None = 
         number += 1
         name = f"{context.call_id}#{number}"
     expires_ms = None if within is None else int((time.time() + within) * 1000)
-    raise ApprovalRequired(Question(name, question, expires_ms))
+    raise ApprovalRequired(handler_question(name, question, expires_ms))
 
 
 Answers: TypeAlias = Mapping[str, tuple[str, Approval] | None]
@@ -303,6 +317,10 @@ class KeyConflictError(DurableError):
 
 class NoSuchWorkError(DurableError, LookupError):
     """There is no work with this key."""
+
+
+class StaleQuestionError(DurableError):
+    """The question has changed, or was answered: nothing has acted. Look again at what is asked now."""
 
 
 class WorkPendingError(DurableError):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from weakincentives.evals.atif import trajectory
     from weakincentives.evals.cases import Case, CaseError, load_cases, write_cases
     from weakincentives.evals.comparison import Comparison, assert_at_least, assert_no_regression, compare
+    from weakincentives.evals.decisions import approve_all, deny_all
     from weakincentives.evals.evaluation import UnknownPriceError, evaluate
     from weakincentives.evals.identity import prompt_hash
     from weakincentives.evals.judge import Agreement, Judge, Judgement, Preference, agreement
@@ -71,6 +72,7 @@ __all__ = [
     "UnknownPriceError",
     "Unscored",
     "agreement",
+    "approve_all",
     "assert_at_least",
     "assert_no_regression",
     "called",
@@ -78,6 +80,7 @@ __all__ = [
     "compare",
     "contains",
     "counting_judges",
+    "deny_all",
     "equals",
     "evaluate",
     "list_evaluations",
@@ -100,6 +103,7 @@ __getattr__ = lazy_front(
         "atif": ["trajectory"],
         "cases": ["Case", "CaseError", "load_cases", "write_cases"],
         "comparison": ["Comparison", "assert_at_least", "assert_no_regression", "compare"],
+        "decisions": ["approve_all", "deny_all"],
         "evaluation": ["UnknownPriceError", "evaluate"],
         "identity": ["prompt_hash"],
         "judge": ["Agreement", "Judge", "Judgement", "Preference", "agreement"],

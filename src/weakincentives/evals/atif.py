@@ -107,7 +107,7 @@ class _Writer:
     def _observe(self, event: ToolInvoked) -> None:
         step = self._agents.get(event.call_id)
         if step is None and self._last_agent is not None:
-            # The model's own program made this call, such as Claude Code: it is in no message of ours.
+            # The model's own program made this call, such as Claude Code: no message has it.
             step = self._last_agent
             self._add_call(step, event.call_id, event.name, event.arguments)
         if step is None:

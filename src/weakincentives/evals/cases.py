@@ -46,7 +46,7 @@ class Case:
     messages: tuple[str, ...] = ()
     expected: Any = None  #: the expected answer, for scorers
     group: str = ""
-    metadata: Mapping[str, Any] = field(default_factory=dict)  #: anything else, for scorers and your program
+    metadata: Mapping[str, Any] = field(default_factory=dict)  #: for scorers and your program
     recording: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:

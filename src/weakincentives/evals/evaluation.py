@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from weakincentives.errors import OutputParseError, UnboundParamsError, WinkError
 from weakincentives.evals.cases import Case, CaseError, check_ids, load_cases
+from weakincentives.evals.decisions import Decider, EvalDecisions, checked_decisions, decisions_facts
 from weakincentives.evals.identity import declared, digest, overridden_parts, prompt_hash
 from weakincentives.evals.judge import Judge
 from weakincentives.evals.recording import Recording
@@ -62,6 +63,7 @@ def evaluate(
     repeats: int = 1,
     limit: int = 4,
     tools: ToolMode = "live",
+    decisions: EvalDecisions | None = None,  #: decides about calls that wait for a person
     name: str | None = None,  #: by default the prompt's
     file: str | os.PathLike[str] | None = None,
     again: bool | Literal["unscored"] = False,
@@ -73,21 +75,26 @@ def evaluate(
 ) -> Evaluation:
     """Run each case `repeats` times, at most `limit` at a time, and score the finished runs.
 
-    With `file`, runs and results are kept in this run file as they end. The same evaluation
-    (by name, prompt, model, scorers and cases) goes on where it stopped; one that is finished
-    runs again only with `again=True`, or its unscored cases with `again="unscored"`. With
-    `tools="recorded"`, tools return what the case's recording has, and with
-    `adapter="recorded"` so does the model. `budget` and `timeout` (seconds) limit each case,
-    `total` all of them: once it is spent, no further case begins.
+    With `file`, runs and results are kept in this run file as they end. The same evaluation (by
+    name, prompt, model, scorers and cases) goes on where it stopped; one that is finished runs
+    again only with `again=True`, or its unscored cases with `again="unscored"`. With
+    `tools="recorded"`, tools return what the case's recording has, and with `adapter="recorded"` so
+    does the model. `budget` and `timeout` (seconds) limit each case, `total` all of them: once it
+    is spent, no further case begins.
+
+    A run whose calls wait for a person leaves its case unscored, unless `decisions` decides: a
+    function of the call (and the `case`), a mapping from tools ("*" for all others) to decisions or
+    functions, or a list of decisions, in the order of the questions of each run.
     """
     found = tuple(load_cases(cases) if isinstance(cases, str | os.PathLike) else cases)
     bound = Prompt(prompt) if isinstance(prompt, PromptTemplate) else prompt
     chosen = [as_scorer(scorer) for scorer in scorers]
     _check(found, chosen, repeats, limit, tools, adapter)
+    chosen_decisions = checked_decisions(decisions)
     _check_limits(name, again, budget, total, timeout)
     _check_params(found, bound)
     _check_prices(adapter, chosen, total, prices)
-    about = _about(found, bound, adapter, chosen, repeats, tools, name)
+    about = _about(found, bound, adapter, chosen, repeats, tools, name, chosen_decisions)
     with ExitStack() as stack:
         results = None if file is None else stack.enter_context(ResultFile(file))
         if results is not None:
@@ -96,7 +103,7 @@ def evaluate(
         for judge in (scorer.function for scorer in chosen if isinstance(scorer.function, Judge)):
             judge.use(results, about.model)
             stack.callback(judge.use, None)
-        work = _Work(about, bound, adapter, chosen, results, budget, total, timeout, prices, progress)
+        work = _Work(about, bound, adapter, chosen, results, budget, total, timeout, prices, progress, chosen_decisions)
         done = work.open(found, again)
         work.run(found, done, limit)
         if recorder is not None:
@@ -121,6 +128,7 @@ class _Work:
     timeout: float | None
     prices: Mapping[str, Prices] | None
     progress: Progress | None
+    decisions: EvalDecisions | None
     results: dict[tuple[str, int], CaseResult] = field(default_factory=dict)
     runs: list[LiveRun] = field(default_factory=list)
     waiting: deque[tuple[Case, int]] = field(default_factory=deque)
@@ -147,8 +155,8 @@ class _Work:
     def run(self, cases: Sequence[Case], done: set[tuple[str, int]], limit: int) -> None:
         """Run what is left; a result is kept before its thread takes the next case.
 
-        The threads are daemons, and an interrupt does not wait for them: code of the user's that hangs cannot keep the
-        process alive.
+        The threads are daemons, and an interrupt does not wait for them: code of the user's that
+        hangs cannot keep the process alive.
         """
         left = [(case, repeat) for repeat in range(self.about.repeats) for case in cases]
         self.waiting.extend(each for each in left if (each[0].id, each[1]) not in done)
@@ -257,7 +265,7 @@ class _Work:
         replay = None if self.about.tools == "live" else RecordedTools(Recording.of(case), self.about.tools)  # type: ignore[arg-type]
         adapter = ReplayAdapter(Recording.of(case)) if isinstance(self.adapter, str) else self.adapter
         with Conversation(prompt, adapter=adapter, session=session) as chat:
-            response = self._answered(chat, messages, replay, deadline)
+            response = self._answered(chat, case, messages, replay, deadline)
             seconds = time.monotonic() - began
             ran = spent_on(session, self.prices)
             finished = FinishedRun(
@@ -294,12 +302,14 @@ class _Work:
     def _answered(
         self,
         chat: Conversation[Any],
+        case: Case,
         messages: Sequence[str],
         replay: RecordedTools | None,
         deadline: Deadline | None,
     ) -> PromptResponse[Any]:
         handler_of = None if replay is None else replay.handler_of
         options: Any = {"budget": self.budget, "deadline": deadline}
+        decider = None if self.decisions is None else Decider(self.decisions, case)
 
         def answer(run: RunDriver[Any]) -> PromptResponse[Any]:
             self.runs.append(run.live)
@@ -309,12 +319,16 @@ class _Work:
             for _ in range(MAX_DECISIONS):
                 if not response.pending:
                     return response
-                if replay is None:
+                if decider is not None:
+                    decided = decider.decide(response.pending)
+                elif replay is not None:
+                    decided = replay.decide(response.pending)
+                else:
                     waits = ", ".join(call.tool for call in response.pending)
-                    raise Unscored(f"calls wait for a person's decision: {waits}; use recorded tools, or no approval=")
-                decisions = replay.decide(response.pending)
-                decided = chat.driver(None, options | {"decisions": decisions}, handler_of=handler_of)
-                response = answer(decided)
+                    way = "pass decisions=, or use recorded tools"
+                    raise Unscored(f"calls wait for a person's decision: {waits}; {way}")
+                decision_run = chat.driver(None, options | {"decisions": decided}, handler_of=handler_of)
+                response = answer(decision_run)
             raise Unscored(f"calls still wait after {MAX_DECISIONS} decisions")
 
         if not messages:
@@ -464,6 +478,7 @@ def _about(
     repeats: int,
     tools: str,
     name: str | None,
+    decisions: EvalDecisions | None,
 ) -> Evaluation:
     if isinstance(adapter, str):
         kind, model, settings = adapter, adapter, tuple[Any, ...]()
@@ -473,7 +488,7 @@ def _about(
     hashed = prompt_hash(prompt)
     ids = tuple(case.id for case in cases)
     judged = list(map(_scorer_facts, sorted(scorers, key=_name_of)))
-    identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids)]
+    identity = [named, hashed, kind, model, settings, tools, judged, sorted(ids), decisions_facts(decisions)]
     return Evaluation(
         name=named,
         results=(),

@@ -116,7 +116,7 @@ def _text_facts(text: Any) -> Any:
 
 
 def _tool_facts(tool: Tool[Any, Any]) -> list[Any]:
-    functions = [tool.handler, getattr(tool, "function", None), tool.compensate, tool.approval]
+    functions = [tool.handler, getattr(tool, "function", None), tool.compensate, tool.approval, tool.preview]
     settings = [tool.read_only, tool.timeout, tool.concurrent, tool.changes, tool.reaches_outside]
     return [tool.definition, tool.examples, settings, functions, tool.params_type]
 

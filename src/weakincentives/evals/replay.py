@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, Literal
 
 from weakincentives.errors import WinkError
+from weakincentives.evals.decisions import Decision
 from weakincentives.evals.recording import RecordedCall, RecordedReply, Recording, by_key, canonical
 from weakincentives.filesystem import StaleFilesError
 from weakincentives.prompt import Tool, ToolContext, ToolResult
@@ -15,7 +16,6 @@ from weakincentives.runtime import (
     Answer,
     Approve,
     Channel,
-    Decisions,
     Deny,
     Exposure,
     LiveRun,
@@ -73,18 +73,18 @@ class RecordedTools:
 
         return handle
 
-    def decide(self, pending: tuple[PendingCall, ...]) -> Decisions:
+    def decide(self, pending: tuple[PendingCall, ...]) -> dict[str, Decision]:
         """The recorded decisions about calls that wait; nothing happens outside, so others are approved."""
-        found: dict[str, Any] = {}
+        found: dict[str, Decision] = {}
         for call in pending:
             key = call.tool, canonical(call.params)
             recorded = next(iter(self._calls.get(key, ())), None)
             if recorded is not None and recorded.decision == "deny":
-                found[call.call_id] = Deny(recorded.text)
+                found[call.question.id] = Deny(recorded.text)
             elif recorded is not None and recorded.decision == "answer":
-                found[call.call_id] = Answer(recorded.text)
+                found[call.question.id] = Answer(recorded.text)
             else:
-                found[call.call_id] = Approve()
+                found[call.question.id] = Approve()
         return found
 
     def _next(self, tool: Tool[Any, Any], arguments: str) -> RecordedCall | None:

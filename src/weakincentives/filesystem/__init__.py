@@ -29,6 +29,7 @@ from weakincentives.filesystem.protocol import (
     EntryKind as EntryKind,
     Filesystem as Filesystem,
     FilesystemError as FilesystemError,
+    FolderBusyError as FolderBusyError,
     InvalidPathError as InvalidPathError,
     IsDirectoryError as IsDirectoryError,
     JournalError as JournalError,
@@ -45,10 +46,14 @@ from weakincentives.filesystem.protocol import (
 
 if TYPE_CHECKING:
     from weakincentives.filesystem.host import HostFilesystem as HostFilesystem, HostSnapshot as HostSnapshot
+    from weakincentives.filesystem.programs import ProgramRun as ProgramRun
     from weakincentives.filesystem.recovery import Recovery as Recovery
 
 if not TYPE_CHECKING:
-    __all__ = public_names(globals(), "HostFilesystem", "HostSnapshot", "Recovery")
+    __all__ = public_names(globals(), "HostFilesystem", "HostSnapshot", "ProgramRun", "Recovery")
 
 
-__getattr__ = lazy_front(__name__, {"host": ["HostFilesystem", "HostSnapshot"], "recovery": ["Recovery"]})
+__getattr__ = lazy_front(
+    __name__,
+    {"host": ["HostFilesystem", "HostSnapshot"], "programs": ["ProgramRun"], "recovery": ["Recovery"]},
+)

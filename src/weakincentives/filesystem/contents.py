@@ -9,7 +9,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from io import BufferedReader, BytesIO, RawIOBase
+from io import BufferedReader, BytesIO, FileIO, RawIOBase
 from typing import IO, TYPE_CHECKING
 from uuid import uuid4
 
@@ -27,41 +27,46 @@ MAX_SEGMENT = 32 << 20
 class Segment:
     """A file with saved contents, one after the other; a new one is deleted once none of them is referenced."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, file: FileIO | None = None) -> None:
         self.path = path
         self.size = 0
-        self.is_synced = False
+        self._is_synced = False
+        self._file = file
 
     @classmethod
     def new(cls, folder: str) -> Segment:
         """A new file in a folder."""
-        segment = cls(os.path.join(folder, f"contents-{uuid4().hex}"))
-        os.close(os.open(segment.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-        weakref.finalize(segment, _unlink, segment.path, os.getpid())
+        path = os.path.join(folder, f"contents-{uuid4().hex}")
+        file = FileIO(path, "xb", opener=_open_private)
+        segment = cls(path, file)
+        weakref.finalize(segment, _discard, path, file, os.getpid())
         return segment
 
     def add(self, source: IO[bytes]) -> tuple[int, int]:
         """Append what a file contains; returns where it begins, and its length."""
-        start = self.size
-        fd = os.open(self.path, os.O_WRONLY)
+        assert self._file is not None
+        fd, start = self._file.fileno(), self.size
         try:
-            os.lseek(fd, start, os.SEEK_SET)
             while chunk := source.read(CHUNK):
                 write_all(fd, chunk)
                 self.size += len(chunk)
         except BaseException:
             os.ftruncate(fd, start)
+            os.lseek(fd, start, os.SEEK_SET)
             self.size = start
             raise
-        finally:
-            os.close(fd)
-        self.is_synced = False
+        self._is_synced = False
         return start, self.size - start
 
+    def end(self) -> None:
+        """Add nothing more."""
+        if self._file is not None:
+            self._file.close()
+
     def sync(self) -> None:
-        if not self.is_synced:
+        if not self._is_synced:
             sync_file(self.path)
-            self.is_synced = True
+            self._is_synced = True
 
 
 class SavedContent:
@@ -174,13 +179,15 @@ class Contents:
     def _on_disk(self, source: IO[bytes], size: int) -> SavedContent:
         folder = self._folder()
         # A sparse file takes no room until it is copied.
-        if size > shutil.disk_usage(folder).free:
+        if size >= LARGE and size > shutil.disk_usage(folder).free:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        if size >= LARGE:
+            segment = Segment.new(folder)
+            start, length = segment.add(source)
+            segment.end()
+            return SavedContent(b"", segment, start, length)
         with self._lock:
-            if size >= LARGE:
-                segment = Segment.new(folder)
-            else:
-                segment = self._segment(folder)
+            segment = self._segment(folder)
             start, length = segment.add(source)
             return SavedContent(b"", segment, start, length)
 
@@ -188,6 +195,8 @@ class Contents:
         """The segment to which contents are added."""
         segment = None if self._current is None else self._current()
         if segment is None or segment.size >= MAX_SEGMENT or os.path.dirname(segment.path) != folder:
+            if segment is not None:
+                segment.end()
             segment = Segment.new(folder)
             self._current = weakref.ref(segment)
         return segment
@@ -208,7 +217,12 @@ def sync_file(path: str) -> None:
         os.close(fd)
 
 
-def _unlink(path: str, process: int) -> None:
+def _open_private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _discard(path: str, file: FileIO, process: int) -> None:
+    file.close()
     # A forked child has the objects of its parent, but not its files.
     if process == os.getpid():
         with suppress(OSError):

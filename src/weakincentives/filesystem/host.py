@@ -9,9 +9,9 @@ import stat
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from typing import IO, Any, Self
@@ -23,6 +23,7 @@ from weakincentives.filesystem.jail import Jail
 from weakincentives.filesystem.journals import JournalFolder
 from weakincentives.filesystem.overlay import Overlay
 from weakincentives.filesystem.patch import FileChange, Node, change, plan
+from weakincentives.filesystem.programs import BranchChanges, ProgramRun
 from weakincentives.filesystem.protocol import (
     GREP_TIMEOUT,
     SNIFF_LENGTH,
@@ -50,11 +51,11 @@ from weakincentives.filesystem.protocol import (
 )
 from weakincentives.filesystem.recovery import Recovery
 from weakincentives.filesystem.search import Files, Searchable
-from weakincentives.filesystem.shared import Exchange, SharedFiles
+from weakincentives.filesystem.shared import Ending, Exchange, SharedFiles
 from weakincentives.filesystem.states import Signature, State, Status, as_node, as_state
-from weakincentives.filesystem.store import export
+from weakincentives.filesystem.store import StateStore, export
 from weakincentives.filesystem.tracking import Tracker
-from weakincentives.filesystem.transition import is_identified
+from weakincentives.filesystem.transition import anything, is_identified
 from weakincentives.filesystem.tree import Check, Folder, Place, Tree, translated, walk
 from weakincentives.filesystem.versions import Mark, Versions
 
@@ -88,12 +89,13 @@ def _shared_below(jail: Jail) -> SharedFiles:
 class HostFilesystem(Searchable):
     """The files below `root`: `HostFilesystem("work")`.
 
-    Paths cannot lead out of the root, not even through symbolic links. Taking a snapshot is free; the old content of a
-    file is saved before its first change after the snapshot. Restoring therefore undoes what was done through this
-    object and leaves alone what other processes did.
+    Paths cannot lead out of the root, not even through symbolic links. Taking a snapshot is free;
+    the old content of a file is saved before its first change after the snapshot. Restoring
+    therefore undoes what was done through this object and leaves alone what other processes did.
 
-    With `track_external=True`, restoring undoes the changes of other processes too. Every snapshot then scans the tree
-    and saves the files that changed. `ignore` lists what to leave out (`node_modules`, `*.log`, `data/raw`).
+    With `track_external=True`, restoring undoes the changes of other processes too. Every snapshot
+    then scans the tree and saves the files that changed. `ignore` lists what to leave out
+    (`node_modules`, `*.log`, `data/raw`).
     """
 
     def __init__(
@@ -105,14 +107,16 @@ class HostFilesystem(Searchable):
         grep_timeout: float = GREP_TIMEOUT,
     ) -> None:
         self._grep_timeout = grep_timeout
-        jail = Jail(root)
+        jail = _jail_at(root)
         self._tree: Tree = jail
         self._shared = _shared_below(jail)
         self._versions = Versions()
-        self._tracker = Tracker(self._shared.store, ignore) if track_external else None
+        self._tracker = _tracker_of(self._shared, ignore) if track_external else None
         self._unrestored: dict[Parts, State] = {}
-        self._unfinished: list[Exchange] = []
+        self._unfinished: list[Ending] = []
         self._exported: str | None = None
+        self._origin: _Origin | None = None
+        self._programs: list[str] = []
         try:
             self._shared.settle(thoroughly=True)
         except FilesystemError as error:
@@ -136,12 +140,18 @@ class HostFilesystem(Searchable):
         """True if what is written stays out of the folder."""
         return isinstance(self._tree, Overlay)
 
+    @property
+    def identity(self) -> object:
+        """What all filesystems with this root share; a branch has another."""
+        return self._shared
+
     def branch(self) -> Self:
         """A filesystem with the same files, which keeps its changes for itself.
 
-        What it did not change is read from the folder, or from the branch that it was made of, as it is then. Changes
-        are kept in memory, large ones in a private folder outside the root, so nobody else sees them. What
-        `changes_since` returns of a branch can be applied to the folder.
+        What it did not change is read from the folder, or from the branch that it was made of, as
+        it is then. Changes are kept in memory, large ones in a private folder outside the root, so
+        nobody else sees them. What `changes_since` returns of a branch can be applied to the
+        folder.
         """
         self._shared.settle()
         branch = copy(self)
@@ -151,6 +161,11 @@ class HostFilesystem(Searchable):
         branch._shared = SharedFiles(overlay, overlay.contents, None)
         branch._versions, branch._tracker = Versions(), None
         branch._unrestored, branch._unfinished, branch._exported = {}, [], None
+        if self._origin is None:
+            branch._origin = _Origin(self, branch._versions.mark(), {})
+        else:
+            branch._origin = _Origin(self._origin.files, branch._versions.mark(), self._changed_states())
+        branch._programs = []
         return branch
 
     def _overlay(self) -> Overlay:
@@ -166,6 +181,31 @@ class HostFilesystem(Searchable):
         """What this process has put back for others, which had died while they changed files below this root."""
         return tuple(self._shared.recoveries)
 
+    def programs(self, label: str, *, wait: float = 0.0) -> ProgramRun:
+        """Let programs work in the real folder, so that what they change can be taken back: `with files.programs(...)`.
+
+        Needs `track_external=True`. `label` names them in reports. `wait` is how many seconds to
+        wait for the programs of other runs; then this is a `FolderBusyError`. For a branch,
+        everything is taken back, and what they have changed is in the branch; if there is too much
+        below the root for that, this is a `NeedsFolderError`.
+        """
+        check_fence()
+        files = self if self._origin is None else self._origin.files
+        if files._tracker is None:
+            raise FilesystemError(f"Programs need HostFilesystem({self._tree.root!r}, track_external=True)")
+        files._shared.settle()
+        changes = None
+        if self._origin is not None:
+            self._programs.append(label)
+            before = self._changed_states()
+            changes = BranchChanges(before, {parts: self._shared.store.current(parts) for parts in before})
+        return ProgramRun(files._shared, files._tracker, label, _ProgramFolder(files, self), changes, wait=wait)
+
+    @property
+    def programs_run(self) -> tuple[str, ...]:
+        """The programs that ran in the real folder for this branch, and were taken back."""
+        return tuple(self._programs)
+
     def read(self, path: str, *, offset: int = 0, limit: int | None = None) -> str:
         with self._opened(path) as stream:
             return read_lines(stream, path, offset=offset, limit=limit)
@@ -175,7 +215,7 @@ class HostFilesystem(Searchable):
             return stream.read()
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
-        check_fence()
+        check_fence(self.identity)
         check_mode(mode)
         data = encode(content, path)
         parts = split(path)
@@ -200,7 +240,7 @@ class HostFilesystem(Searchable):
                         place.replace(SavedContent(data), permissions)
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
-        check_fence()
+        check_fence(self.identity)
         parts = split(path)
         with self._shared.lock:
             if parents:
@@ -233,7 +273,7 @@ class HostFilesystem(Searchable):
         return Stat(join(parts), _kind(status.st_mode), _size(status), modified)
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        check_fence()
+        check_fence(self.identity)
         parts = split(path)
         with self._shared.lock, self._tree.locate(parts, path, follow=False) as place:
             if place.name == ".":
@@ -251,14 +291,21 @@ class HostFilesystem(Searchable):
     def begin_call(self) -> HostSnapshot:
         """A snapshot for the rollback of the current tool call: restoring it undoes only what the call changed.
 
-        With `track_external`, that includes what other processes did, except to files that other calls changed since.
+        With `track_external`, that includes what other processes did, except to files that other
+        calls changed since.
         """
         if not current_calls():
             return self.snapshot()
-        return self._snapshot(lambda: self._shared.changes.begin(watch=self._tracker is not None))
+        tracks = self._tracker is not None
+        are_busy = tracks and self._shared.others_run_programs()
+        mark = self._snapshot(lambda: self._shared.changes.begin(watch=tracks))
+        if are_busy or (tracks and self._shared.others_run_programs()):
+            # In the middle of their work, nobody knows what is to be restored.
+            mark = replace(mark, tree=None)
+        return mark
 
     def restore(self, snapshot: HostSnapshot) -> None:
-        check_fence()
+        check_fence(self.identity)
         own_journals = (self._versions, self._shared.changes)
         if not isinstance(snapshot, HostSnapshot) or snapshot.mark.journal not in own_journals:
             raise SnapshotError(
@@ -272,23 +319,19 @@ class HostFilesystem(Searchable):
             own = mark.journal.restore(mark)
             external = self._external(snapshot)
             for parts, state in own.items():
-                if parts in snapshot.mark.others or not self._is_tracked(parts):
+                if external is None or parts in snapshot.mark.others or not self._is_tracked(parts):
                     states[parts] = state
-            for parts, (state, now) in external.items():
+            for parts, (state, now) in (external or {}).items():
                 states[parts], checks[parts] = state, is_identified(now)
-            for parts in states:
-                if mark.journal is not self._shared.changes:
-                    self._shared.changes.record(parts, partial(self._shared.store.current, parts))
-                if not self._is_tracked(parts):
-                    self._versions.record(parts, partial(self._shared.store.current, parts))
+            self._record(states, by_call=mark.journal is not self._shared.changes)
             self._put_back(states, checks)
 
     def changes_since(self, mark: HostSnapshot) -> tuple[FileChange, ...]:
         """The changes of the current tool call, by path; `mark` is what `begin_call` returned for it.
 
-        A path that has its old content and mode again is left out. With `track_external`, the changes of other
-        processes are included. If other calls have overwritten a file that the call changed, and have ended, this is a
-        `StaleFilesError`.
+        A path that has its old content and mode again is left out. With `track_external`, the
+        changes of other processes are included. If other calls have overwritten a file that the
+        call changed, and have ended, this is a `StaleFilesError`.
         """
         return tuple(change(path, *both) for path, both in self.nodes_since(mark).items())
 
@@ -303,10 +346,11 @@ class HostFilesystem(Searchable):
                 return self._shared.store.peek(parts, limit)
 
             states: dict[Parts, tuple[State, State]] = {}
+            external = self._external(mark)
             for parts, pair in self._shared.changes.made_by(call, current).items():
-                if parts in call.others or not self._is_tracked(parts):
+                if external is None or parts in call.others or not self._is_tracked(parts):
                     states[parts] = pair
-            for parts, (before, _) in self._external(mark).items():
+            for parts, (before, _) in (external or {}).items():
                 states[parts] = before, current(parts)
         changed: dict[str, tuple[Node | None, Node | None]] = {}
         for parts, (before, after) in sorted(states.items(), key=lambda item: join(item[0])):
@@ -323,7 +367,7 @@ class HostFilesystem(Searchable):
 
     def apply(self, changes: Iterable[FileChange]) -> None:
         """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""
-        check_fence()
+        check_fence(self.identity)
         self._shared.settle()
         with self._shared.lock:
             self._put_back_unrestored()
@@ -355,8 +399,8 @@ class HostFilesystem(Searchable):
 
     @property
     def tracks_external(self) -> bool:
-        """True if restoring also undoes the changes of other processes."""
-        return self._tracker is not None
+        """True if restoring also undoes the changes of other processes; a branch is as its original."""
+        return (self if self._origin is None else self._origin.files)._tracker is not None
 
     def changed_since(self, snapshot: HostSnapshot) -> tuple[str, ...]:
         """The paths that differ from a snapshot, whoever changed them; needs `track_external=True`."""
@@ -368,7 +412,8 @@ class HostFilesystem(Searchable):
     def close(self) -> None:
         """Discard the snapshots and what was saved for them; the files and the copies in `saved_in` are kept."""
         with self._shared.lock:
-            self._versions = Versions()
+            if self._origin is None:
+                self._versions = Versions()
             self._unrestored, self._unfinished, self._exported = {}, [], None
 
     def __repr__(self) -> str:
@@ -429,10 +474,13 @@ class HostFilesystem(Searchable):
             self._put_back_unrestored()
             return HostSnapshot(mark(), self._tracker.scan() if self._tracker else None)
 
-    def _external(self, snapshot: HostSnapshot) -> dict[Parts, tuple[State, Signature | None]]:
-        """The changes that the tracker finds, except those that other calls have made; it knows its paths best."""
-        if self._tracker is None or snapshot.tree is None:
-            return {}
+    def _external(self, snapshot: HostSnapshot) -> dict[Parts, tuple[State, Signature | None]] | None:
+        """The changes that the tracker finds, except those that other calls have made; it knows its paths best.
+
+        None if it is not to be asked: programs of another call may be in the middle of their work.
+        """
+        if self._tracker is None or snapshot.tree is None or self._shared.others_run_programs():
+            return None
         changes = self._tracker.changes_to(snapshot.tree)
         return {parts: change for parts, change in changes.items() if parts not in snapshot.mark.others}
 
@@ -448,17 +496,33 @@ class HostFilesystem(Searchable):
         self._finish_restoring(failures, self._unrestored)
         return conflicts
 
+    def _record(self, paths: Iterable[Parts], *, by_call: bool = True) -> None:
+        """Record what is at paths that are about to change."""
+        for parts in paths:
+            save = cache(partial(self._shared.store.current, parts))
+            if by_call:
+                self._shared.changes.record(parts, save)
+            if not self._is_tracked(parts):
+                self._versions.record(parts, save)
+
+    def _changed_states(self) -> dict[Parts, State]:
+        """What was in the folder at the paths that a branch, or those that it was made of, have changed."""
+        assert self._origin is not None
+        return {**self._versions.since(self._origin.start), **self._origin.states}
+
     def _put_back_unrestored(self) -> None:
         """Put back what could not be put back before."""
         if self._unrestored:
             self._put_back(self._unrestored, {})
 
-    def _put_back(self, states: dict[Parts, State], checks: Mapping[Parts, Check]) -> None:
+    def _put_back(
+        self, states: dict[Parts, State], checks: Mapping[Parts, Check], ending: Ending | None = None
+    ) -> None:
         """Put the states in their places, where they replace what the checks allow, else what this process left."""
         # Until this is done, all of them count as not restored: an interrupt may come at any time.
         self._unrestored = states
         exchange = self._shared.rollback(states, lambda parts: checks.get(parts) or self._shared.own_check(parts))
-        self._unfinished.append(exchange)
+        self._unfinished += [exchange] if ending is None else [exchange, ending]
         exchange.run()
         self._finish_restoring(exchange.problems, states)
 
@@ -484,6 +548,7 @@ class HostFilesystem(Searchable):
         """Record what is at a place before the block changes it, and what is there then."""
         self._unrestored.pop(place.parts, None)
         files, parts = self._shared, place.parts
+        files.tell_programs([parts])
         save = cache(lambda: files.store.save(place, place.stat()))
         files.changes.record(parts, save)
         if not self._is_tracked(parts):
@@ -496,6 +561,60 @@ class HostFilesystem(Searchable):
 
     def _is_tracked(self, parts: Parts) -> bool:
         return self._tracker is not None and not self._tracker.ignores(parts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Origin:
+    """What a branch comes from: the files of the folder, where it begins, and the states that it does not see there.
+
+    `states` are those in the folder at the paths that the branches before it have changed.
+    """
+
+    files: HostFilesystem
+    start: Mark
+    states: Mapping[Parts, State]
+
+
+@dataclass(frozen=True, slots=True)
+class _ProgramFolder:
+    """The files in whose folder programs run, and those that they run for: the same, or a branch."""
+
+    files: HostFilesystem
+    target: HostFilesystem
+
+    def put_back_after_programs(
+        self, states: dict[Parts, State], checks: Mapping[Parts, Check], ending: Ending
+    ) -> None:
+        with self.files._shared.lock:
+            self.files._put_back(states, checks, ending)
+
+    def note_kept(self, states: Mapping[Parts, State]) -> None:
+        """Note what programs have changed, with the states before, as changes of the current call."""
+        with self.files._shared.lock:
+            for parts in states:
+                self.files._shared.changes.record(parts, partial(states.__getitem__, parts))
+
+    def take_over(self, states: Mapping[Parts, State]) -> None:
+        """Change the branch as programs have changed the folder."""
+        with self.target._shared.lock:
+            self.target._record(states)
+            self.target._put_back(dict(states), dict.fromkeys(states, anything))
+
+
+def _jail_at(root: str | os.PathLike[str]) -> Jail:
+    """The files below a root. If a program has removed it, whose process has died, it comes back with them."""
+    path = os.path.realpath(root)
+    if not os.path.lexists(path) and hasattr(os, "geteuid") and JournalFolder(path).has_leftovers():
+        with suppress(OSError):
+            os.mkdir(path)
+    return Jail(root)
+
+
+def _tracker_of(files: SharedFiles, ignore: Iterable[str]) -> Tracker:
+    assert files.journals is not None
+    # Nothing in memory: what it saves is needed if this process dies.
+    contents = Contents(files.journals.contents_folder, small=-1)
+    return Tracker(StateStore(files.tree, contents), ignore)
 
 
 def _not_applied(exchange: Exchange, conflicts: Iterable[Parts]) -> FilesystemError:

@@ -6,10 +6,13 @@ root has a folder in the user's state, named by its path:
 
     <state>/files/<name>-<digest of the path>/
         mutex           locked while files are exchanged or leftovers are put back
-        <id>/           one for each process that has journals or saved contents
+        programs        locked while programs may change the files
+        report-*        what was put back, for whoever opens the root next
+        process-<id>/   one for each process that has journals or saved contents
             alive       locked as long as the process lives
             contents-*  saved contents
             journal-*   what to put back
+            others      the paths that other processes have changed while programs ran for this one
 
 The state is `$WINK_STATE`, else `$XDG_STATE_HOME/weakincentives` or `~/.local/state/weakincentives`, else a folder of
 the user among the temporary files; the first that is outside the root and can be written. Processes in containers that
@@ -34,12 +37,20 @@ from hashlib import blake2b
 from pathlib import Path
 
 from weakincentives.filesystem.contents import Segment, sync_file, write_all
-from weakincentives.filesystem.protocol import JournalError
+from weakincentives.filesystem.locks import FileLock, try_lock
+from weakincentives.filesystem.protocol import JournalError, Parts
 
 STATE_VARIABLE = "WINK_STATE"
 MUTEX = "mutex"
+PROGRAMS = "programs"
+PROCESS = "process-"
 ALIVE = "alive"
 JOURNAL = "journal-"
+OF_PROGRAMS = "-programs"
+"""How the names of journals end that are about programs."""
+OTHERS = "others"
+REPORT = "report-"
+KEPT = "kept"
 MUTEX_SECONDS = 30.0
 """How long to wait for another process that is exchanging files."""
 
@@ -62,7 +73,7 @@ class JournalFolder:
         self.paths = [os.path.join(state, "files", name) for state in _states(root)]
         self._owner: Owner | None = None
         self._turn = threading.RLock()
-        self._mutex: _Mutex | None = None
+        self._mutex: FileLock | None = None
         self._creating = threading.Lock()
 
     @contextmanager
@@ -73,12 +84,17 @@ class JournalFolder:
                 # Closing the file a second time would release the lock.
                 yield
                 return
-            self._mutex = _Mutex(self._private_folder())
-            self._mutex.acquire()
+            mutex = FileLock(self._private_folder(), MUTEX)
+            if not mutex.acquire(MUTEX_SECONDS):
+                raise JournalError(
+                    f"Another process has been changing the same files for {MUTEX_SECONDS:g} seconds; it has locked "
+                    f"{mutex.path!r}"
+                )
+            self._mutex = mutex
             try:
                 yield
             finally:
-                mutex, self._mutex = self._mutex, None
+                self._mutex = None
                 mutex.release()
 
     def owner(self) -> Owner:
@@ -100,9 +116,8 @@ class JournalFolder:
     def has_leftovers(self) -> bool:
         """True if another process has journals; whether it is alive is not looked at."""
         for path in self.paths:
-            for owner in _listdir(path):
-                folder = os.path.join(path, owner)
-                if owner != MUTEX and not _is_own(folder) and journals_in(folder):
+            for folder in _processes(path):
+                if not _is_own(folder) and journals_in(folder):
                     return True
         return False
 
@@ -112,19 +127,71 @@ class JournalFolder:
         To be called while others are kept out.
         """
         for path in self.paths:
-            for owner in _listdir(path):
-                folder = os.path.join(path, owner)
-                if owner == MUTEX or _is_own(folder) or (owner.startswith(".") and not _is_old(folder)):
+            for folder in [*_processes(path), *_unprepared(path)]:
+                if _is_own(folder):
                     continue
                 with suppress(OSError):
                     _check_private(folder)
                     fd = os.open(os.path.join(folder, ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                     try:
-                        if _try_lock(fd):
+                        if try_lock(fd):
                             yield folder
                             shutil.rmtree(folder, ignore_errors=True)
                     finally:
                         os.close(fd)
+
+    def program_lock(self) -> FileLock:
+        """The lock that whoever runs programs has."""
+        return FileLock(self._private_folder(), PROGRAMS)
+
+    def has_programs(self) -> bool:
+        """True if programs are running in the folder, or were when their process died."""
+        return any(os.path.lexists(os.path.join(path, PROGRAMS)) for path in self.paths)
+
+    def clear_programs(self) -> bool:
+        """Delete what a process left that died while programs ran; False if they are running.
+
+        Not to be called while this process runs some.
+        """
+        lock = self.program_lock()
+        if not lock.acquire(0.0):
+            return False
+        lock.release()
+        return True
+
+    def tell_programs(self, paths: Iterable[Parts]) -> None:
+        """Note paths that are about to change for other processes that run programs, whose changes they are not."""
+        if not self.has_programs():
+            return
+        for path in self.paths:
+            for folder in _processes(path):
+                if not _is_own(folder) and any(name.endswith(OF_PROGRAMS) for name in _listdir(folder)):
+                    _append(os.path.join(folder, OTHERS), paths)
+
+    def leave_report(self, report: bytes) -> None:
+        """Leave a report on what was put back for whoever opens the root next."""
+        folder, name = self._private_folder(), secrets.token_hex(8)
+        new = os.path.join(folder, f".{name}")
+        Path(new).write_bytes(report)
+        os.rename(new, os.path.join(folder, f"{REPORT}{name}"))
+
+    def kept_folder(self) -> str:
+        """The folder for files that could not be put back, or were replaced, until somebody deletes them."""
+        folder = os.path.join(os.path.dirname(os.path.dirname(self._private_folder())), KEPT)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        return folder
+
+    def take_reports(self) -> list[bytes]:
+        """The reports that were left; they are deleted."""
+        reports: list[bytes] = []
+        for path in self.paths:
+            for name in _listdir(path):
+                file = os.path.join(path, name)
+                if name.startswith(REPORT):
+                    with suppress(OSError):
+                        reports.append(Path(file).read_bytes())
+                        os.unlink(file)
+        return reports
 
     def _private_folder(self) -> str:
         """The first of the paths that can be used, created if necessary."""
@@ -150,11 +217,11 @@ class Owner:
 
     def __init__(self, place: str) -> None:
         self.process = os.getpid()
-        name = secrets.token_hex(8)
+        name = f"{PROCESS}{secrets.token_hex(8)}"
         new, self.path = os.path.join(place, f".{name}"), os.path.join(place, name)
         os.mkdir(new, 0o700)
         fd = os.open(os.path.join(new, ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        if not _try_lock(fd):
+        if not try_lock(fd):
             raise JournalError(f"{new!r} cannot be locked; set {STATE_VARIABLE} to a folder on a local disk")
         _own_folders[self.path] = self.process
         os.rename(new, self.path)
@@ -170,8 +237,8 @@ class Owner:
 class Journal:
     """A journal of this process. While it is there, its process has not finished what it says."""
 
-    def __init__(self, owner: Owner, record: bytes, segments: Iterable[Segment]) -> None:
-        self.path = owner.next_path()
+    def __init__(self, owner: Owner, record: bytes, segments: Iterable[Segment], *, of_programs: bool = False) -> None:
+        self.path = owner.next_path() + (OF_PROGRAMS if of_programs else "")
         self._segments = tuple(segments)
         fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -188,7 +255,7 @@ class Journal:
         files = [segment.sync for segment in self._segments]
         return [partial(sync_file, self.path), partial(sync_file, os.path.dirname(self.path)), *files]
 
-    def remove(self) -> None:
+    def end(self) -> None:
         """Delete the journal: its process has finished."""
         os.unlink(self.path)
         # Else it could be there again after a power failure, and undo what was finished.
@@ -201,57 +268,20 @@ def journals_in(folder: str) -> list[str]:
     return [os.path.join(folder, name) for name in sorted(names, reverse=True)]
 
 
+def others_in(folder: str) -> set[Parts]:
+    """The paths that others have changed while programs ran for a process."""
+    try:
+        data = Path(folder, OTHERS).read_bytes()
+    except OSError:
+        return set()
+    return {tuple(os.fsdecode(path).split("/")) for path in data.split(b"\0") if path}
+
+
 def read_journal(path: str) -> bytes | None:
     """The record of a journal; None if it was not written to its end, so that nothing was done yet."""
     data = Path(path).read_bytes()
     digest, record = data[:16], data[16:]
     return record if blake2b(record, digest_size=16).digest() == digest else None
-
-
-class _Mutex:
-    """A lock between processes. Its file is deleted with it."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.path = os.path.join(folder, MUTEX)
-        self._fd = -1
-
-    def acquire(self) -> None:
-        ends, pause = time.monotonic() + MUTEX_SECONDS, 0.001
-        while not self._try():
-            if time.monotonic() > ends:
-                raise JournalError(
-                    f"Another process has been changing the same files for {MUTEX_SECONDS:g} seconds; it has locked "
-                    f"{self.path!r}"
-                )
-            time.sleep(pause)
-            pause = min(pause * 2, 0.05)
-
-    def _try(self) -> bool:
-        try:
-            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except FileNotFoundError:
-            # Whoever had it before has deleted the folder.
-            os.makedirs(self.folder, mode=0o700, exist_ok=True)
-            return False
-        try:
-            # The file may have been deleted between opening and locking it.
-            if _try_lock(fd) and os.path.samestat(os.fstat(fd), os.stat(self.path)):
-                self._fd, fd = fd, -1
-        except FileNotFoundError:
-            return False
-        finally:
-            if fd != -1:
-                os.close(fd)
-        return self._fd != -1
-
-    def release(self) -> None:
-        with suppress(OSError):
-            os.unlink(self.path)
-        os.close(self._fd)
-        self._fd = -1
-        with suppress(OSError):
-            os.rmdir(self.folder)
 
 
 def _states(root: str) -> list[str]:
@@ -281,12 +311,31 @@ def _drop_expired(state: str) -> None:
     for name in _listdir(state):
         folder = os.path.join(state, name)
         with suppress(OSError):
-            if time.time() - os.lstat(folder).st_mtime > EXPIRY_SECONDS and not any(map(_is_alive, _owners(folder))):
+            is_old = time.time() - os.lstat(folder).st_mtime > EXPIRY_SECONDS
+            if is_old and not any(map(_is_alive, _processes(folder))):
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _owners(folder: str) -> list[str]:
-    return [os.path.join(folder, name) for name in _listdir(folder) if name != MUTEX]
+def _processes(folder: str) -> list[str]:
+    """The folders of processes."""
+    return [os.path.join(folder, name) for name in _listdir(folder) if name.startswith(PROCESS)]
+
+
+def _unprepared(folder: str) -> list[str]:
+    """The folders whose processes have died before they could lock them."""
+    hidden = [os.path.join(folder, name) for name in _listdir(folder) if name.startswith(f".{PROCESS}")]
+    return [path for path in hidden if _is_old(path)]
+
+
+def _append(file: str, paths: Iterable[Parts]) -> None:
+    """Append paths to a file, unless it is gone by now."""
+    data = b"".join(os.fsencode("/".join(parts)) + b"\0" for parts in paths)
+    with suppress(OSError):
+        fd = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            write_all(fd, data)
+        finally:
+            os.close(fd)
 
 
 def _is_alive(owner: str) -> bool:
@@ -297,7 +346,7 @@ def _is_alive(owner: str) -> bool:
     except OSError:
         return False
     try:
-        return not _try_lock(fd)
+        return not try_lock(fd)
     finally:
         os.close(fd)
 
@@ -307,23 +356,10 @@ def _is_own(folder: str) -> bool:
 
 
 def _is_old(folder: str) -> bool:
-    """True if a folder that is being prepared is not: its process died before it was locked."""
+    """True if it takes too long to prepare a folder."""
     with suppress(OSError):
         return time.time() - os.lstat(folder).st_mtime > PREPARING_SECONDS
     return False
-
-
-def _try_lock(fd: int) -> bool:
-    """Lock an open file, for this process alone, until it is closed or the process ends."""
-    import fcntl
-
-    try:
-        fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EAGAIN):
-            return False
-        raise
-    return True
 
 
 def _end_owner(path: str, fd: int, process: int) -> None:

@@ -76,7 +76,7 @@ class InMemoryFilesystem(Searchable):
         return node
 
     def write(self, path: str, content: str | bytes, *, mode: WriteMode = "overwrite") -> None:
-        check_fence()
+        check_fence(self.identity)
         check_mode(mode)
         data = encode(content, path)
         parts = _parts(path)
@@ -91,7 +91,7 @@ class InMemoryFilesystem(Searchable):
             entries[parts[-1]] = (old or b"") + data if mode == "append" else data
 
     def mkdir(self, path: str, *, parents: bool = False, exist_ok: bool = False) -> None:
-        check_fence()
+        check_fence(self.identity)
         parts = _parts(path)
         with self._lock:
             old = self._find(parts, path)
@@ -125,7 +125,7 @@ class InMemoryFilesystem(Searchable):
         return Stat(name, "directory", 0) if isinstance(node, InMemoryDirectory) else Stat(name, "file", len(node))
 
     def delete(self, path: str, *, recursive: bool = False) -> None:
-        check_fence()
+        check_fence(self.identity)
         parts = _parts(path)
         if not parts:
             raise InvalidPathError("The root cannot be deleted", path=path)
@@ -148,13 +148,18 @@ class InMemoryFilesystem(Searchable):
         branch._lock = branch._changes.lock
         return branch
 
+    @property
+    def identity(self) -> object:
+        """The files themselves, of which a branch has others."""
+        return self
+
     def begin_call(self) -> InMemorySnapshot | CallMark[InMemoryDirectory | bytes | None]:
         """A snapshot for the rollback of the current tool call: restoring it undoes only what the call changed."""
         with self._lock:
             return self._changes.begin() if current_calls() else self.snapshot()
 
     def restore(self, snapshot: InMemorySnapshot | CallMark[InMemoryDirectory | bytes | None]) -> None:
-        check_fence()
+        check_fence(self.identity)
         with self._lock:
             if isinstance(snapshot, CallMark) and snapshot.journal is self._changes:
                 self._put_back(self._changes.restore(snapshot))
@@ -196,7 +201,7 @@ class InMemoryFilesystem(Searchable):
 
     def apply(self, changes: Iterable[FileChange]) -> None:
         """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""
-        check_fence()
+        check_fence(self.identity)
         with self._lock:
             nodes = plan(changes, lambda parts: _as_node(self._current(parts)), self.list)
             states = {_parts(path := join(parts)): _as_state(node, path) for parts, node in nodes.items()}

@@ -12,6 +12,7 @@ Errors carry the `path` as it was given. Most also derive from the built-in exce
     ├── NotTextError              (ValueError) not UTF-8
     ├── BadPatternError           (ValueError) a glob or a regular expression
     ├── SnapshotError             the snapshot belongs to another filesystem, or could not be restored completely
+    ├── FolderBusyError           other programs are working in the folder
     ├── JournalError              an undo journal cannot be written or read
     ├── NeedsFolderError          a branch has no folder in which programs could run
     └── StaleFilesError           others have changed the files that changes are based on; nothing was applied
@@ -239,6 +240,10 @@ class SnapshotError(FilesystemError):
     def __init__(self, message: str, *, path: str = "", saved_in: str | None = None) -> None:
         super().__init__(message, path=path)
         self.saved_in = saved_in
+
+
+class FolderBusyError(FilesystemError):
+    """Programs of another run are working in the folder; they work there one after the other."""
 
 
 class JournalError(FilesystemError):

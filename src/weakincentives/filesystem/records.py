@@ -7,29 +7,40 @@ import stat
 import time
 from collections.abc import Iterable
 from hashlib import blake2b
-from typing import Literal
+from pathlib import Path
+from typing import IO, Literal
 
 from msgspec import Struct, field, msgpack
 
 from weakincentives.filesystem.contents import CHUNK, SavedContent, Segment
 from weakincentives.filesystem.protocol import Parts
-from weakincentives.filesystem.states import DirectoryState, FileState, LinkState, Signature, State, Status
+from weakincentives.filesystem.states import (
+    SPECIAL,
+    DirectoryState,
+    FileState,
+    LinkState,
+    LostState,
+    Signature,
+    State,
+    Status,
+)
 from weakincentives.filesystem.tree import Place
 
 FORMAT = 1
-JournalKind = Literal["apply", "rollback"]
+JournalKind = Literal["apply", "rollback", "program"]
 
 
 class StoredState(Struct, array_like=True, omit_defaults=True):
-    """A file, directory or link; the content of a file is here, or in a segment beside the journal."""
+    """What is at a path; the content of a file is here, or in a segment beside the journal."""
 
-    kind: Literal["file", "directory", "link"]
+    kind: Literal["file", "directory", "link", "other"]
     mode: int | None = None
     modified_ns: int | None = None
     data: bytes = b""
     segment: str = ""
     start: int = 0
     length: int = 0
+    signature: tuple[int, ...] | None = None
 
 
 class StoredStep(Struct, array_like=True):
@@ -43,8 +54,9 @@ class StoredStep(Struct, array_like=True):
 class Record(Struct):
     """A journal: if its process dies, the paths are brought to their final states.
 
-    That is the state before, for changes that are made, and the one after for a rollback. `root_id` is the device and
-    inode of the root.
+    That is the state before, for changes that are made, and the one after for a rollback. Of a program, the steps are
+    the whole tree before it, apart from what is to be ignored; `mark` is in the environment of its processes. `root_id`
+    is the device and inode of the root, and `boot` is another one after the machine was started anew.
     """
 
     kind: JournalKind
@@ -53,40 +65,63 @@ class Record(Struct):
     root_id: tuple[int, int]
     temporary: str
     steps: list[StoredStep]
+    label: str = ""
+    mark: str = ""
+    boot: str = ""
+    ignore: tuple[str, ...] = ()
     format: int = field(default=FORMAT)
 
 
-def encode_record(
-    kind: JournalKind, root: str, temporary: str, steps: Iterable[tuple[Parts, State, Iterable[bytes]]], folder: str
-) -> tuple[bytes, set[Segment]]:
-    """A journal, and the segments in `folder` that it refers to; steps are paths, final states, and `replaceable`."""
-    segments: set[Segment] = set()
-    stored: list[StoredStep] = []
-    for parts, final, replaceable in steps:
-        stored.append(StoredStep(os.fsencode("/".join(parts)), _stored(final, folder, segments), tuple(replaceable)))
+def new_record(kind: JournalKind, root: str, temporary: str = "") -> Record:
+    """A journal without steps, which begins now."""
     status = os.stat(root)
-    record = Record(kind, time.time(), os.fsencode(root), (status.st_dev, status.st_ino), temporary, stored)
-    return msgpack.encode(record), segments
+    root_id = status.st_dev, status.st_ino
+    return Record(kind, time.time(), os.fsencode(root), root_id, temporary, [], boot=boot_id())
+
+
+def boot_id() -> str:
+    """A name for the time since the machine was started; empty where the system has none."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text()
+    except OSError:
+        return ""
+
+
+class RecordWriter:
+    """Adds the steps of a record, and notes which segments in the folder of the journal they refer to."""
+
+    def __init__(self, record: Record, folder: str) -> None:
+        self.record = record
+        self.segments: set[Segment] = set()
+        self._folder = folder
+
+    def add(self, parts: Parts, final: State, replaceable: Iterable[bytes] = ()) -> None:
+        """Add a path, its final state, and the digests or keys of what may be replaced by that."""
+        self.record.steps.append(StoredStep(os.fsencode("/".join(parts)), self._stored(final), tuple(replaceable)))
+
+    def encode(self) -> bytes:
+        return msgpack.encode(self.record)
+
+    def _stored(self, state: State) -> StoredState | None:
+        match state:
+            case DirectoryState(mode):
+                return StoredState("directory", mode)
+            case LinkState(target):
+                return StoredState("link", data=os.fsencode(target))
+            case LostState():
+                return StoredState("other")
+            case FileState(content, mode, modified_ns, known):
+                segment = content.segment
+                if segment is None or os.path.dirname(segment.path) != self._folder:
+                    return StoredState("file", mode, modified_ns, content.read(), signature=known)
+                self.segments.add(segment)
+                name = os.path.basename(segment.path)
+                return StoredState("file", mode, modified_ns, b"", name, content.start, content.length, known)
+        return None
 
 
 def decode_record(data: bytes) -> Record:
     return msgpack.decode(data, type=Record)
-
-
-def _stored(state: State, folder: str, segments: set[Segment]) -> StoredState | None:
-    match state:
-        case DirectoryState(mode):
-            return StoredState("directory", mode)
-        case LinkState(target):
-            return StoredState("link", data=os.fsencode(target))
-        case FileState(content, mode, modified_ns):
-            segment = content.segment
-            if segment is None or os.path.dirname(segment.path) != folder:
-                return StoredState("file", mode, modified_ns, content.read())
-            segments.add(segment)
-            name = os.path.basename(segment.path)
-            return StoredState("file", mode, modified_ns, b"", name, content.start, content.length)
-    return None
 
 
 def loaded_state(stored: StoredState | None, folder: str) -> State:
@@ -97,22 +132,21 @@ def loaded_state(stored: StoredState | None, folder: str) -> State:
         return DirectoryState(stored.mode)
     if stored.kind == "link":
         return LinkState(os.fsdecode(stored.data))
+    if stored.kind == "other":
+        return SPECIAL
     content = SavedContent(stored.data)
     if stored.segment:
         segment = Segment(os.path.join(folder, stored.segment))
         content = SavedContent(b"", segment, stored.start, stored.length)
-    return FileState(content, stored.mode, stored.modified_ns)
+    return FileState(content, stored.mode, stored.modified_ns, stored.signature)
 
 
 def digest_of_state(state: State) -> bytes:
     """A digest of what a state has at its path, apart from modes and times; of nothing, it is empty."""
     match state:
         case FileState(content):
-            digest = blake2b(b"file", digest_size=16)
             with content.open() as stream:
-                while chunk := stream.read(CHUNK):
-                    digest.update(chunk)
-            return digest.digest()
+                return _digest_of_file(stream)
         case LinkState(target):
             return blake2b(b"link" + os.fsencode(target), digest_size=16).digest()
         case DirectoryState():
@@ -132,13 +166,17 @@ def digest_of_place(place: Place, status: Status | None) -> bytes:
         return digest_of_state(LinkState(place.readlink()))
     if not stat.S_ISREG(status.st_mode):
         return b"?"
-    digest = blake2b(b"file", digest_size=16)
     with place.open() as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-    return digest.digest()
+        return _digest_of_file(stream)
 
 
 def key_of(file: Signature | None) -> bytes:
     """The identity of a file, in the form of a digest; of nothing, it is empty."""
     return b"" if file is None else b"file " + b" ".join(str(number).encode() for number in file)
+
+
+def _digest_of_file(stream: IO[bytes]) -> bytes:
+    digest = blake2b(b"file", digest_size=16)
+    while chunk := stream.read(CHUNK):
+        digest.update(chunk)
+    return digest.digest()

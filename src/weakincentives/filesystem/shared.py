@@ -6,18 +6,33 @@ import secrets
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from typing import Protocol
 
+from weakincentives._base.fence import current_calls
 from weakincentives.filesystem.changes import Changes
 from weakincentives.filesystem.contents import Contents
-from weakincentives.filesystem.jail import TEMPORARY
+from weakincentives.filesystem.jail import TEMPORARY, Jail
 from weakincentives.filesystem.journals import Journal, JournalFolder
 from weakincentives.filesystem.protocol import FilesystemError, Parts, join
-from weakincentives.filesystem.records import JournalKind, digest_of_state, encode_record, key_of
-from weakincentives.filesystem.recovery import Recovery, recover
+from weakincentives.filesystem.records import JournalKind, RecordWriter, digest_of_state, key_of, new_record
+from weakincentives.filesystem.recovery import Recovery, left_reports, recover
 from weakincentives.filesystem.states import FORMATS, Signature, State, Status, identity
 from weakincentives.filesystem.store import StateStore
 from weakincentives.filesystem.transition import Step, Transition, anything, is_as, is_at, is_identified
 from weakincentives.filesystem.tree import Check, Place, Tree
+
+
+class Ending(Protocol):
+    """Something to end once everything is put back."""
+
+    def end(self) -> None: ...
+
+
+class RunningProgram(Protocol):
+    """A program that works in the folder: the calls that it works for, and the paths that others have changed."""
+
+    calls: tuple[object, ...]
+    others: set[Parts]
 
 
 class SharedFiles:
@@ -34,6 +49,8 @@ class SharedFiles:
         self.changes: Changes[State] = Changes()
         self.identities: dict[Parts, Signature | None] = {}
         self.recoveries: list[Recovery] = []
+        self.program: RunningProgram | None = None
+        self.program_turn = threading.Lock()
 
     @property
     def lock(self) -> threading.RLock:
@@ -44,7 +61,12 @@ class SharedFiles:
         journals = self.journals
         if journals is not None and (journals.is_used() if thoroughly else journals.has_leftovers()):
             with self.lock, self.exclusive():
+                assert isinstance(self.tree, Jail)
                 self.recoveries += recover(self.tree, journals)
+                if journals.has_programs():
+                    self._cleared_programs()
+                if thoroughly:
+                    self.recoveries += left_reports(self.tree, journals)
 
     def exclusive(self) -> AbstractContextManager[None]:
         """Keep out other processes that exchange files."""
@@ -58,6 +80,32 @@ class SharedFiles:
         finally:
             with suppress(OSError):
                 self.identities[place.parts] = identity(place.stat())
+
+    def tell_programs(self, paths: Iterable[Parts]) -> None:
+        """Note paths that are about to change, and not by the programs that run in the folder."""
+        if self.program is not None and not self._is_own_program(self.program):
+            self.program.others.update(paths)
+        if self.journals is not None:
+            self.journals.tell_programs(paths)
+
+    def others_run_programs(self) -> bool:
+        """True if programs are changing the folder that do not work for the current call."""
+        if self.program is not None:
+            return not self._is_own_program(self.program)
+        return self.journals is not None and self.journals.has_programs() and not self._cleared_programs()
+
+    def _cleared_programs(self) -> bool:
+        """True if no programs are running, also none that are about to begin in this process."""
+        assert self.journals is not None
+        if not self.program_turn.acquire(blocking=False):
+            return False
+        try:
+            return self.journals.clear_programs()
+        finally:
+            self.program_turn.release()
+
+    def _is_own_program(self, program: RunningProgram) -> bool:
+        return current_calls()[: len(program.calls)] == program.calls
 
     def own_check(self, parts: Parts) -> Check:
         """A check for what this process left at a path."""
@@ -116,9 +164,10 @@ class Exchange:
         if files.journals is not None and len(steps) > 1:
             files.tree.make_root()
             owner = files.journals.owner()
-            rows = [(parts, state, replaceable[parts]) for parts, state in final.items()]
-            record, segments = encode_record(kind, files.tree.root, temporary, rows, owner.path)
-            self._journal = Journal(owner, record, segments)
+            writer = RecordWriter(new_record(kind, files.tree.root, temporary), owner.path)
+            for parts, state in final.items():
+                writer.add(parts, state, replaceable[parts])
+            self._journal = Journal(owner, writer.encode(), writer.segments)
         syncs = () if self._journal is None else self._journal.syncs()
         stops = kind == "apply"
         self._transition = Transition(files.tree, steps, temporary=temporary, stops=stops, syncs=syncs)
@@ -129,6 +178,7 @@ class Exchange:
         return self._transition.problems
 
     def run(self) -> None:
+        self._files.tell_programs(self._transition.steps)
         try:
             with self._files.exclusive() if self._journal is not None else nullcontext():
                 self._transition.run()
@@ -148,7 +198,7 @@ class Exchange:
     def end(self) -> None:
         """Delete the journal."""
         if self._journal is not None:
-            self._journal.remove()
+            self._journal.end()
             self._journal = None
 
     def _undo_check(self, parts: Parts) -> Check:

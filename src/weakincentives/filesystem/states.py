@@ -78,6 +78,8 @@ class LostState:
     reason: str
 
 
+SPECIAL = LostState("it is neither a file nor a directory, so it cannot be put back")
+
 State = FileState | DirectoryState | LinkState | LostState | None
 """None means that nothing is there."""
 

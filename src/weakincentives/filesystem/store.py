@@ -56,8 +56,8 @@ class StateStore:
             return LostState(f"{error}, so it was not read")
 
 
-def export(states: Mapping[Parts, State]) -> tuple[str | None, list[str]]:
-    """Write the files among these states to a new folder that outlives the process.
+def export(states: Mapping[Parts, State], inside: str | None = None) -> tuple[str | None, list[str]]:
+    """Write the files among these states to a new folder that outlives the process, among the temporary ones.
 
     Returns the folder, None if there was nothing or no room to write, and the paths for which there was no room.
     """
@@ -67,7 +67,7 @@ def export(states: Mapping[Parts, State]) -> tuple[str | None, list[str]]:
         if not isinstance(state, FileState):
             continue
         try:
-            folder = folder or tempfile.mkdtemp(prefix="wink-unrestored-")
+            folder = folder or tempfile.mkdtemp(prefix="wink-unrestored-", dir=inside)
             target = os.path.join(folder, *parts)
             os.makedirs(os.path.dirname(target), exist_ok=True)
             state.content.export(target)

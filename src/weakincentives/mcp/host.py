@@ -25,7 +25,7 @@ from mcp.server import Server
 from mcp.server.stdio import stdio_server
 from mcp.shared.exceptions import MCPError
 
-from weakincentives._base.display import shortened
+from weakincentives._base.visible import visible
 from weakincentives.content import Media, Part
 from weakincentives.errors import GuardRefusedError
 from weakincentives.limits import Budget
@@ -215,7 +215,7 @@ class TemplateServer:
         else:
             question = host.question(params.request_state, params.name, arguments)
             outcome = await host.decide(question, (params.input_responses or {}).get(APPROVAL))
-        while isinstance(outcome, Question):
+        while isinstance(outcome, OpenQuestion):
             if not older:
                 return outcome.input_required()
             outcome = await host.decide(outcome, await self._elicited(context, host, outcome))
@@ -223,7 +223,7 @@ class TemplateServer:
         content += (content_block(part) for part in outcome.attachments)
         return types.CallToolResult(content=content, is_error=not outcome.success)
 
-    async def _elicited(self, context: Context, host: _Host, question: Question) -> types.ElicitResult:
+    async def _elicited(self, context: Context, host: _Host, question: OpenQuestion) -> types.ElicitResult:
         """The answer to a question in the older protocol, in which the server sends a request of its own."""
         form = question.form()
         try:
@@ -292,7 +292,7 @@ class _HostAdapter(Model):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class OpenQuestion:
     """A call that waits for a person at the host; `turn` is the one in which it was made.
 
     `pending` is what is asked; `held` are all calls that wait with it, as those of a run inside the call may.
@@ -308,12 +308,14 @@ class Question:
 
     def form(self) -> types.ElicitRequestFormParams:
         """The question as a form; for a tool without a handler it has a field for the answer."""
-        answer = {"answer": {"type": "string", "title": "Answer"}} if self.pending.needs == "answer" else {}
+        answer = {}
+        if self.pending.question.answers[0] == "answer":
+            answer = {"answer": {"type": "string", "title": "Answer"}}
         schema = {"type": "object", "properties": answer, "required": list(answer)}
-        words = "This needs your answer." if answer else "Allow this call?"
-        text = shortened(Redactor().text(self.pending.text), MAX_QUESTION)
-        problem = f"{Redactor().text(self.problem)}\n\n" if self.problem else ""
-        return types.ElicitRequestFormParams(message=f"{problem}{words}\n\n{text}", requested_schema=schema)
+        text = self.pending.question.excerpt(MAX_QUESTION)
+        if self.problem:
+            text = f"{visible(Redactor().text(self.problem))}\n\n{text}"
+        return types.ElicitRequestFormParams(message=text, requested_schema=schema)
 
     def input_required(self) -> types.InputRequiredResult:
         """The question as the result of the call; the client repeats the call with the answer."""
@@ -352,12 +354,12 @@ class _Host:
         self._cursor: Cursor[Effect, PromptResponse[Any]] | None = None
         self._live.calls.idempotency_key = self._idempotency_key
         # They are not in the session: the run goes on with other calls.
-        self._questions: OrderedDict[str, Question] = OrderedDict()
-        self._deciding: Question | None = None
+        self._questions: OrderedDict[str, OpenQuestion] = OrderedDict()
+        self._deciding: OpenQuestion | None = None
         self._offered: list[Tool[Any, Any]] = []
         self._messages: Sequence[Message] = ()
         self._delivered = 0
-        self._calls: set[asyncio.Future[ToolExecutionOutcome | Question]] = set()
+        self._calls: set[asyncio.Future[ToolExecutionOutcome | OpenQuestion]] = set()
         self._stack = AsyncExitStack()
         # Two locks, because a host lists the tools again before it gets the result of the call that changed them.
         self._starting = asyncio.Lock()
@@ -400,7 +402,7 @@ class _Host:
         self._follows = True
         return self._offered
 
-    async def call(self, call: ToolCall, *, attended: bool) -> ToolExecutionOutcome | Question:
+    async def call(self, call: ToolCall, *, attended: bool) -> ToolExecutionOutcome | OpenQuestion:
         """Run one call. A call that the host cancels is rolled back, and the run continues.
 
         One that needs approval becomes a question; unless the host is `attended`, it fails without being run.
@@ -409,22 +411,22 @@ class _Host:
             oldest = next(iter(self._questions.values()))
             await self._await(self._work(oldest.call, oldest, Undecided()))
         outcome = await self._await(self._work(call, attended=attended))
-        if isinstance(outcome, Question) and not attended:
+        if isinstance(outcome, OpenQuestion) and not attended:
             # Of a run inside the call, which has an executor of its own.
-            shown = UNATTENDED.format(name=outcome.pending.tool, arguments=outcome.pending.arguments)
+            shown = _unattended(outcome.pending.tool, outcome.pending.arguments)
             done = await self._await(self._work(call, outcome, Undecided()))
             assert isinstance(done, ToolExecutionOutcome)
-            return replace(done, message=Redactor().text(f"{done.message}\n{shown}"))
+            return replace(done, message=f"{done.message}\n{shown}")
         return outcome
 
-    def question(self, token: str, name: str, arguments: str) -> Question:
+    def question(self, token: str, name: str, arguments: str) -> OpenQuestion:
         """The open question with this token; the call that the client repeats must be the one that was asked about."""
         found = self._questions.get(token)
         if found is None or (found.call.name, json.loads(found.call.arguments)) != (name, json.loads(arguments)):
             raise MCPError(types.INVALID_PARAMS, NOT_OPEN)
         return found
 
-    async def decide(self, question: Question, answer: object) -> ToolExecutionOutcome | Question:
+    async def decide(self, question: OpenQuestion, answer: object) -> ToolExecutionOutcome | OpenQuestion:
         """Act on the answer to a question; if there is none, the question stays open."""
         decision = question.decision(answer)
         if decision is None:
@@ -435,7 +437,7 @@ class _Host:
             return self._ask_again(question, str(error))
         return await self._await(self._work(question.call, question, decision))
 
-    async def _passed(self, question: Question, decision: Settled) -> Settled:
+    async def _passed(self, question: OpenQuestion, decision: Settled) -> Settled:
         """The decision with the person's words as the guards let them pass."""
         call_id, live = question.pending.call_id, self._live
         async with self._lock:
@@ -450,24 +452,26 @@ class _Host:
                     cursor.answer(verdict)
             return cursor.result()[call_id]
 
-    def _ask_again(self, question: Question, problem: str) -> Question:
+    def _ask_again(self, question: OpenQuestion, problem: str) -> OpenQuestion:
         """The question that stays open, with why the answer to it was refused."""
         if question.token in self._questions:
             self._questions[question.token] = question = replace(question, problem=problem)
         return question
 
-    def withdraw(self, question: Question) -> None:
+    def withdraw(self, question: OpenQuestion) -> None:
         """Leave a question undecided whose request was cancelled."""
         self._work(question.call, question, Undecided())
 
-    def _work(self, *arguments: Any, **named: Any) -> asyncio.Future[ToolExecutionOutcome | Question]:
+    def _work(self, *arguments: Any, **named: Any) -> asyncio.Future[ToolExecutionOutcome | OpenQuestion]:
         # A separate task: the host's cancel scope would also interrupt the rollback.
         work = asyncio.ensure_future(self._call(*arguments, **named))
         self._calls.add(work)
         work.add_done_callback(self._calls.discard)
         return work
 
-    async def _await(self, work: asyncio.Future[ToolExecutionOutcome | Question]) -> ToolExecutionOutcome | Question:
+    async def _await(
+        self, work: asyncio.Future[ToolExecutionOutcome | OpenQuestion]
+    ) -> ToolExecutionOutcome | OpenQuestion:
         try:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -479,11 +483,11 @@ class _Host:
     async def _call(
         self,
         call: ToolCall,
-        question: Question | None = None,
+        question: OpenQuestion | None = None,
         decision: Settled | None = None,
         *,
         attended: bool = True,
-    ) -> ToolExecutionOutcome | Question:
+    ) -> ToolExecutionOutcome | OpenQuestion:
         """One turn with this call, or with the decision about it."""
         async with self._lock:
             before, live = await self._advance(), self._live
@@ -498,18 +502,17 @@ class _Host:
             self._cursor.answer(ModelReply(tool_calls=(call,)))
             assert isinstance(self._cursor.step, RunTools)
             (call,) = self._cursor.step.calls
-            shown = UNATTENDED.format(name=call.name, arguments=call.arguments)
-            live.calls.unattended = "" if attended else Redactor().text(shown)
+            live.calls.unattended = "" if attended else _unattended(call.name, call.arguments)
             self._deciding = question
             outcome = await self._run(call)
             held = live.session[PendingCall].all()
             live.session[PendingCall].clear()
             live.decisions.clear()
-            next_question: Question | None = None
+            next_question: OpenQuestion | None = None
             if isinstance(outcome, Waits):
                 turn = self._turn(question)
                 token = secrets.token_urlsafe(16)
-                next_question = Question(token, call, outcome.pending, held, turn)
+                next_question = OpenQuestion(token, call, outcome.pending, held, turn)
                 self._questions[token] = next_question
                 text = "A person is asked about this call."
                 outcome = ToolExecutionOutcome(call.id, text, False, name=call.name)
@@ -535,7 +538,7 @@ class _Host:
         """The same in the turn in which a call is asked about and in the one in which it is decided."""
         return f"{self._live.run_id}:{self._turn(self._deciding)}:{call.id}"
 
-    def _turn(self, question: Question | None) -> int:
+    def _turn(self, question: OpenQuestion | None) -> int:
         """The turn in which the call was asked about, or the one under way."""
         if question is None:
             return self._live.meter.own_turns
@@ -609,6 +612,10 @@ def _is_under_way(session: Session, prompt: BoundPrompt[Any]) -> bool:
     render = session[PromptRendered].latest()
     is_for_host = render is not None and render.adapter == _HostAdapter.name
     return is_for_host and (last.role != "assistant" or bool(last.tool_calls))
+
+
+def _unattended(name: str, arguments: str) -> str:
+    return visible(Redactor().text(UNATTENDED.format(name=name, arguments=arguments)))
 
 
 def _is_media(part: Part) -> bool:

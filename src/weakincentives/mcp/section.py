@@ -285,7 +285,7 @@ class MCPSection(Section[None]):
             timeout=self._timeout_of(listed.name),
             approval=self._approval_of(listed.name),
         )
-        made.reaches_outside = not made.read_only
+        made.reaches_outside = made.acts_if_failed = not made.read_only
         return made
 
     def _default_summary(self, title: str) -> str:

@@ -25,6 +25,8 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
 
+from weakincentives._base.processes import marked_processes
+
 logger = logging.getLogger("weakincentives.mcp")
 MAX_MESSAGE = 32 << 20
 """The largest message that is read, in bytes, after decompression."""
@@ -232,7 +234,7 @@ async def _until(condition: Callable[[], bool]) -> bool:
 
 
 def _survivors(process: asyncio.subprocess.Process, mark: str) -> bool:
-    if process.returncode is None or _marked(mark):
+    if process.returncode is None or marked_processes(MARK, mark):
         return True
     if os.path.isdir("/proc/self") or not hasattr(os, "killpg"):
         return False
@@ -250,17 +252,6 @@ def _signal(process: asyncio.subprocess.Process, mark: str, number: int) -> None
             os.killpg(process.pid, number)
         else:
             process.terminate()
-    for pid in _marked(mark):
+    for pid in marked_processes(MARK, mark):
         with contextlib.suppress(OSError):
             os.kill(pid, number)
-
-
-def _marked(mark: str) -> list[int]:
-    """The processes that have inherited the environment of a server, wherever /proc tells that."""
-    found, wanted = [], f"{MARK}={mark}".encode()
-    with contextlib.suppress(OSError):
-        for name in filter(str.isdigit, os.listdir("/proc")):
-            with contextlib.suppress(OSError), open(f"/proc/{name}/environ", "rb") as file:
-                if wanted in file.read().split(b"\0"):
-                    found.append(int(name))
-    return found

@@ -83,14 +83,14 @@ class PromptResources(Resourceful):
         return self._required().context
 
     @property
-    def opened(self) -> OpenResources:
-        """What is held open, for a run that borrows it."""
-        return self._required()
-
-    @property
     def held_open(self) -> bool:
         """True inside `with prompt:`."""
         return self._held is not None
+
+    @property
+    def opened(self) -> OpenResources:
+        """What is held open, for a run that borrows it."""
+        return self._required()
 
     def get(self, protocol: ClassOf[T]) -> T:
         return self.context.get(protocol)

@@ -332,15 +332,17 @@ class BoundPrompt(Displayed, Generic[OutputT]):
 
     It never changes: what is bound to its `Prompt` later is for later runs. The tools of its sections, and the override
     that applies, are those of the first time that its outline is used.
+
+    The bound params are `params_by_type`.
     """
 
     template: PromptTemplate[OutputT]  #: the template
     params_by_type: Mapping[type, Any] = field(default_factory=lambda: MappingProxyType({}))
-    bound_resources: ResourceRegistry = field(default_factory=ResourceRegistry)
-    overrides_store: PromptOverridesStore | None = None
+    bound_resources: ResourceRegistry = field(default_factory=ResourceRegistry)  #: the bound ones
+    overrides_store: PromptOverridesStore | None = None  #: the store of changed texts
     requested_tag: str = "latest"  #: the tag to look up in the store
     arm: str = ""  #: the name of an experiment, and the arm of it that was assigned
-    bound_twice: frozenset[type] = frozenset()
+    bound_twice: frozenset[type] = frozenset()  #: types bound more than once in one call
 
     @property
     def ns(self) -> str:

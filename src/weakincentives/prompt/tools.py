@@ -8,6 +8,7 @@ import json
 import re
 import zlib
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
 from functools import cached_property, lru_cache, partial
 from types import MappingProxyType, MethodType, NoneType, UnionType
@@ -121,6 +122,7 @@ class ToolOptions(TypedDict, total=False):
     approval: ApprovalRule | None  #: when a person decides about the call
     changes: Iterable[type] | None  #: all that a call may change, which can then be taken back
     outside: bool  #: says that calls have effects outside, which no rewind takes back
+    preview: Callable[..., Any] | None  #: makes the tool's own text for the question to a person
     timeout: float | None  #: in seconds
     concurrent: bool  #: calls may run at the same time
     examples: Iterable[Mapping[str, Any]]  #: arguments of typical calls
@@ -130,19 +132,19 @@ class ToolOptions(TypedDict, total=False):
 class Tool(Specializable, Generic[ParamsT, ResultT]):
     """A capability that we run: `Tool[Params, Result](name=, description=, handler=)`.
 
-    `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes
-    nothing, so that several calls may run concurrently without a transaction.
-    `compensate(params, *, context)` undoes an effect outside our resources when the call fails
-    after it. `approval` has a person decide: before the "call", which is for tools that act
-    outside, or with its "effects", which is for calls that can be taken back: they are captured,
-    and applied as they were shown; or a function of the params (and `session=` if it takes that)
-    returns one of both or None. `changes` names all that a call may change, which "effects" needs:
-    `Filesystem`, the types of slices of the session, and those that snapshotable resources are
-    bound to. `outside=True` says that calls act outside, as calls of a tool with `approval="call"`
-    do that declares no `changes`. A tool without a handler is answered by a person. After `timeout`
-    seconds a call has failed: an async handler is cancelled, and a blocking one continues in its
-    thread, but what it still writes is refused. `concurrent=True` lets the calls of one reply run at
-    the same time, each in its own transaction; if two change the same thing, the later one is
+    `handler(params, *, context)` may be sync or async. `read_only=True` promises that it changes nothing, so
+    that several calls may run concurrently without a transaction. `compensate(params, *, context)` undoes an
+    effect outside our resources when the call fails after it. `approval` has a person decide: before the
+    "call", which is for tools that act outside, or with its "effects", which is for calls that can be taken
+    back: they are captured, and applied as they were shown; or a function of the params (and `session=` if it
+    takes that) returns one of both or None. `changes` names all that a call may change, which "effects"
+    needs: `Filesystem`, the types of slices of the session, and those that snapshotable resources are bound
+    to. `outside=True` says that calls act outside, as calls of a tool with `approval="call"` do that declares
+    no `changes`. `preview(params)`, or `preview(params, effects=)`, returns a text for the question, which
+    says what the call does; what it changes is shown besides. A tool without a handler is answered by a
+    person. After `timeout` seconds a call has failed: an async handler is cancelled, and a blocking one
+    continues in its thread, but what it still writes is refused. `concurrent=True` lets the calls of one
+    reply run at the same time, each in its own transaction; if two change the same thing, the later one is
     repeated alone. `examples` are arguments of typical calls; the Anthropic adapter sends them.
     """
 
@@ -156,6 +158,10 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
     """False if a failed call undoes nothing by itself, because the calls inside it do, as they keep to its time."""
     reaches_outside = False
     """True if calls count as having effects outside, which a rewind does not undo."""
+    acts_if_failed = False
+    """True if a call may have acted outside although its handler says that it failed."""
+    needs_folder = False
+    """True if calls need the real folder of the files: a preview then runs there, and is taken back."""
     blocking: Handler[Any, Any] | None = None
     """The function that sync runs call in place of an async handler, if there is one."""
 
@@ -172,6 +178,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         approval: ApprovalRule | None = None,
         changes: Iterable[type] | None = None,
         outside: bool = False,
+        preview: Callable[..., Any] | None = None,
         timeout: float | None = None,
         concurrent: bool = False,
         examples: Iterable[Mapping[str, Any]] = (),
@@ -186,18 +193,13 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         result_type = self._result_type if result_type is None else result_type
         if params_type is not None:
             _check_params(name, params_type)
-        flags = {"read_only": read_only, "outside": outside, "concurrent": concurrent}
-        check_flags(name, **flags, accepts_overrides=accepts_overrides)
+        flags = {"read_only": read_only, "outside": outside}
+        check_flags(name, **flags, concurrent=concurrent, accepts_overrides=accepts_overrides)
         check_approval(name, approval, has_handler=handler is not None, read_only=read_only)
         self.changes = require_changes(name, changes)
-        self.reaches_outside = self._acts_outside(
-            name,
-            approval,
-            compensate,
-            outside=outside,
-            read_only=read_only,
-        )
+        self.reaches_outside = self._acts_outside(name, approval, compensate, **flags)
         handler, approval = (_no_handler, "answer") if handler is None else (handler, approval)
+        check_preview(name, preview)
         check_timeout(f"Tool '{name}': timeout", timeout)
         given = params_type if _schema is None else dict
         check_handler(name, "handler", handler, given)
@@ -213,6 +215,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         self.read_only = read_only
         self.compensate = compensate
         self.approval = approval
+        self.preview = preview
         self.timeout = timeout
         self.concurrent = concurrent
         self.accepts_overrides = accepts_overrides
@@ -335,6 +338,7 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         """The handler's params from the model's JSON; a `SerdeError` lists every problem."""
         text = arguments.strip() or "{}"
         _check_depth(text)
+        _check_names(text)
         if self._foreign is not None:
             return self._foreign.decode(text)
         if self.params_type is not None:
@@ -564,6 +568,15 @@ def check_rule(what: str, approval: Any) -> None:
         raise PromptValidationError(f"{what} must be 'call', 'effects' or a function of the params, got {approval!r}.")
 
 
+def check_preview(tool_name: str, preview: Any) -> None:
+    """Reject a preview that is no function of the params."""
+    if preview is not None and (isinstance(preview, type) or not callable(preview)):
+        raise PromptValidationError(
+            f"Tool '{tool_name}': preview must be a function of the params, preview(params), or of both, "
+            f"preview(params, effects=...), got {preview!r}."
+        )
+
+
 def _no_handler(params: Any, /, *, context: Any) -> ToolResult[Any]:
     raise AssertionError("a person answers for this tool")
 
@@ -772,6 +785,21 @@ def _check_depth(text: str) -> None:
         depth -= found.lastindex == 2
         if depth > MAX_DEPTH:
             raise SerdeError((FieldProblem("$", f"nested more than {MAX_DEPTH} levels deep"),))
+
+
+def _check_names(text: str) -> None:
+    """Reject arguments in which a name occurs twice: the last would count, and a person may be shown the first."""
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        names = set[str]()
+        for name, _ in pairs:
+            if name in names:
+                raise SerdeError((FieldProblem("$", f"the name {name!r} occurs twice"),))
+            names.add(name)
+
+    # What is not JSON gets a better message when it is decoded.
+    with suppress(ValueError):
+        json.loads(text, strict=False, object_pairs_hook=check, parse_int=len, parse_float=len)
 
 
 def _as_result(value: Any) -> ToolResult[Any]:

@@ -26,6 +26,8 @@ from weakincentives.resources.context import (
     ScopedResourceContext as ScopedResourceContext,
 )
 from weakincentives.resources.layer import ResourceSnapshot as ResourceSnapshot
+from weakincentives.resources.preview import PreviewScope as PreviewScope
+from weakincentives.resources.usage import Use as Use
 
 if not TYPE_CHECKING:
     __all__ = public_names(globals())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Self, TypeVar, cast
@@ -32,6 +32,7 @@ from weakincentives.resources.binding import (
 from weakincentives.resources.layer import Layer, ResourceSnapshot, begin_call, written
 from weakincentives.resources.lifecycle import Creation, Held, Step, Steps, exited
 from weakincentives.resources.loop import ContextLoop
+from weakincentives.resources.usage import Use, take_use
 
 T = TypeVar("T")
 
@@ -256,8 +257,19 @@ class ScopedResourceContext:
             layer.save(snapshot, state_of)
         return snapshot
 
-    def restore(self, snapshot: ResourceSnapshot) -> None:
-        """Restore every resource, even if some fail.
+    def share(self) -> Generator[Callable[[], Any], Any, tuple[Use, ...]]:
+        """Begin to use the resources with a whole state, beside calls of other runs."""
+        uses: list[Use] = []
+        for layer in self._layers:
+            for protocol, held in list(layer.held.items()):
+                value = held.value
+                is_whole = is_snapshotable(value) and not hasattr(type(value), "begin_call")
+                if is_whole and all(use.usage.value is not value for use in uses):
+                    uses.append((yield from take_use(protocol, value, alone=False)))
+        return tuple(uses)
+
+    def restore(self, snapshot: ResourceSnapshot, keep: Sequence[Any] = ()) -> None:
+        """Restore every resource, even if some fail, but none of those to `keep`.
 
         A resource created since the snapshot is restored to its initial state, closed and dropped, so the next `get`
         creates a new one: nothing created during a failed call survives it.
@@ -267,8 +279,8 @@ class ScopedResourceContext:
         if self._branched is not None:
             layers = layers if layers[-1].changed(snapshot, *self._branched) else layers[:1]
             self._layers[-1].bypasses += len(layers) - 1
-        failures = list(chain.from_iterable(layer.restore(snapshot, self._drop) for layer in layers))
-        if failure := _failure(ResourceRestoreError, "restore", failures):
+        failures = list(chain.from_iterable(layer.restore(snapshot, self._drop, keep) for layer in layers))
+        if failure := failure_of(ResourceRestoreError, "restore", failures):
             raise failure
 
     def changes(self, snapshot: ResourceSnapshot, only: type | None = None) -> tuple[ResourceChange, ...]:
@@ -362,7 +374,7 @@ class ScopedResourceContext:
                 failures.append((type_name(held.protocol), raised))
         if self._ends_loop:
             self.loop.close()
-        failure = _failure(ResourceCloseError, "close", failures)
+        failure = failure_of(ResourceCloseError, "close", failures)
         if failure and error is None:
             raise failure
         if failure and error:
@@ -412,7 +424,9 @@ def _out_of_scope(protocol: type, chain: tuple[type, ...]) -> ScopeError:
     return ScopeError(message, protocol=protocol, chain=chain)
 
 
-def _failure(kind: type[ResourceErrors], verb: str, failures: list[tuple[str, BaseException]]) -> ResourceErrors | None:
+def failure_of(
+    kind: type[ResourceErrors], verb: str, failures: list[tuple[str, BaseException]]
+) -> ResourceErrors | None:
     """The failures as one exception; one that stops the program is raised by itself."""
     found: list[tuple[str, Exception]] = []
     for name, error in failures:

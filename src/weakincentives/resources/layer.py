@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, Protocol
@@ -133,7 +133,7 @@ class Layer:
     def changes(self, snapshot: ResourceSnapshot, only: type | None = None) -> Iterator[ResourceChange]:
         """The changes of the current tool call since a snapshot, of all resources or of one."""
         for held, state in self._each_since(snapshot, only):
-            yield from _change(held, state)
+            yield from change_of(held.protocol, held.value, state)
 
     def since(self, snapshot: ResourceSnapshot) -> Iterator[tuple[type, Any, Any]]:
         """The resources of the current tool call, each with its protocol and its state at a snapshot."""
@@ -154,17 +154,29 @@ class Layer:
     def changed(self, snapshot: ResourceSnapshot, known: Container[int], bypasses: int) -> bool:
         """True if a call with a branch has changed a resource here, or may have, because calls at its time did."""
         with self.lock:
-            shared = [held for held in self.held.values() if is_snapshotable(held.value)]
-            return (
-                self.bypasses != bypasses
-                or any(id(held) not in known for held in shared)
-                or any(_change(held, state) for held in shared for state in snapshot.existing[id(held)][1])
-            )
+            if self.bypasses != bypasses:
+                return True
+            for held in self.held.values():
+                if not is_snapshotable(held.value):
+                    continue
+                if id(held) not in known:
+                    return True
+                for state in snapshot.existing[id(held)][1]:
+                    if change_of(held.protocol, held.value, state):
+                        return True
+            return False
 
-    def restore(self, snapshot: ResourceSnapshot, drop: Callable[[Held], None]) -> Iterator[tuple[str, BaseException]]:
-        """Restore the resources, and drop those created since; yields what fails."""
+    def restore(
+        self,
+        snapshot: ResourceSnapshot,
+        drop: Callable[[Held], None],
+        keep: Sequence[Any] = (),
+    ) -> Iterator[tuple[str, BaseException]]:
+        """Restore the resources, but those to `keep`, and drop those created since; yields what fails."""
         with self.lock:
             for held, states, is_new in reversed([*self._since(snapshot)]):
+                if any(value is held.value for value in keep):
+                    continue
                 steps = [partial(held.value.restore, state) for state in states]
                 held.initial = None
                 if is_new and held in self.created:
@@ -199,8 +211,8 @@ def begin_call(item: Snapshotable) -> Any:
     return item.snapshot() if begin is None else begin(item)
 
 
-def _change(held: Held, before: Any) -> tuple[ResourceChange, ...]:
-    protocol, value = held.protocol, held.value
+def change_of(protocol: type, value: Any, before: Any) -> tuple[ResourceChange, ...]:
+    """What has changed of a resource since a state that `begin_call` returned."""
     if callable(changes_since := getattr(type(value), "changes_since", None)):
         changes = tuple(changes_since(value, before))
         return (ResourceChange(protocol, changes),) if changes else ()

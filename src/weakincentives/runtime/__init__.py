@@ -21,11 +21,17 @@ from weakincentives.runtime.calls.approval import (
     PendingCall as PendingCall,
 )
 from weakincentives.runtime.calls.call import ToolExecutionOutcome as ToolExecutionOutcome
+from weakincentives.runtime.calls.difference import (
+    Difference as Difference,
+    Differences as Differences,
+    differences as differences,
+)
 from weakincentives.runtime.calls.effects import (
     Effects as Effects,
     UndeclaredChangesError as UndeclaredChangesError,
 )
 from weakincentives.runtime.calls.executor import ToolExecutor as ToolExecutor
+from weakincentives.runtime.calls.question import Question as Question, QuestionPart as QuestionPart
 from weakincentives.runtime.delegation import delegate as delegate
 from weakincentives.runtime.events import (
     CallDecided as CallDecided,

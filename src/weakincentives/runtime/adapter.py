@@ -15,7 +15,7 @@ from weakincentives._base.generics import AnyOutputT
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import LoadedSections, Overrides, Prompt, Tokenizer, Tool, default_tokenizer
-from weakincentives.runtime.calls.approval import Decisions, check_decisions, waiting_calls
+from weakincentives.runtime.calls.approval import Decisions, by_call, check_decisions, waiting_calls
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
 from weakincentives.runtime.live import LiveRun
@@ -269,7 +269,7 @@ def driver(
             phase="tool",
         )
     check_decisions(spec.decisions, waiting, prompt.name)
-    live = LiveRun(spec, session)
+    live = LiveRun(replace(spec, decisions=by_call(spec.decisions, waiting)), session)
     bus = options.get("bus")
     own_options = {name: value for name, value in options.items() if name not in ("bus", "within")}
     return RunDriver(

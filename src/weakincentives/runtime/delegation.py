@@ -316,7 +316,7 @@ class _Child:
         """Leave the child's state in the parent's session; the calls of it that wait, as the parent names them."""
         self._parent.session.dispatch(ChildState(self._run_id, self.session.own_snapshot().to_json()))
         waiting = waiting_calls(self.session).values()
-        return tuple(replace(call, call_id=f"{self._call_id}/{call.call_id}") for call in waiting)
+        return tuple(call.inside(self._call_id) for call in waiting)
 
     def _begin_as_parent(self) -> None:
         """Take over the parent's conversation up to its last complete turn, and what it has open."""

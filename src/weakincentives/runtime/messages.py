@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Generic, Literal, NamedTuple, get_args
 
-from weakincentives._base.display import Displayed, Shown, Table, said, shortened
+from weakincentives._base.display import Displayed, Shown, Table, lines, said, shortened
 from weakincentives._base.frozen import quick_init
 from weakincentives._base.generics import OutputT
 from weakincentives.content import Content, Part, Text, parts_of, text_of
@@ -235,7 +235,10 @@ class PromptResponse(Displayed, Generic[OutputT]):
         else:
             yield self.text if fields is None else json.dumps(fields, indent=2)
         for call in self.pending:
-            yield f"waits for a decision: {call.text}"
+            question = call.question
+            yield f"waits for a decision, decisions={{{question.id!r}: Approve()}}: {question.words}"
+            for part in question.parts:
+                yield lines((line.kind, line.text) for line in part.lines)
         if self.halt is not None:
             yield f"halted to open {', '.join('.'.join(path) for path in self.halt.requested_overrides)}"
         yield f"{self.prompt_name}, {self._spent()}; if it was recorded: wink view --run {self.run_id}"

@@ -395,8 +395,13 @@ def stored_name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _is_own_module(module_name: str) -> bool:
-    """True for modules of the library; the demo is a user's program."""
+def _is_own_module(module_name: str | None) -> bool:
+    """True for modules of the library; the demo is a user's program.
+
+    A class that `exec` makes may have no module.
+    """
+    if module_name is None:
+        return False
     in_demo = f"{module_name}.".startswith(f"{LIBRARY}.demo.")
     return module_name.startswith(f"{LIBRARY}.") and not in_demo
 

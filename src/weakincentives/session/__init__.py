@@ -3,12 +3,17 @@
 from typing import TYPE_CHECKING
 
 from weakincentives._base.imports import public_names
-from weakincentives.errors import SessionBusyError as SessionBusyError, SessionError as SessionError
+from weakincentives.errors import (
+    OutsideEffectsError as OutsideEffectsError,
+    SessionBusyError as SessionBusyError,
+    SessionError as SessionError,
+)
 from weakincentives.session.moments import Moment as Moment, Reducible as Reducible
 from weakincentives.session.session import (
     Bus as Bus,
     ChildSession as ChildSession,
     Session as Session,
+    SessionBranch as SessionBranch,
     Slice as Slice,
     check_tags as check_tags,
     observing as observing,

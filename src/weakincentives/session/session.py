@@ -295,11 +295,18 @@ class Session(Displayed):
         """A session inside this one, for a run inside a tool call: all but the slices of these types are shared."""
         return ChildSession(self, frozenset(own_types).__contains__)
 
-    def branch(self) -> ChildSession:
-        """A session that begins with the state of this one, and keeps its changes for itself, except for logs."""
-        branch = ChildSession(self, lambda slice_type: not issubclass(slice_type, LogEntry))
-        branch.copy_parents()
-        return branch
+    def branch(self) -> SessionBranch:
+        """A session that begins with the state of this one, and keeps its changes to itself."""
+        return SessionBranch(self)
+
+    def _holds_back(self, event: object) -> bool:
+        """True if observers may not see the event yet, because its changes may never be made."""
+        return False
+
+    @property
+    def stores(self) -> tuple[object, ...]:
+        """The stores of its slices and those around it, as `Fence.protect` takes them."""
+        return (self._store,)
 
     def timestamp(self) -> float:
         """The time by the session's clock, never the same twice, so that sorting by it keeps events in order."""
@@ -335,7 +342,7 @@ class Session(Displayed):
                 self._owner = None
 
     def _notify(self, event: object) -> None:
-        if self.silent:
+        if self.silent or self._holds_back(event):
             return
         unseen = getattr(self._unseen, "events", None)
         if unseen is not None:
@@ -361,8 +368,15 @@ class ChildSession(Session):
     def workspace(self) -> InMemoryFilesystem:
         return self.parent.workspace
 
+    @property
+    def stores(self) -> tuple[object, ...]:
+        return (self._store, *self.parent.stores)
+
     def timestamp(self) -> float:
         return self.parent.timestamp()
+
+    def _holds_back(self, event: object) -> bool:
+        return self.parent._holds_back(event)
 
     def copy_parents(self) -> None:
         """Begin with what the parent has of the slices that are not shared."""
@@ -375,6 +389,37 @@ class ChildSession(Session):
     def restore_own(self, snapshot: Snapshot) -> None:
         """Go back to what `own_snapshot` returned, in this process or another."""
         self._own.reset_own(snapshot.marks)
+
+
+class SessionBranch(ChildSession):
+    """A session whose changes are made in its parent later, or never: `session.branch()`.
+
+    Log entries tell what has happened, so they are the parent's at once; observers see nothing else.
+    The files of its `workspace` are a branch too.
+    """
+
+    def __init__(self, parent: Session) -> None:
+        super().__init__(parent, is_state)
+        self.copy_parents()
+
+    @property
+    def workspace(self) -> InMemoryFilesystem:
+        if self._workspace is None:
+            self._workspace = self.parent.workspace.branch()
+        return self._workspace
+
+    @property
+    def branched_workspace(self) -> InMemoryFilesystem | None:
+        """The branch of the parent's files, if it was used."""
+        return self._workspace
+
+    def _holds_back(self, event: object) -> bool:
+        return is_state(type(event)) or super()._holds_back(event)
+
+
+def is_state(slice_type: type) -> bool:
+    """True for slices that a rollback restores: all but logs."""
+    return not issubclass(slice_type, LogEntry)
 
 
 def check_tags(tags: Mapping[str, str] | None) -> dict[str, str]:

@@ -54,14 +54,14 @@ class SliceStore:
 
     def writable(self, slice_type: type) -> Column:
         """Like `column`, for a slice about to be changed."""
-        check_fence()
+        check_fence(self)
         self._check_not_reducing()
         return self.column(slice_type)
 
     def reduce(self, event: object) -> None:
         """Run the event's reducers in all slices, and append it to its own slice unless that has a reducer for it."""
         with self.lock:
-            check_fence()
+            check_fence(self)
             if self._reducing:
                 self._check_not_reducing()
             if self._declared != declared_slices.version:
@@ -119,7 +119,7 @@ class SliceStore:
 
     def reset(self, marks: dict[type, Mark], *, preserve_logs: bool, keep: Collection[type] = ()) -> None:
         with self.lock:
-            check_fence()
+            check_fence(self)
             self._check_not_reducing()
             for slice_type in marks:
                 self.column(slice_type)

@@ -8,13 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from weakincentives._base.imports import lazy_front
+from weakincentives.redaction import Redactor
 from weakincentives.runtime.spi import AS_OF, prices_for
 from weakincentives.telemetry.continuation import continuation_file
 from weakincentives.telemetry.reader import RunFileError, open_for_writing
 from weakincentives.telemetry.recorder import Recorder, record
-from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.runfile import prune, question_in
-from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, asked_text, plain
+from weakincentives.telemetry.values import UnknownType, Unreadable, Unserialisable, asked_question, plain
 
 if TYPE_CHECKING:
     from weakincentives.telemetry.advice import MIN_RUNS, Advice, PromptAdvice, SectionAdvice, advise
@@ -46,7 +46,7 @@ __all__ = [
     "Unreadable",
     "Unserialisable",
     "advise",
-    "asked_text",
+    "asked_question",
     "bill_of",
     "continuation_file",
     "instrument",

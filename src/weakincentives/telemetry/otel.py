@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from weakincentives._base.imports import import_extra
 from weakincentives.limits import TokenUsage
+from weakincentives.redaction import NoRedaction, Redactor, compile_patterns
 from weakincentives.runtime import (
     Message,
     ModelCalled,
@@ -33,7 +34,6 @@ from weakincentives.runtime import (
 )
 from weakincentives.runtime.spi import RunState, adapter_spec, sent_messages
 from weakincentives.session import Session, observing
-from weakincentives.telemetry.redaction import NoRedaction, Redactor, compile_patterns
 from weakincentives.telemetry.spans import RedactedSpan, RedactedTracer, redacted_attributes
 
 if TYPE_CHECKING:

@@ -24,10 +24,9 @@ import msgspec
 from weakincentives.content import Blob
 from weakincentives.errors import SerdeError
 from weakincentives.prompt import SectionPath, SectionVisibility, Span
-from weakincentives.redaction import REDACTED
+from weakincentives.redaction import REDACTED, Redactor, is_secret_name
 from weakincentives.runtime import ModelCalled, PromptRendered, SectionsExposed
 from weakincentives.serde import OWN_NAMES, Upgrades, load_tagged, stored_name, upgrade_tagged
-from weakincentives.telemetry.redaction import Redactor, is_secret_name
 from weakincentives.telemetry.values import EVENTS, MAPPINGS, FrozenEvent, UnknownType, Unreadable, dump, placeholder
 
 logger = logging.getLogger("weakincentives.telemetry")

@@ -242,7 +242,7 @@ class EventReader:
         self._connection.close()
 
     def query(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """The rows of your own SELECT; docs/observability.md describes the tables and views."""
+        """The rows of your own SELECT; docs/look/observability.md describes the tables and views."""
         rows, problem = self._read(sql, values)
         if problem is not None:
             raise RunFileError(f"'{self.path}' cannot be read: {problem}.") from problem

@@ -20,11 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from weakincentives.limits import Prices
+from weakincentives.redaction import NoRedaction, Redactor, compile_patterns
 from weakincentives.runtime.spi import RunState
 from weakincentives.session import Session, observing
 from weakincentives.telemetry.payload import Packer
 from weakincentives.telemetry.reader import BEAT_SECONDS, RunFileError
-from weakincentives.telemetry.redaction import NoRedaction, Redactor, compile_patterns
 from weakincentives.telemetry.runfile import Packed, RunFile
 from weakincentives.telemetry.values import FrozenEvent, freeze
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from weakincentives.telemetry.redaction import Redactor
+from weakincentives.redaction import Redactor
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer

@@ -16,6 +16,7 @@ import msgspec
 from weakincentives.errors import WinkError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import Tokenizer
+from weakincentives.redaction import Redactor
 from weakincentives.runtime import CallDecided, Ledger, PendingCall, RunEnded, RunHistory, ToolInvoked, ledger_of
 from weakincentives.serde import Upgrades
 from weakincentives.telemetry.continuation import continuing_command
@@ -26,9 +27,8 @@ from weakincentives.telemetry.reader import (
     RecordedEvent,
     RunFileError,
 )
-from weakincentives.telemetry.redaction import Redactor
 from weakincentives.telemetry.turns import Turn, build_turn, message_ids, pending_turn, read_history, requests
-from weakincentives.telemetry.values import asked_text, plain
+from weakincentives.telemetry.values import asked_question
 
 PAGE = 500
 
@@ -279,9 +279,9 @@ class RunStore(EventReader):
         run = self.run(run_id)
         return None if run.status in ("ok", "waiting", "halted") else pending_turn(self, run.run_id, run.turns + 1)
 
-    def open_calls(self, run_id: str) -> list[dict[str, Any]]:
-        """The calls for which the run waits, as plain data: `call_id`, `tool`, `arguments`, `text`, `needs`."""
-        found: dict[str, dict[str, Any]] = {}
+    def open_calls(self, run_id: str) -> list[PendingCall]:
+        """The calls for which the run waits."""
+        found: dict[str, PendingCall] = {}
         earlier: set[str] = set()
         if self.run(run_id).status != "waiting":
             return []
@@ -297,7 +297,7 @@ class RunStore(EventReader):
                     above = f"{event.call_id.rpartition('/')[0]}/"
                     for each in [each for each in found if each in earlier and "/" in each and each.startswith(above)]:
                         del found[each]
-                    found[event.call_id] = plain(event) | {"text": asked_text(event)}
+                    found[event.call_id] = event
         return list(found.values())
 
     def continuation(self, run_id: str) -> str:
@@ -313,7 +313,7 @@ class RunStore(EventReader):
         try:
             return Redactor().text(continuing_command(self.path, run_id))
         except OSError:
-            return f"run(prompt, adapter, session=session, decisions={{{calls[0]['call_id']!r}: Approve()}})"
+            return f"run(prompt, adapter, session=session, decisions={{{asked_question(calls[0]).id!r}: Approve()}})"
 
     def requests(self, run_id: str, stop: float = float("inf")) -> Iterator[tuple[int, int, list[int]]]:
         """Each model call: its event number, how many messages of the previous request it keeps, and which it adds."""

@@ -21,10 +21,11 @@ from uuid import UUID
 
 from weakincentives._base.display import shortened
 from weakincentives.content import Blob
+from weakincentives.errors import SerdeError
 from weakincentives.prompt import DisclosureRequest, OpenSectionsResult, ReadSectionResult, VisibilityChange
-from weakincentives.runtime import HostedToolInvoked, Message, ParamsBound, PendingCall, RunEnded, ToolInvoked
+from weakincentives.runtime import HostedToolInvoked, Message, ParamsBound, PendingCall, Question, RunEnded, ToolInvoked
 from weakincentives.runtime.spi import RUN_EVENTS
-from weakincentives.serde import columns, dump_tagged, is_record, register_type, stored_name
+from weakincentives.serde import check_tagged, columns, dump_tagged, is_record, register_type, stored_name
 
 # The events of runs; they are validated when read.
 EVENTS: tuple[type, ...] = (Message, *get_args(VisibilityChange), *RUN_EVENTS)
@@ -68,12 +69,14 @@ class UnknownType:
         return f"{self.type.rpartition(':')[2]}({fields})"
 
 
-def asked_text(call: PendingCall) -> str:
-    """The question about a recorded call; only the call if its effects are damaged."""
+def asked_question(call: PendingCall) -> Question:
+    """The question about a recorded call; only its name if the question is damaged."""
+    question: Any = call.question
     try:
-        return call.text
-    except Exception:
-        return f"{call.tool}({call.arguments})"
+        check_tagged(Question, dump_tagged(question))
+    except SerdeError:
+        return Question(id="", call_id=str(call.call_id), tool=str(call.tool), missing=("The question is damaged.",))
+    return question  # type: ignore[no-any-return]
 
 
 def plain(value: Any, depth: int = 0) -> Any:

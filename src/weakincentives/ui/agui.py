@@ -39,8 +39,8 @@ from weakincentives.ui.requests import (
     Asked,
     PageMessage,
     PageTool,
+    PageVerdict,
     Refused,
-    Verdict,
     read_request,
     read_text,
 )
@@ -161,36 +161,38 @@ def _is_regenerated(request: _Request) -> bool:
         return False  # Something else that the application forwards.
 
 
-def _verdicts(request: _Request) -> dict[str, Verdict]:
+def _verdicts(request: _Request) -> dict[str, PageVerdict]:
     """The answers to interrupts; what cannot be read is an error, not a denial."""
-    found: dict[str, Verdict] = {}
+    found: dict[str, PageVerdict] = {}
     for entry in request.resume or ():
         if entry.interrupt_id in found:
             raise ValueError(f"The interrupt {entry.interrupt_id[:MAX_ID]!r} is answered twice")
         if entry.status == "resolved":
             found[entry.interrupt_id] = _verdict(entry.payload)
         elif request.messages and request.messages[-1].role != "user":
-            found[entry.interrupt_id] = Verdict(reason=DISMISSED)
+            found[entry.interrupt_id] = PageVerdict(reason=DISMISSED)
     return found
 
 
-def _verdict(payload: msgspec.Raw) -> Verdict:
+def _verdict(payload: msgspec.Raw) -> PageVerdict:
     given = msgspec.json.decode(payload, type=dict[str, Any])
     if "answer" in given:
-        return Verdict(answer=msgspec.json.decode(payload, type=_Answer).answer)
+        return PageVerdict(answer=msgspec.json.decode(payload, type=_Answer).answer)
     approval = msgspec.json.decode(payload, type=_Approval)
     if approval.edited_args is not None and not approval.approved:
         raise ValueError("Edited arguments need `approved` to be true")
-    return Verdict(approval.approved, approval.reason or "", approval.edited_args)
+    return PageVerdict(approval.approved, approval.reason or "", approval.edited_args)
 
 
-def _results(messages: Sequence[PageMessage]) -> dict[str, Verdict]:
+def _results(messages: Sequence[PageMessage]) -> dict[str, PageVerdict]:
     """The tool messages after the last answer: results of the page's own tools, among those that the server sent."""
-    found: dict[str, Verdict] = {}
+    found: dict[str, PageVerdict] = {}
     for message in reversed(messages):
         if message.role == "tool" and message.tool_call_id is not None:
             failed = message.error is not None
-            verdict = Verdict(reason=message.error or "") if failed else Verdict(answer=read_text(message.content))
+            verdict = (
+                PageVerdict(reason=message.error or "") if failed else PageVerdict(answer=read_text(message.content))
+            )
             found.setdefault(message.tool_call_id, verdict)
         elif message.role == "assistant":
             break

@@ -19,6 +19,7 @@ from weakincentives.ui.requests import (
     Asked,
     Received,
     Refused,
+    answered_calls,
     decisions_of,
     received,
 )
@@ -127,10 +128,11 @@ class DurableThreads:
             key=None if message is None else message.key or None,
             again=message is None and point is None and bool(asked.content),
             point="" if point is None else point.id,
+            over_effects=self._over_effects,
             tenant=None if self._tenant is None else self._tenant(request),
         )
         await stream.__aenter__()
-        return DurableExchange(key, chat, stream, frozenset(decisions) & asked.results.keys())
+        return DurableExchange(key, chat, stream, answered_calls(chat, asked, decisions))
 
     async def resume(self, request: Request, thread_id: str) -> DurableExchange | None:
         """The run under way, from its start, for a page that was reloaded; None if there is none."""

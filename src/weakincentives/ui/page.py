@@ -130,7 +130,7 @@ class PageView:
                 if isinstance(event, ToolStarted):
                     self._begun.add(event.call_id)
             case ApprovalNeeded(call):
-                yield waiting(self._chat, call, self._show, self._waiting | self._begun)
+                yield waiting(call, self._show, self._waiting | self._begun)
             case ToolEnded():
                 waited = event.call_id in self._waiting
                 self._waiting.discard(event.call_id)  # Some providers give an id again.
@@ -183,7 +183,7 @@ def exchanges(chat: Conversation[Any], show: Show | None = None) -> list[PastExc
     messages, output, decisions = chat.messages, typed_output(chat), decided(chat)
     calls = {event.call_id: event for event in chat.session[ToolInvoked].view() if not event.parent_run_id}
     made = {call.id for message in messages for call in message.tool_calls} if chat.pending else set()
-    questions = [waiting(chat, call, show, made) for call in chat.pending]
+    questions = [waiting(call, show, made) for call in chat.pending]
     starts = [at for at, message in enumerate(messages) if message.by_user]
     return [
         PastExchange(

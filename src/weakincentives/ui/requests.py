@@ -26,7 +26,7 @@ from weakincentives.prompt import Tool
 from weakincentives.runtime import Answer, Approve, Conversation, Deny, Edit, Message, PendingCall, Point
 from weakincentives.runtime.spi import RunState
 from weakincentives.ui.page import message_id
-from weakincentives.ui.questions import PAGE, page_name, question_id
+from weakincentives.ui.questions import PAGE, page_name
 
 Decision: TypeAlias = Approve | Deny | Edit | Answer
 MAX_ID = 128
@@ -52,7 +52,7 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class PageVerdict:
     """A page's word about a call: approved or not, with the reason or with other arguments; or an answer to it."""
 
     approved: bool = False
@@ -89,8 +89,8 @@ class Asked:
     earlier: tuple[str, ...] = ()
     again: bool = False
     edits: bool = False
-    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
-    results: Mapping[str, Verdict] = field(default_factory=dict)
+    verdicts: Mapping[str, PageVerdict] = field(default_factory=dict)
+    results: Mapping[str, PageVerdict] = field(default_factory=dict)
     tools: Sequence[PageTool] = ()
 
     def check_length(self, limit: int) -> None:
@@ -183,31 +183,40 @@ def _points_of(chat: Conversation[Any], number: int, message: Message) -> tuple[
 
 
 def decisions_of(chat: Conversation[Any], asked: Asked, by: str, limit: int) -> dict[str, Decision]:
-    """The decisions about calls that wait, by call id; without a message, there must be some.
+    """The decisions about calls that wait, by the ids of their questions; without a message, there must be some.
 
     A message may come with what was decided long ago. Results of calls that do not wait are the page's history;
     those that are used have at most `limit` characters.
     """
-    found: dict[str, Decision] = {}
-    calls = {question_id(chat, call): call for call in chat.pending}
+    decisions: dict[str, Decision] = {}
+    calls = {call.question.id: call for call in chat.pending}
     for question, verdict in asked.verdicts.items():
         if question in calls:
-            found[calls[question].call_id] = _decision(chat, calls[question], verdict, by)
+            decisions[question] = _decision(chat, calls[question], verdict, by)
         elif not asked.content:
             raise Refused(409, NOT_WAITING)
-    for call in calls.values():
+    for question, call in calls.items():
         if (result := asked.results.get(call.call_id)) is not None:
             if call.needs != "answer":
                 raise Refused(400, f"A call of '{call.tool}' must be approved or denied; its result is the server's.")
             if result.length > limit:
                 raise Refused(413, f"An answer may have at most {limit:,} characters, got {result.length:,}.")
-            found[call.call_id] = _decision(chat, call, result, by)
-    if not asked.content and not found:
+            decisions[question] = _decision(chat, call, result, by)
+    if not asked.content and not decisions:
         raise Refused(409, NOT_WAITING)
-    return found
+    return decisions
 
 
-def _decision(chat: Conversation[Any], call: PendingCall, verdict: Verdict, by: str) -> Decision:
+def answered_calls(chat: Conversation[Any], asked: Asked, decisions: Mapping[str, Decision]) -> frozenset[str]:
+    """The ids of the calls that the page itself has answered."""
+    answered: list[str] = []
+    for call in chat.pending:
+        if call.question.id in decisions and call.call_id in asked.results:
+            answered.append(call.call_id)
+    return frozenset(answered)
+
+
+def _decision(chat: Conversation[Any], call: PendingCall, verdict: PageVerdict, by: str) -> Decision:
     name, answers = page_name(call.tool), call.needs == "answer"
     if verdict.answer is not None:
         if not answers:
@@ -292,8 +301,8 @@ def read_request(
     *,
     again: bool = False,
     edits: bool = False,
-    verdicts: Mapping[str, Verdict] = MappingProxyType({}),
-    results: Mapping[str, Verdict] = MappingProxyType({}),
+    verdicts: Mapping[str, PageVerdict] = MappingProxyType({}),
+    results: Mapping[str, PageVerdict] = MappingProxyType({}),
     tools: Sequence[PageTool] = (),
 ) -> Asked:
     """The question in the newest of these messages, and what is decided about calls that wait."""

@@ -6,7 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -29,8 +29,10 @@ from weakincentives.ui.requests import (
     RECEIVED,
     UNDER_WAY,
     Asked,
+    Decision,
     Received,
     Refused,
+    answered_calls,
     decisions_of,
     received,
 )
@@ -129,9 +131,9 @@ class Exchange:
                 return
             yield event
 
-    def begin(self, chat: Chat, decided: Collection[str]) -> None:
+    def begin(self, chat: Chat, decisions: Mapping[str, Decision]) -> None:
         self.waiting = waiting_calls(chat)
-        self.answered = frozenset(decided) & self.asked.results.keys()
+        self.answered = answered_calls(chat, self.asked, decisions)
         if not self._begun.done():
             self._begun.set_result(chat)
 
@@ -368,7 +370,7 @@ class Threads:
                 if point is not None:
                     if not self._over_effects and chat.outside_calls(point):
                         raise Refused(409, EFFECTS)
-                    await _waited(_storage.call(partial(chat.rewind, point)), whole=True)
+                    await _waited(_storage.call(partial(chat.rewind, point, over_effects=True)), whole=True)
                     # At once, or after a crash the stored conversation would not match its files.
                     if problem := await self._stored(thread, chat):
                         raise Refused(409, problem.sentence)

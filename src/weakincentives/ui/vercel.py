@@ -30,7 +30,7 @@ from weakincentives.ui.page import (
     WrittenAgain,
 )
 from weakincentives.ui.questions import Waiting, arguments
-from weakincentives.ui.requests import MAX_ID, Asked, PageMessage, Verdict, read_request
+from weakincentives.ui.requests import MAX_ID, Asked, PageMessage, PageVerdict, read_request
 
 
 class _Approval(msgspec.Struct):
@@ -98,10 +98,10 @@ class Vercel:
         return [message for exchange in past for message in _messages(exchange)]
 
 
-def _said_of_calls(messages: Sequence[PageMessage]) -> tuple[dict[str, Verdict], dict[str, Verdict]]:
+def _said_of_calls(messages: Sequence[PageMessage]) -> tuple[dict[str, PageVerdict], dict[str, PageVerdict]]:
     """The approvals in the last assistant message by their ids, and the results in it by the ids of the calls."""
-    verdicts: dict[str, Verdict] = {}
-    results: dict[str, Verdict] = {}
+    verdicts: dict[str, PageVerdict] = {}
+    results: dict[str, PageVerdict] = {}
     last = next((message for message in messages[:-3:-1] if message.role == "assistant"), None)
     parts = None if last is None else msgspec.json.decode(last.parts, type=list[_ToolPart] | None)
     for part in parts or ():
@@ -109,14 +109,14 @@ def _said_of_calls(messages: Sequence[PageMessage]) -> tuple[dict[str, Verdict],
             given = msgspec.json.decode(part.approval, type=_Approval)
             if given.id in verdicts:
                 raise ValueError(f"The approval {given.id[:MAX_ID]!r} is answered twice")
-            verdicts[given.id] = Verdict(given.approved, given.reason or "")
+            verdicts[given.id] = PageVerdict(given.approved, given.reason or "")
         elif part.is_call and part.state == "output-available":
             output: Any = msgspec.json.decode(part.output)
             text = output if isinstance(output, str) else bytes(part.output).decode()
-            results[part.tool_call_id] = Verdict(answer=text)
+            results[part.tool_call_id] = PageVerdict(answer=text)
         elif part.is_call and part.state == "output-error":
             problem: Any = msgspec.json.decode(part.error_text)
-            results[part.tool_call_id] = Verdict(reason=problem if isinstance(problem, str) else "")
+            results[part.tool_call_id] = PageVerdict(reason=problem if isinstance(problem, str) else "")
     return verdicts, results
 
 

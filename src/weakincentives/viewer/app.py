@@ -29,7 +29,8 @@ from weakincentives.viewer.comparison import parting
 from weakincentives.viewer.documents import Documents
 from weakincentives.viewer.evaluations import comparison, evaluation, evaluations
 from weakincentives.viewer.page import ICON, STATIC, served_page
-from weakincentives.viewer.playground import Decided, Playground, Wanted
+from weakincentives.viewer.playground import Playground, Wanted
+from weakincentives.viewer.questions import Decided, StaleDecisionError
 from weakincentives.viewer.work import DurableWork
 
 T = TypeVar("T")
@@ -138,7 +139,11 @@ def _play_routes(playground: Playground, documents: Documents) -> Iterator[Route
 
 
 def _decisions(path: str, decide: Callable[[Decided], Any]) -> Route:
-    return Route(path, _posted(lambda body: decode(Decided, body), decide), methods=["POST"])
+    return Route(path, _posted(_decision, decide), methods=["POST"])
+
+
+def _decision(body: bytes) -> Decided:
+    return decode(Decided, body)
 
 
 def _posted(read: Callable[[bytes], T], act: Callable[[T], Any]) -> Callable[[Request], Awaitable[Response]]:
@@ -147,6 +152,8 @@ def _posted(read: Callable[[bytes], T], act: Callable[[T], Any]) -> Callable[[Re
     def acted(wanted: T) -> Any:
         try:
             return act(wanted)
+        except StaleDecisionError:
+            raise
         except PROBLEMS as error:
             # The browser would log an error status, but a half-filled form is not an error.
             return {"error": str(error)}
@@ -235,6 +242,8 @@ def _json(make: Callable[[Request], Any]) -> Callable[[Request], Response]:
             document, status = {"error": str(error)}, 404
         except RunFileError as error:
             document, status = {"error": str(error)}, 422
+        except StaleDecisionError as error:
+            document, status = {"error": str(error)}, 409
         except PROBLEMS as error:
             document, status = {"error": str(error)}, 400
         # ASCII with escapes, so that even a lone surrogate reaches the page.

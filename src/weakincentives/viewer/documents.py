@@ -38,7 +38,6 @@ from weakincentives.telemetry import (
     RunSummary,
     Turn,
     advise,
-    asked_text,
     bill_of,
     plain,
 )
@@ -54,6 +53,7 @@ from weakincentives.viewer.conversations import (
 from weakincentives.viewer.evaluations import evaluated
 from weakincentives.viewer.hosted import hosted_story, queries_of
 from weakincentives.viewer.marks import marks, shortened_before, undone_events
+from weakincentives.viewer.questions import question_document
 from weakincentives.viewer.search import search
 
 SUMMARY_LENGTH = 400
@@ -332,7 +332,7 @@ def overview(store: RunStore, run: RunSummary) -> dict[str, Any]:
         "evaluation": evaluated(store, run.run_id),
         "outcome": plain(history.outcome),
         "pending": store.pending_turn(run.run_id) is not None,
-        "waiting": [_question(fields) for fields in store.open_calls(run.run_id)],
+        "waiting": [question_document(call) for call in store.open_calls(run.run_id)],
         "continue": store.continuation(run.run_id),
         "undone_from": history.undone_from,
         "earlier": len(store.message_ids(run.run_id, own=False)) if continues else 0,
@@ -540,7 +540,7 @@ def _turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
     decided: dict[str, list[Any]] = {}
     for recorded, fields in events:
         if isinstance(recorded.event, PendingCall):
-            asked[recorded.event.call_id] = _question({**fields, "text": asked_text(recorded.event)})
+            asked[recorded.event.call_id] = question_document(recorded.event)
         elif recorded.kind == "CallDecided" and "call_id" in fields:
             decided.setdefault(fields["call_id"], []).append(fields)
         elif not isinstance(recorded.event, LogEntry | Message):
@@ -562,11 +562,6 @@ def _turn_parts(events: Iterable[tuple[RecordedEvent, Any]]) -> dict[str, Any]:
     for used in hosted:
         used["queries"] = queries_of(reply["items"] if reply else ())
     return {"reply": reply, "calls": calls, "hosted": hosted, "ended": ended, "questions": asked}
-
-
-def _question(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A call that waits or waited for a person, with the text of the question."""
-    return {name: fields.get(name) for name in ("call_id", "tool", "section_key", "arguments", "text", "needs")}
 
 
 def leave_to_pending(turn: dict[str, Any]) -> None:

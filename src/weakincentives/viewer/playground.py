@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -43,10 +42,10 @@ from weakincentives.runtime import (
 from weakincentives.runtime.spi import adapter_spec
 from weakincentives.serde import decode, dump, parse
 from weakincentives.session import Session
-from weakincentives.telemetry import Redactor
 from weakincentives.viewer.bill import Bill, prefix_kept
 from weakincentives.viewer.documents import pieces_of
 from weakincentives.viewer.form import form_of, missing, with_examples
+from weakincentives.viewer.questions import Decided, StaleDecisionError, question_document
 
 DRAFT = "draft"
 MAX_TURNS = 40
@@ -83,32 +82,6 @@ class Wanted:
     from_turn: int = 1  #: the turn of that run
 
 
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """A decision from the page about a call that waits; `arguments` is JSON text, for an edit."""
-
-    run_id: str
-    call_id: str
-    decision: Literal["approve", "deny", "edit", "answer"]
-    text: str = ""
-    arguments: str = ""
-
-    def read(self) -> Approve | Deny | Edit | Answer:
-        match self.decision:
-            case "approve":
-                return Approve()
-            case "deny":
-                return Deny(self.text.strip())
-            case "edit":
-                arguments = json.loads(self.arguments)
-                if not isinstance(arguments, dict):
-                    raise ValueError(f"The arguments must be a JSON object, got {self.arguments}.")
-                return Edit(arguments)
-        if not self.text.strip():
-            raise ValueError("An answer needs a text.")
-        return Answer(self.text)
-
-
 class Playground:
     """Renders and runs one template; `make_adapter` accepts the name of a choice, with a model after a colon."""
 
@@ -129,7 +102,6 @@ class Playground:
         self._known: dict[str, ProviderAdapter] = {}
         self._live: dict[str, LiveRun] = {}
         self._lock = threading.Lock()
-        self._redactor = Redactor()
 
     def about(self) -> dict[str, Any]:
         """The choices: params by type, adapters, and the tags of stored overrides."""
@@ -259,29 +231,16 @@ class Playground:
         found = self._live.get(run_id)
         if found is None:
             return {"run_id": run_id, "text": "", "done": True, "error": "It was not started here.", "pending": []}
-        pending = [] if not found.done else [self._pending(call) for call in found.session[PendingCall].all()]
+        pending = [question_document(call) for call in found.session[PendingCall].all()] if found.done else []
         text = "".join(found.text)
         return {"run_id": run_id, "text": text, "done": found.done, "error": found.error, "pending": pending}
-
-    def _pending(self, call: PendingCall) -> dict[str, Any]:
-        """A call that waits, without secrets; arguments with one cannot be edited on the page."""
-        arguments = self._redactor.text(call.arguments)
-        return {
-            "call_id": call.call_id,
-            "tool": call.tool,
-            "section_key": call.section_key,
-            "arguments": arguments,
-            "text": self._redactor.text(call.text),
-            "needs": call.needs,
-            "editable": call.needs != "answer" and arguments == call.arguments,
-        }
 
     def decide(self, decided: Decided) -> dict[str, Any]:
         """Decide about a call of a run started here; the run goes on once all its calls are decided."""
         found = self._live.get(decided.run_id)
         if found is None:
             raise ValueError(f"No run {decided.run_id!r} was started here.")
-        found.decide(decided.call_id, decided.read())
+        found.decide(decided.question, decided.read())
         return {"run_id": decided.run_id}
 
     def stop(self, wanted: Wanted) -> dict[str, Any]:
@@ -449,14 +408,13 @@ class LiveRun:
         self._start = start
         self._lock = threading.Lock()
 
-    def decide(self, call_id: str, decision: Approve | Deny | Edit | Answer) -> None:
-        """Go on with a decision about a call that waits."""
+    def decide(self, question: str, decision: Approve | Deny | Edit | Answer) -> None:
+        """Go on with a decision about the question with this id; another tab may have decided it."""
         with self._lock:
-            waiting = {call.call_id: call.tool for call in self.session[PendingCall].all()} if self.done else {}
-            if call_id not in waiting:
-                open_calls = ", ".join(f"{each} ({tool})" for each, tool in waiting.items()) or "none"
-                raise ValueError(f"No call {call_id!r} waits for a decision; open calls: {open_calls}.")
-            self.stream = self._start({call_id: decision})
+            waiting = [call.question.id for call in self.session[PendingCall].all()] if self.done else []
+            if question not in waiting:
+                raise StaleDecisionError
+            self.stream = self._start({question: decision})
             self.text, self.done, self.error = [], False, ""
         self.follow()
 

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from weakincentives._base.imports import require_extra
 from weakincentives.runtime import Approve, Deny
-from weakincentives.telemetry import Redactor
-from weakincentives.viewer.playground import Decided
+from weakincentives.viewer.questions import Decided, StaleDecisionError, document_of, plain_question
 
 if TYPE_CHECKING:
-    from weakincentives.durable import Question, Reply
+    from weakincentives.durable import DurableQuestion, Reply
 
 
 class DurableWork:
@@ -21,34 +20,30 @@ class DurableWork:
         from weakincentives.durable import WorkStore
 
         self._store = WorkStore.open(database_url, create=False)
-        self._redactor = Redactor()
 
     def close(self) -> None:
         self._store.close()
 
     def waiting(self, run_id: str) -> dict[str, Any]:
         """The calls of a run that wait, in the form in which the page shows them."""
-        return {"pending": [self._call(question) for question in self._store.questions(work_id=run_id)]}
+        return {"pending": [_document(question) for question in self._store.questions(work_id=run_id)]}
 
     def decide(self, decided: Decided) -> dict[str, Any]:
-        """Answer the question about a call."""
-        from weakincentives.durable import Approval
+        """Answer the question."""
+        from weakincentives.durable import Approval, StaleQuestionError
 
         reply: Reply = decided.read()
         if isinstance(reply, Approve | Deny):
             # A handler that asked by itself takes a yes or no, too.
             reply = Approval(isinstance(reply, Approve), decided.text.strip())
-        self._store.answer(decided.run_id, decided.call_id, reply)
+        try:
+            self._store.answer(decided.run_id, decided.question, reply)
+        except StaleQuestionError as error:
+            raise StaleDecisionError from error
         return {"run_id": decided.run_id}
 
-    def _call(self, question: Question) -> dict[str, Any]:
-        shown = self._redactor.text(question.arguments)
-        return {
-            "call_id": question.call_id,
-            "tool": question.tool,
-            "section_key": "",
-            "text": question.text,
-            "needs": question.needs,
-            "arguments": shown,
-            "editable": question.needs in ("call", "effects") and shown == question.arguments,
-        }
+
+def _document(question: DurableQuestion) -> dict[str, Any]:
+    if question.asked is None:
+        return plain_question(question.id, question.call_id, question.text)
+    return document_of(question.asked) | {"call_id": question.call_id}

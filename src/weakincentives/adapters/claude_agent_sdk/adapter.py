@@ -164,7 +164,7 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         schema = {"type": "object", "properties": {}}
         tool = Tool.from_schema(name=name, description=name, schema=schema, handler=make, approval="call")
         # What the CLI does to files is not ours to undo.
-        tool.transactional, tool.reaches_outside = False, True
+        tool.transactional, tool.reaches_outside, tool.acts_if_failed = False, True, True
         return tool
 
     @property

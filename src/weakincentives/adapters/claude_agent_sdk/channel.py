@@ -30,7 +30,7 @@ from weakincentives.adapters.anthropic.models import facts
 from weakincentives.adapters.anthropic.wire import content_block
 from weakincentives.adapters.claude_agent_sdk.approval import WAITS, Gate, Judge, Judgement
 from weakincentives.adapters.claude_agent_sdk.cli import KEYS, Home
-from weakincentives.adapters.claude_agent_sdk.server import Answer, ToolServer
+from weakincentives.adapters.claude_agent_sdk.server import ServedResult, ToolServer
 from weakincentives.adapters.claude_agent_sdk.wire import (
     CONTINUE,
     MEANWHILE,
@@ -324,7 +324,7 @@ class Conversation:
             return self._work.items()
         self._gate.stopping = True
         for call_id in self._asked:
-            self._server.answer(call_id, Answer((Text(WAITS),)))
+            self._server.answer(call_id, ServedResult((Text(WAITS),)))
         try:
             async with asyncio.timeout(seconds):
                 while self._work.is_open and not self._ends(message := await self._inbox.get()):
@@ -399,7 +399,7 @@ class Conversation:
         for message in results:
             # As a separate message, this would reach the CLI only after its turn, as a new one.
             meanwhile = (Text(MEANWHILE), *said) if said and message is results[-1] else ()
-            answer = Answer((*(message.parts or (Text(message.text),)), *meanwhile), message.success)
+            answer = ServedResult((*(message.parts or (Text(message.text),)), *meanwhile), message.success)
             self._server.answer(message.call_id, answer)
         if said and not results:
             await self._client.query(_message([content_block(part) for part in said]))

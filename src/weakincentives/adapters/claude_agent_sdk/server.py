@@ -26,7 +26,7 @@ from weakincentives.runtime import ToolCall
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ServedResult:
     """The result of a tool call."""
 
     parts: tuple[Part, ...]
@@ -68,7 +68,7 @@ class ToolServer:
 
     def __init__(self, tools: Iterable[Tool[Any, Any]]) -> None:
         self._tools = {portable_name(tool.name): declare_tool(tool) for tool in tools}
-        self._answers: dict[str, asyncio.Future[Answer]] = {}
+        self._answers: dict[str, asyncio.Future[ServedResult]] = {}
         self._listed = asyncio.Event()
         self._listener = Listener()
         app = AnnouncingServer(
@@ -103,13 +103,13 @@ class ToolServer:
         await self._listener.notify()
         return await self.listed(timeout)
 
-    def answer(self, call_id: str, answer: Answer) -> None:
+    def answer(self, call_id: str, answer: ServedResult) -> None:
         """Set the result of a call, which may not have arrived yet."""
         slot = self._slot(call_id)
         if not slot.done():
             slot.set_result(answer)
 
-    def _slot(self, call_id: str) -> asyncio.Future[Answer]:
+    def _slot(self, call_id: str) -> asyncio.Future[ServedResult]:
         return self._answers.setdefault(call_id, asyncio.get_running_loop().create_future())
 
     def _schema(self, name: str) -> dict[str, Any] | None:

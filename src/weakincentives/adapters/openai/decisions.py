@@ -37,7 +37,7 @@ def score(question: str, levels: Iterable[str]) -> Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class JudgedAnswer:
     """The answer to one question: a probability, or the best value and how sure the model is of it.
 
     All are None if the model refused to answer.
@@ -52,7 +52,7 @@ class Answer:
 class Decided:
     """The answers, in the order of the questions, and the tokens they took."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[JudgedAnswer, ...]
     usage: TokenUsage
     model: str = MODEL
 
@@ -160,17 +160,17 @@ def _decided(parts: Sequence[Any], questions: Sequence[Question]) -> Decided:
         raise ValueError(f"openai's answer makes no sense: {error}") from None
 
 
-def _answer(answer: Any, question: Question) -> Answer:
+def _answer(answer: Any, question: Question) -> JudgedAnswer:
     if answer.type == "refusal":
-        return Answer()
+        return JudgedAnswer()
     if answer.type != question["type"]:
         raise ValueError(f"a {question['type']} was asked for, and a {answer.type} is the answer")
     if answer.type == "predicate":
-        return Answer(_number(answer.probability, 1.0))
+        return JudgedAnswer(_number(answer.probability, 1.0))
     if answer.type == "choice" and answer.choice not in [each["value"] for each in question["choices"]]:
         raise ValueError(f"{answer.choice!r} is none of the choices")
     value = answer.choice if answer.type == "choice" else _number(answer.score)
-    return Answer(value=value, confidence=_number(answer.confidence, 1.0))
+    return JudgedAnswer(value=value, confidence=_number(answer.confidence, 1.0))
 
 
 def _usage(usage: Any) -> TokenUsage:

@@ -5,23 +5,20 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Callable, Generator, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from weakincentives._base.annotations import signature_of
 from weakincentives._base.display import shortened
 from weakincentives.errors import PromptEvaluationError, SerdeError
 from weakincentives.limits import Deadline
 from weakincentives.prompt import Tool, ToolResult
-from weakincentives.redaction import KnownSecrets
-from weakincentives.runtime.calls.effects import Effects
+from weakincentives.runtime.calls.question import AskedCall, Needs, Question
 from weakincentives.runtime.loop.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
 from weakincentives.serde import declare_type
 from weakincentives.session import Session
 
-Needs = Literal["call", "effects", "answer"]
-MAX_ARGUMENTS = 20_000
 RULE_SECONDS = 10.0
 """How long an approval rule may take to decide, from when it is called."""
 
@@ -33,34 +30,25 @@ class DecisionError(PromptEvaluationError):
     ends_run = True
 
 
-@dataclass(frozen=True, slots=True)
-class PendingCall:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingCall(AskedCall):
     """A tool call that waits for a person's decision; it is in the session until it has one.
 
-    `arguments` is the JSON text to be used, `params` the typed value. `effects` is what the call would change, if its
-    handler ran for the question; `result` is then its result. `needs` says what was asked for: before the "call", with
-    its "effects", or an "answer" in place of a handler; `note` says why, if a guard asks.
+    `question` is what the person sees, and `result` what the handler returned, if it ran for the question.
     """
 
-    call_id: str  #: the key of its decision
-    tool: str  #: the tool's name
-    section_key: str  #: the section that offers the tool
-    arguments: str
-    params: Any = None
-    effects: Effects | None = None
-    needs: Needs = "call"
+    question: Question
     result: ToolResult[Any] | None = field(default=None, repr=False)
-    edited: bool = False  #: True if a person changed the arguments
-    note: str = ""
-    own_name: str = ""  #: the section's own name for the tool, if it was loaded late
+    round: int = field(default=0, compare=False)  #: how often its run had waited before
 
     @property
     def text(self) -> str:
-        """The question that a person reads; secrets of the environment are replaced."""
-        known = KnownSecrets()
-        shown = f"{self.tool}({shortened(known.text(self.arguments), MAX_ARGUMENTS)})"
-        lines = (known.text(self.note), shown, "" if self.effects is None else self.effects.text)
-        return "\n".join(line for line in lines if line)
+        """The question as a person reads it, without secrets."""
+        return self.question.text
+
+    def inside(self, outer_id: str) -> PendingCall:
+        """The call as the run around it knows it, whose call has this id."""
+        return replace(self, call_id=f"{outer_id}/{self.call_id}", question=self.question.inside(outer_id))
 
 
 class _Decision:
@@ -199,9 +187,10 @@ def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_n
             f"decisions must map call ids to decisions, got {shortened(repr(decisions), 100)}; "
             "write decisions={call.call_id: Approve()}"
         )
-    for call_id, decision in decisions.items():
-        if call_id not in waiting:
-            raise _refused(f"No call {call_id!r} waits for a decision; open calls: {open_calls}.", prompt_name)
+    for key, decision in decisions.items():
+        call_id = call_of(key, waiting)
+        if call_id is None:
+            raise _refused(f"No call {key!r} waits for a decision; open calls: {open_calls}.", prompt_name)
         if not isinstance(decision, Approve | Deny | Edit | Answer | Undecided):
             raise TypeError(
                 f"The decision about call {call_id!r} must be Approve(), Deny(reason), Edit(arguments) or "
@@ -215,6 +204,24 @@ def check_decisions(decisions: Any, waiting: Mapping[str, PendingCall], prompt_n
             )
         if isinstance(decision, Edit) and not isinstance(decision.arguments, Mapping):
             raise TypeError(f"Edit takes the arguments as a mapping, got {shortened(repr(decision.arguments), 100)}")
+
+
+def call_of(key: str, waiting: Mapping[str, PendingCall]) -> str | None:
+    """The id of the call that a key of decisions names, by itself or by its question; None if it does not wait."""
+    if key in waiting:
+        return key
+    for call in waiting.values():
+        if call.question.id == key:
+            return call.call_id
+    return None
+
+
+def by_call(decisions: Mapping[str, Any], waiting: Mapping[str, PendingCall]) -> dict[str, Any]:
+    """Checked decisions by the ids of their calls."""
+    found: dict[str, Any] = {}
+    for key, decision in decisions.items():
+        found[call_of(key, waiting) or key] = decision
+    return found
 
 
 def edited_arguments(tool: Tool[Any, Any], call: PendingCall, decision: Edit, prompt_name: str) -> str:

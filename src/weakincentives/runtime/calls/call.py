@@ -11,7 +11,8 @@ from typing import Any, TypeAlias
 from weakincentives._base.frozen import quick_init
 from weakincentives.content import Part, parts_of, text_of
 from weakincentives.prompt import DisclosureRequest, Tool, ToolResult
-from weakincentives.runtime.calls.approval import Needs, PendingCall
+from weakincentives.runtime.calls.approval import PendingCall
+from weakincentives.runtime.calls.question import Needs
 from weakincentives.runtime.messages import Message, ToolCall
 
 NO_RESULT: ToolResult[Any] = ToolResult()
@@ -61,8 +62,8 @@ class RanCall:
 
     `message` is the text that the model reads, if it was rendered. `expansion` are the sections that the call ends the
     turn for. `compensation` is "done", or says why effects outside were not undone. `unchanged` names what a call that
-    asks with its effects might have changed, but did not, so that nobody was asked. `error` ends the run, once the call
-    is recorded.
+    asks with its effects might have changed, but did not, so that nobody was asked. It has `declined` if its handler
+    says that it did nothing. `error` ends the run, once the call is recorded.
     """
 
     call: ToolCall
@@ -75,11 +76,17 @@ class RanCall:
     rolled_back: bool = False
     compensation: str = ""
     unchanged: tuple[str, ...] = ()
+    declined: bool = False
     error: BaseException | None = None
 
     def failed(self, message: str) -> RanCall:
         """The call as one that failed."""
         return replace(self, result=ToolResult(message, success=False), message="")
+
+    def with_note(self, note: str) -> RanCall:
+        """The call with another line for the model."""
+        result = replace(self.result, message=f"{self.result.message}\n{note}")
+        return replace(self, result=result, message=self.message and f"{self.message}\n{note}")
 
     def after_error(self, error: BaseException) -> RanCall:
         """The call after an error that is raised once it is recorded; the first one counts."""

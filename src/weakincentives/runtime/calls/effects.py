@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from weakincentives._base.display import shortened
-from weakincentives.errors import WinkError
+from weakincentives.errors import UnshownChangeError, WinkError
 from weakincentives.filesystem import FileChange, StaleFilesError
 from weakincentives.prompt import Tool
 from weakincentives.redaction import KnownSecrets
@@ -29,7 +29,7 @@ class StaleEffectsError(WinkError):
     """The base of the effects has changed since, so they cannot be applied as they were shown."""
 
 
-class UndeclaredChangesError(WinkError):
+class UndeclaredChangesError(UnshownChangeError):
     """A call that asks with its effects has changed more than its tool declares, and was undone."""
 
     def __init__(self, tool: Tool[Any, Any], undeclared: Sequence[type]) -> None:
@@ -67,6 +67,20 @@ class Effects:
     def __bool__(self) -> bool:
         return bool(self.events or self.slices or self.resources)
 
+    def check_stored(self) -> None:
+        """Raise a `SerdeError` unless all of it can be stored, as files always can."""
+        for part in self._parts():
+            if not isinstance(part, FileChange):
+                dump_tagged(part)
+
+    def _parts(self) -> Iterator[Any]:
+        """All changes, one by one."""
+        yield from self.events
+        yield from self.slices
+        for resource in self.resources:
+            yield replace(resource, changes=())
+            yield from resource.changes
+
     def undeclared(self, declared: Collection[type]) -> tuple[type, ...]:
         """The classes of what was changed without being declared; an event's own entry needs no declaration."""
         changed = [*(change.slice_type for change in self.slices), *(change.protocol for change in self.resources)]
@@ -87,7 +101,12 @@ class Effects:
     @property
     def digest(self) -> str:
         """A digest of the whole, with nothing replaced: two calls with the same digest change the same."""
-        return hashlib.sha256(json.dumps(dump_tagged(self), sort_keys=True).encode()).hexdigest()
+        # In small pieces, so that other threads are not kept waiting.
+        total = hashlib.sha256()
+        for part in self._parts():
+            is_file = isinstance(part, FileChange)
+            total.update(part.digest.encode() if is_file else _digest_of(part))
+        return total.hexdigest()
 
     def _lines(self, known: KnownSecrets) -> Iterator[str]:
         def shown(value: Any) -> str:
@@ -141,6 +160,14 @@ def apply(effects: Effects, session: Session, resources: ScopedResourceContext) 
         session[type(event)].append(event)
     for each in effects.slices:
         session[each.slice_type].seed(each.after)
+    for event in effects.events:
+        # Those who observe the session hear of it now that it counts.
+        session.announce(event)
+
+
+def _digest_of(value: Any) -> bytes:
+    """A digest of a value; a `SerdeError` if it cannot be stored."""
+    return hashlib.sha256(json.dumps(dump_tagged(value), sort_keys=True).encode()).digest()
 
 
 def names_of(kinds: Iterable[type]) -> tuple[str, ...]:

@@ -17,7 +17,6 @@ from weakincentives.runtime.calls.approval import (
     Approve,
     Deny,
     Edit,
-    Needs,
     PendingCall,
     Settled,
     Undecided,
@@ -39,6 +38,7 @@ from weakincentives.runtime.calls.call import (
 )
 from weakincentives.runtime.calls.effects import StaleEffectsError
 from weakincentives.runtime.calls.live import Branch
+from weakincentives.runtime.calls.question import Needs
 from weakincentives.runtime.calls.results import Results
 from weakincentives.runtime.calls.transactions import HeldCall, Transactions
 from weakincentives.runtime.events import CallDecided
@@ -193,6 +193,8 @@ class ToolExecutor:
         """One call; with a branch, the first part of one beside others."""
         try:
             return (yield from self._execution(call, branch))
+        except CallRefused as refused:
+            return self.results.recorded(refused.ran)
         except SystemExit as error:
             # Of code around the handler, such as a reducer: a handler's own has become its failure.
             raise exited(error, self.context.prompt.name, "tool") from error
@@ -216,17 +218,16 @@ class ToolExecutor:
             if recorded is not None:
                 self.context.calls.ended[call.id] = recorded
                 return recorded
-        try:
-            checked = self._checked(call)
-            # One with calls inside that wait was permitted before these were made.
-            permitted = PermittedCall(checked, None) if inside else (yield from self._permitted(checked))
-        except CallRefused as refused:
-            return self.results.recorded(refused.ran)
+        checked = self._checked(call)
+        if inside:
+            # It was permitted before the calls inside it were made.
+            return (yield from self.calls.run(checked))
+        permitted = yield from self._permitted(checked)
         checked, needs = permitted.checked, permitted.needs
         if needs == "effects":
             return (yield from self.calls.preview(checked))
         if needs is not None:
-            return self.calls.ask(self.calls.question(checked, needs))
+            return (yield from self.calls.ask(checked, needs))
         if branch is not None:
             return (yield from self.calls.run_beside(checked, branch))
         return (yield from self.calls.run(checked))
@@ -356,7 +357,7 @@ class ToolExecutor:
             if is_as_shown or isinstance(decision, Edit):
                 return (yield from self.calls.run(checked))
             # Guards have replaced what was approved.
-            return self.calls.ask(self.calls.question(checked, "call"))
+            return (yield from self.calls.ask(checked, "call"))
         if is_as_shown:
             shown = checked.ran(waiting.result or NO_RESULT)
             try:

@@ -108,7 +108,7 @@ class Results:
                 self.context.model.check_parts(result.attachments, (*self.context.session[Message].view(), *ended))
         except PromptEvaluationError as error:
             return ran.failed(f"{message}\n\nThe attachments cannot be shown: {error}".lstrip())
-        return replace(ran, result=result, message=message)
+        return replace(ran, result=result, message=message, declined=not result.success)
 
     def _without_missing(self, name: str, result: ToolResult[Any]) -> ToolResult[Any]:
         """The result of a disclosure tool, naming only tools that can be called afterwards, and sections that exist."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -20,6 +20,7 @@ from weakincentives.errors import (
     PromptEvaluationError,
     SerdeError,
     ToolValidationError,
+    UnshownChangeError,
     WinkError,
     callers_traceback,
 )
@@ -31,10 +32,18 @@ from weakincentives.filesystem import (
     StaleFilesError,
 )
 from weakincentives.limits import Deadline
-from weakincentives.prompt import ToolContext, ToolResult, VisibilityExpansionRequired
-from weakincentives.resources import ResourceError, ScopedResourceContext, StaleResourceError
-from weakincentives.runtime.calls.approval import Needs, PendingCall, is_inside, waiting_calls
-from weakincentives.runtime.calls.call import NO_RESULT, CallOutcome, CheckedCall, RanCall, Waits
+from weakincentives.prompt import Tool, ToolContext, ToolResult, VisibilityExpansionRequired
+from weakincentives.resources import PreviewScope, ResourceError, ScopedResourceContext, StaleResourceError
+from weakincentives.runtime.calls.approval import PendingCall, is_inside, waiting_calls
+from weakincentives.runtime.calls.call import (
+    NO_RESULT,
+    CallOutcome,
+    CallRefused,
+    CheckedCall,
+    RanCall,
+    Waits,
+)
+from weakincentives.runtime.calls.drawing import question_steps
 from weakincentives.runtime.calls.effects import (
     Effects,
     StaleEffectsError,
@@ -43,15 +52,16 @@ from weakincentives.runtime.calls.effects import (
     capture,
     names_of,
 )
-from weakincentives.runtime.calls.live import Before, Branch, LiveCall
+from weakincentives.runtime.calls.live import Before, Branch, LiveCall, Preview
+from weakincentives.runtime.calls.question import AskedCall, Needs
 from weakincentives.runtime.calls.results import Results
-from weakincentives.runtime.events import CheckpointFailed, FilesChanged
+from weakincentives.runtime.events import CallDecided, CheckpointFailed, FilesChanged, RunEnded
 from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import HandlerCall, HandlerTimeout, Step, UserCodeExit, call_sync
 from weakincentives.runtime.loop.inquiry import Inquiry, Verdict, held_guards
 from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.past.points import OutsideCall, Point, Written, changes_of
-from weakincentives.session import Session
+from weakincentives.session import Session, SessionBranch
 
 logger = logging.getLogger("weakincentives.runtime")
 MAX_ANNOUNCED = 1_000_000
@@ -82,6 +92,8 @@ class HeldCall:
     effects: Effects
 
 
+Beginning: TypeAlias = Callable[[CheckedCall, object], Generator[Step, Any, LiveCall]]
+"""Prepares a call for its owner, which its changes belong to."""
 Ending: TypeAlias = Callable[[LiveCall, RanCall], Generator[Step, Any, RanCall | Waits | HeldCall]]
 """Ends a call whose handler has returned or failed."""
 
@@ -95,30 +107,37 @@ class Transactions:
 
     def run(self, checked: CheckedCall) -> Generator[Step, Any, CallOutcome]:
         """Run the handler in a transaction."""
-        outcome = yield from self._perform(checked, self._end)
+        outcome = yield from self._perform(checked, self._begin, self._end)
         assert not isinstance(outcome, HeldCall)
         return outcome
 
     def preview(self, checked: CheckedCall) -> Generator[Step, Any, CallOutcome]:
-        """Run the handler, take its effects back, and ask about them."""
-        outcome = yield from self._perform(checked, self._ask_with_effects, previews=True)
+        """Run the handler on branches, and ask about its effects."""
+        outcome = yield from self._perform(checked, self._begin_preview, self._ask_with_effects)
         assert not isinstance(outcome, HeldCall)
         return outcome
 
     def apply(self, checked: CheckedCall, effects: Effects, ran: RanCall) -> Generator[Step, Any, CallOutcome]:
-        """Make the changes that a call had made before they were taken back; its result counts."""
+        """Make the changes that a call had made on branches; its result counts."""
+
+        def begin(checked: CheckedCall, owner: object) -> Generator[Step, Any, LiveCall]:
+            live = yield from self._begin(checked, owner)
+            live.handler.function = partial(make_changes, live)
+            live.handler.blocking = None
+            return live
 
         def make_changes(live: LiveCall) -> ToolResult[Any]:
             apply(effects, live.session, live.resources)
             return ran.result
 
-        outcome = yield from self._perform(checked, self._end, function=make_changes)
+        outcome = yield from self._perform(checked, begin, self._end)
         assert not isinstance(outcome, HeldCall)
         return outcome
 
     def run_beside(self, checked: CheckedCall, branch: Branch) -> Generator[Step, Any, CallOutcome | HeldCall]:
         """Run the handler on a branch, and hold its changes back."""
-        return (yield from self._perform(checked, self._hold, branch=branch))
+        begin = partial(self._begin_beside, branch)
+        return (yield from self._perform(checked, begin, self._hold, alone=False))
 
     def compensate(self, checked: CheckedCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
         """Undo the effects outside of a call that has ended."""
@@ -128,9 +147,10 @@ class Transactions:
         try:
             owner = object()
             with working_for(owner):
-                live = self._prepare(checked, owner)
+                live = yield from self._begin(checked, owner)
                 ran = yield from self._compensated(live, ran)
                 ran = self._rolled_back(live, ran)
+                live.end_uses(well=False)
                 try:
                     yield live.resources
                 except Exception as error:
@@ -139,12 +159,13 @@ class Transactions:
             self.context.session.transactions.end()
         return ran
 
-    def question(
+    def ask(
         self, checked: CheckedCall, needs: Needs, effects: Effects | None = None, ran: RanCall | None = None
-    ) -> PendingCall:
-        call = checked.call
-        offer = self.context.toolbox.get(call.name)
-        return PendingCall(
+    ) -> Generator[Step, Any, Waits]:
+        """Ask a person, and leave the call waiting in the session."""
+        call, session = checked.call, self.context.session
+        offer = self.results.toolbox.get(call.name)
+        asked = AskedCall(
             call.id,
             call.name,
             self.context.toolbox.section_of(call.name),
@@ -152,20 +173,33 @@ class Transactions:
             checked.params,
             effects,
             needs,
-            None if ran is None else ran.result,
             edited=bool(checked.notice),
             note=checked.note,
             own_name="" if offer is None else offer.ref.own_name,
         )
-
-    def ask(self, pending: PendingCall) -> Waits:
-        """Leave the call waiting in the session."""
-        self.context.session.dispatch(pending)
+        decided = session[CallDecided].where(lambda event: event.call_id == call.id)
+        occasion = f"{self.context.run_id}:{len(decided)}"
+        deadline = self.context.meter.deadline
+        try:
+            question = yield from question_steps(checked.tool, asked, occasion, deadline)
+        except GeneratorExit:
+            raise
+        except Exception as error:
+            logger.error("The question about tool '%s' failed.", call.name, exc_info=error)
+            problem = f"Tool '{call.name}' was not run, because its question could not be made: {error}"
+            raise CallRefused(checked.failed(problem)) from error
+        facts = {name: getattr(asked, name) for name in AskedCall.__dataclass_fields__}
+        result = None if ran is None else ran.result
+        pending = PendingCall(**facts, question=question, result=result, round=self.round)
+        session.dispatch(pending)
         return Waits(pending.call_id, pending.tool, pending)
 
-    def inspected(self, ran: RanCall, arguments: str) -> Generator[Step, Any, RanCall]:
-        """Ask the guards after a call, whose result they may refuse or replace."""
-        toolbox = self.context.toolbox
+    def inspected(self, ran: RanCall, arguments: str, live: LiveCall | None = None) -> Generator[Step, Any, RanCall]:
+        """Ask the guards after a call, whose result they may refuse or replace.
+
+        Those of a call on branches see what these hold.
+        """
+        toolbox = self.results.toolbox
         guards = held_guards(self.context, "after_tool", toolbox.names_of(ran.call.name))
         if not guards:
             return ran
@@ -184,6 +218,7 @@ class Transactions:
             arguments=lambda result: ((call, result), None),
             accept=accept,
             call_id=call.id,
+            preview=None if live is None else live.preview,
         )
         verdict = yield from inquiry.steps(guards)
         inquiry.record(verdict)
@@ -213,50 +248,115 @@ class Transactions:
     def _perform(
         self,
         checked: CheckedCall,
+        begin: Beginning,
         ending: Ending,
         *,
-        function: Callable[[LiveCall], Any] | None = None,
-        branch: Branch | None = None,
-        previews: bool = False,
+        alone: bool = True,
     ) -> Generator[Step, Any, CallOutcome | HeldCall]:
-        """Run the handler, or a function in its place, and end the call; without a branch, when its turn comes.
-
-        A call that `previews` its effects may open no transaction.
-        """
+        """Begin a call and run it to its end; `alone`, when its turn among transactions comes."""
         tool, turn = checked.tool, None
-        if branch is None and tool.transactional and not tool.read_only:
+        if alone and tool.transactional and not tool.read_only:
             turn = self.context.session.transactions
             yield from turn.take()
         owner, live = object(), None
         try:
             with working_for(owner):
-                live = self._prepare(checked, owner, branch, previews=previews)
+                live = yield from begin(checked, owner)
                 live.turn = turn
-                if function is not None:
-                    live.handler.function, live.handler.blocking = partial(function, live), None
                 return (yield from self._run(live, ending))
         finally:
             if live is not None:
-                live.end_turn()
+                live.release()
             elif turn is not None:
                 turn.end()
 
-    def _prepare(
-        self, checked: CheckedCall, owner: object, branch: Branch | None = None, *, previews: bool = False
+    def _begin(self, checked: CheckedCall, owner: object) -> Generator[Step, Any, LiveCall]:
+        """A call in a transaction, with a snapshot of what it may change."""
+        session, resources = self.context.session, self.context.resources.tool_scope()
+        live = self._live(checked, owner, session, resources)
+        if checked.tool.transactional and not checked.tool.read_only:
+            live.uses = yield from resources.share()
+            live.before = Before(session.state(), resources.begin_call())
+            for use in live.uses:
+                use.state = live.before.resources[use.protocol]
+        return live
+
+    def _begin_beside(self, branch: Branch, checked: CheckedCall, owner: object) -> Generator[Step, Any, LiveCall]:
+        """A call at the same time as others, on a branch."""
+        yield from ()
+        live = self._live(checked, owner, *branch)
+        live.before, live.beside = Before(branch.session.state(), branch.resources.begin_call()), True
+        return live
+
+    def _begin_preview(self, checked: CheckedCall, owner: object) -> Generator[Step, Any, LiveCall]:
+        """A call on branches, which finds what the calls before it would change that wait, too."""
+        try:
+            preview = yield from self._branched(checked.tool, self._waiting_effects())
+        except StaleEffectsError as error:
+            # Those before it are asked about again, and then so is this one.
+            logger.info("Tool '%s' is shown by itself: %s.", checked.tool.name, error)
+            preview = yield from self._branched(checked.tool, ())
+        live = self._live(checked, owner, preview.session, preview.resources)
+        live.preview = preview
+        session = self.context.session
+        protected = (*session.stores, session.workspace.identity, *preview.resources.protected)
+        live.handler.fence.protect(*protected)
+        return live
+
+    def _branched(self, tool: Tool[Any, Any], earlier: Sequence[Effects]) -> Generator[Step, Any, Preview]:
+        """Branches of the session and the resources, on which these effects have been applied."""
+        session = self.context.session
+        branch = session.branch()
+        resources = PreviewScope(
+            self.context.resources,
+            partial(_branch_of, session, branch),
+            in_place=(Filesystem,) if tool.needs_folder else (),
+        )
+
+        def prepare() -> None:
+            resources.save()
+            for effects in earlier:
+                apply(effects, branch, resources)
+            resources.settle()
+
+        try:
+            yield from resources.begin()
+            yield prepare
+        except BaseException:
+            resources.take_back()
+            raise
+        return Preview(branch, resources, branch.state())
+
+    def _waiting_effects(self) -> list[Effects]:
+        """What calls of this turn would change that were asked about since people last decided."""
+        current = self.round
+        effects: list[Effects] = []
+        for pending in waiting_calls(self.context.session).values():
+            if pending.effects is not None and pending.round == current:
+                effects.append(pending.effects)
+        return effects
+
+    @property
+    def round(self) -> int:
+        """The number of times that this run has waited for people to decide."""
+        ended = self.context.events(RunEnded)
+        run_id = self.context.run_id
+        return sum(event.run_id == run_id and event.status == "waiting" for event in ended)
+
+    def _live(
+        self,
+        checked: CheckedCall,
+        owner: object,
+        session: Session,
+        resources: ScopedResourceContext,
     ) -> LiveCall:
-        """Take a snapshot of what the call may change, and prepare its handler."""
+        """A call whose handler is prepared, with its limit of time."""
         tool, spec = checked.tool, self.context.spec
-        if branch is None:
-            session = self.context.session
-            resources = self.context.resources.tool_scope(transactions=not previews)
-        else:
-            session, resources = branch
-        before = None
-        if tool.transactional and not tool.read_only:
-            before = Before(session.state(), resources.begin_call())
         timeout = None
         if tool.transactional:
-            timeout = self.context.prompt.template.tool_timeout if tool.timeout is None else tool.timeout
+            timeout = tool.timeout
+            if timeout is None:
+                timeout = self.context.prompt.template.tool_timeout
         deadline = self.context.meter.deadline
         if timeout is not None:
             own = Deadline.after(timeout, self.context.session.clock)
@@ -269,7 +369,7 @@ class Transactions:
         run = HandlerCall(function, limit, effect=tool.compensate is not None, timeout=timeout)
         if tool.blocking is not None and handler is tool.handler:
             run.blocking = partial(tool.blocking, checked.params, context=context)
-        return LiveCall(checked, owner, session, resources, run, before, branched=branch is not None)
+        return LiveCall(checked, owner, session, resources, run)
 
     def _run(self, live: LiveCall, ending: Ending) -> Generator[Step, Any, CallOutcome | HeldCall]:
         """Call the handler with resources scoped to this call, and end the call."""
@@ -294,7 +394,7 @@ class Transactions:
                 live.restore()
                 live.resources.close()
                 raise error
-            if isinstance(error, NeedsFolderError) and live.branched:
+            if isinstance(error, NeedsFolderError) and live.beside:
                 raise self._to_run_alone(live, error)
             ran = live.checked.ran(NO_RESULT)
             ran = self.results.accept(ran, result) if error is None else self._failed(live, error)
@@ -313,7 +413,7 @@ class Transactions:
         if ran.error is not None or ran.expansion is not None:
             return ran
         try:
-            return (yield from self.inspected(ran, live.checked.arguments))
+            return (yield from self.inspected(ran, live.checked.arguments, live))
         except GeneratorExit:
             raise
         except BaseException as error:
@@ -327,33 +427,66 @@ class Transactions:
         return Waits(live.checked.call.id, live.checked.call.name, pending[0])
 
     def _ask_with_effects(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall | Waits]:
-        """End a call that ran for its question: take its effects back, and ask about them; without any, it counts."""
-        if ran.undone or live.before is None:
+        """End a call that ran on branches: ask about its effects; without any, it counts."""
+        if ran.undone:
             return (yield from self._end(live, ran))
-        name = live.checked.tool.name
-        try:
-            effects = self._effects(live, live.before)
-        except (StaleFilesError, StaleResourceError) as error:
-            ran = ran.failed(f"Tool '{name}' was undone, because files changed while it ran: {error}")
-            return (yield from self._end(live, ran))
-        except (ResourceError, SerdeError) as error:
-            problem = f"The effects of tool '{name}' cannot be shown for approval: {error}"
-            return (yield from self._end(live, self.results.programming_error(ran, problem, error)))
-        tool = live.checked.tool
-        if not effects:
-            return (yield from self._end(live, replace(ran, unchanged=names_of(tool.changes or ()))))
-        if undeclared := effects.undeclared(tool.changes or ()):
-            mistake = UndeclaredChangesError(tool, undeclared)
-            logger.warning("%s", mistake)
-            ran = ran.failed(str(mistake))
-            if isinstance(mistake, self.context.model.raised_errors):
-                ran = ran.after_error(mistake)
-            return (yield from self._end(live, ran))
-        ran = self._rolled_back(live, ran)
+        # In a thread, if there is an event loop: effects may be large.
+        effects = yield partial(self._taken_back, live, ran)
+        if isinstance(effects, RanCall):
+            return (yield from self._end(live, effects))
         ran = yield from self._closed(live, ran)
-        if ran.undone or ran.error is not None:
-            return ran
-        return self.ask(self.question(live.checked, "effects", effects, ran))
+        if ran.undone:
+            return replace(ran, rolled_back=True)
+        return (yield from self.ask(live.checked, "effects", effects, ran))
+
+    def _taken_back(self, live: LiveCall, ran: RanCall) -> Effects | RanCall:
+        """Take back what a call would change; returns that, or the call if there is nothing to ask about."""
+        effects = Effects()
+        tool = live.checked.tool
+        assert live.preview is not None
+        try:
+            effects = self._previewed(live.preview, tool)
+            if not effects:
+                ran = replace(ran, unchanged=names_of(tool.changes or ()))
+        except UnshownChangeError as error:
+            logger.warning("%s", error)
+            ran = ran.failed(str(error))
+            if isinstance(error, self.context.model.raised_errors):
+                ran = ran.after_error(error)
+        except (StaleFilesError, StaleResourceError) as error:
+            problem = f"Tool '{tool.name}' was undone, because files changed while it ran: {error}"
+            ran = ran.failed(problem)
+        except (ResourceError, SerdeError) as error:
+            problem = f"The effects of tool '{tool.name}' cannot be shown for approval: {error}"
+            ran = self.results.programming_error(ran, problem, error)
+        try:
+            live.restore()
+        except (Exception, KeyboardInterrupt) as error:
+            return ran.failed(f"Tool '{tool.name}' could not be undone: {error}").after_error(error)
+        return effects or ran
+
+    def _previewed(self, preview: Preview, tool: Tool[Any, Any]) -> Effects:
+        """The effects of a call that has run on branches, all of which its tool declares."""
+        declared = tool.changes or ()
+        past = preview.resources.changed_past()
+        if past:
+            raise UnshownChangeError(
+                f"Tool '{tool.name}' was undone: it, or something else in this program, changed "
+                f"{', '.join(names_of(past))} past its context, where a person does not see it; get "
+                "it by context.resources, or declare the tool with approval='call'."
+            )
+        effects = capture(preview.session, preview.base, preview.resources.changed(declared))
+        undeclared = effects.undeclared(declared)
+        files = preview.session.branched_workspace
+        is_unseen = files is not None and not preview.resources.has_branch(files)
+        if is_unseen and files and files.snapshot() != self.context.session.workspace.snapshot():
+            # The session's own files, which are no resource of this prompt.
+            undeclared = (*undeclared, Filesystem)
+        if undeclared:
+            raise UndeclaredChangesError(tool, undeclared)
+        # They are stored while the call waits.
+        effects.check_stored()
+        return effects
 
     def _hold(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall | HeldCall]:
         """End a call beside others: its changes are to be made after those of the calls before it."""
@@ -399,24 +532,52 @@ class Transactions:
 
     def _remove(self, live: LiveCall, left: Any) -> None:
         self.context.calls.started.remove(live)
-        live.end_turn()
+        live.release()
         live.ended.set()
         self.context.fence.enter_again(left)
 
     def _end(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
         """Compensate and roll back a call that failed or asked for a new attempt, and close its resources."""
         undone = ran.undone
+        in_transaction = live.resources.holds_managers
         if undone and not live.handler.dropped:
             ran = yield from self._compensated(live, ran)
         if undone:
-            ran = self._rolled_back(live, ran)
+            # In threads, if there is an event loop: much may have to be read and written.
+            ran = yield partial(self._rolled_back, live, ran)
+        elif live.before is not None and live.before.resources and self._notes_changes:
+            yield partial(self._keep_changes, live)
         else:
             self._keep_changes(live)
         ran = yield from self._closed(live, ran)
         if not undone and ran.undone:
             ran = yield from self._compensated_late(live, ran)
-            ran = self._rolled_back(live, ran)
+            ran = yield partial(self._rolled_back, live, ran)
+        live.end_uses(well=not ran.undone)
+        if self._acted_outside(live, ran, in_transaction=in_transaction):
+            call = live.checked.call
+            key = self.results.toolbox.section_of(call.name)
+            outside = OutsideCall(call.name, call.id, self.context.run_id, key)
+            self.context.session[OutsideCall].append(outside)
         return ran
+
+    def _acted_outside(self, live: LiveCall, ran: RanCall, *, in_transaction: bool) -> bool:
+        """True if a call has acted outside, or may have, in a conversation that can go back.
+
+        A transaction of a call that failed was rolled back, and a handler may say that it did nothing.
+        """
+        tool = live.checked.tool
+        if Point not in self.context.session or tool.read_only or live.handler.dropped:
+            return False
+        if not ran.undone:
+            return tool.reaches_outside or in_transaction
+        says_nothing_happened = ran.declined and not tool.acts_if_failed
+        return tool.reaches_outside and not says_nothing_happened and ran.compensation != "done"
+
+    @property
+    def _notes_changes(self) -> bool:
+        """True if somebody is to know what calls change."""
+        return Point in self.context.session or self.context.session.observed
 
     def _recorded(self, live: LiveCall, ended: RanCall | Waits | HeldCall) -> CallOutcome | HeldCall:
         """The outcome of a call that has ended; one that failed while calls inside it wait goes on waiting."""
@@ -447,13 +608,10 @@ class Transactions:
 
     def _keep_changes(self, live: LiveCall) -> None:
         """Note what the call has changed, for observers and in a conversation that can go back."""
-        session, tool, call = self.context.session, live.checked.tool, live.checked.call
-        if tool.reaches_outside and Point in session:
-            key = self.context.toolbox.section_of(tool.name)
-            session[OutsideCall].append(OutsideCall(tool.name, call.id, self.context.run_id, key))
+        session = self.context.session
         if live.before is None:
             return
-        if Point in session and not live.branched:
+        if Point in session and not live.beside:
             self._note_written(live, live.before)
         if session.observed:
             self._announce_files(live, live.before)
@@ -495,7 +653,7 @@ class Transactions:
                 result = ToolResult[Any](f"Opening: {', '.join(error.section_keys)}.", disclosure=request)
                 return checked.ran(result, expansion=request)
             case ToolValidationError():
-                return checked.failed(str(error))
+                return checked.failed(str(error), declined=True)
             case HandlerTimeout() | AbandonedCallError() | DeadlineExceededError() if self._is_late(live, error):
                 logger.warning("Tool '%s' did not end within %g s.", name, live.handler.timeout)
                 return live.late()
@@ -564,12 +722,7 @@ class Transactions:
             error = raised.error if isinstance(raised, UserCodeExit) else raised
             problem = f"Compensation of '{tool.name}' failed: {type(error).__name__}: {error}"
             logger.error("%s", problem, exc_info=error)
-            ran = replace(
-                ran,
-                result=replace(ran.result, message=f"{ran.result.message}\n{problem}"),
-                message=ran.message and f"{ran.message}\n{problem}",
-                compensation=problem,
-            )
+            ran = replace(ran.with_note(problem), compensation=problem)
             return ran.after_error(error) if isinstance(error, KeyboardInterrupt) else ran
         return replace(ran, compensation="done")
 
@@ -583,8 +736,20 @@ class Transactions:
     def _rolled_back(self, live: LiveCall, ran: RanCall) -> RanCall:
         """Undo the call. A failed restore is raised at the end, unless the call was stopped, which takes precedence."""
         try:
-            return replace(ran, rolled_back=live.restore())
+            ran = replace(ran, rolled_back=live.restore())
         except (Exception, KeyboardInterrupt) as error:
             if ran.error is not None:
                 ran.error.add_note(f"Rolling back failed as well: {error}")
             return ran.after_error(error)
+        if live.left:
+            names = ", ".join(live.left)
+            logger.warning("Tool '%s' is not undone in %s, which other runs changed.", ran.call.name, names)
+            ran = ran.with_note(
+                f"What it changed of {names}, if anything, was not undone: other runs changed that too."
+            )
+        return ran
+
+
+def _branch_of(session: Session, branch: SessionBranch, value: Any) -> Any:
+    """The branch of a resource; of the session's files, that of its branch."""
+    return branch.workspace if value is session.workspace else value.branch()

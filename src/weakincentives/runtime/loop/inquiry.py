@@ -24,6 +24,7 @@ from weakincentives.prompt.guards import (
     missing_tool_problem,
     missing_tools,
 )
+from weakincentives.runtime.calls.live import Preview
 from weakincentives.runtime.events import GuardDecided
 from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
@@ -158,7 +159,8 @@ class Inquiry:
     """One hook that is asked of each guard in turn, each with the value that the one before has left.
 
     `arguments` gives the hook's arguments for a value, and the typed output. `accept` gives the value after a
-    replacement, and raises if that does not fit.
+    replacement, and raises if that does not fit. `preview` has the branches that guards see after a
+    call which has run on these.
     """
 
     live: LiveRun
@@ -169,6 +171,7 @@ class Inquiry:
     arguments: Callable[[Any], tuple[tuple[Any, ...], Any]] = lambda value: ((value,), None)
     call_id: str = ""
     running: tuple[GuardedCall, ...] = ()
+    preview: Preview | None = None
 
     def steps(self, guards: Sequence[HeldGuard]) -> Generator[Step, Any, Verdict]:
         """Ask the guards; raises if the run's deadline has passed meanwhile."""
@@ -203,9 +206,10 @@ class Inquiry:
     def context(self, run_id: str, output: Any) -> GuardContext:
         """The context for a guard of this run."""
         live = self.live
+        place = live if self.preview is None else self.preview
         return GuardContext(
-            session=live.session,
-            resources=live.resources,
+            session=place.session,
+            resources=place.resources,
             prompt=live.prompt,
             call_id=self.call_id,
             deadline=live.meter.deadline,

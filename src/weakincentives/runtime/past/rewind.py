@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Self
 
-from weakincentives.errors import SessionError
+from weakincentives.errors import OutsideEffectsError, SessionError
 from weakincentives.filesystem import (
     MAX_RESTORABLE,
     FileChange,
@@ -126,6 +126,8 @@ class Rewindable:
     prompt: Prompt[Any]
     session: Session
     adapter: ProviderAdapter
+    outside: tuple[OutsideCall, ...] = ()
+    """Of a fork, the calls after its point that have acted outside: they have happened, and it does not know."""
 
     @property
     def conversation_id(self) -> str:
@@ -145,17 +147,28 @@ class Rewindable:
         with self._waiting("preview"), self._way_to(found.state) as way:
             return way.report(self._changed(found.state), self.outside_calls(found), self._unbindable(found))
 
-    def rewind(self, point: Point | str, *, compensate: bool = False) -> RewindReport:
+    def rewind(
+        self,
+        point: Point | str,
+        *,
+        compensate: bool = False,
+        over_effects: bool = False,
+    ) -> RewindReport:
         """Go back to a point: messages, state, files, visibility, tools, params and pending calls together.
 
-        After a message's point, send it again, or another; after a turn's point, `send()` repeats its request. With
-        `compensate`, the effects outside of later calls are undone by their tools' `compensate`, newest first.
+        After a message's point, send it again, or another; after a turn's point, `send()` repeats its
+        request. If later calls have acted outside, such as a payment, this is an
+        `OutsideEffectsError`, since they would happen twice. With `compensate`, these are undone by
+        their tools' `compensate`, newest first; with `over_effects`, what is not undone stays.
         """
-        if not isinstance(compensate, bool):
-            raise TypeError(f"compensate must be True or False, got {compensate!r}")
+        for name, flag in (("compensate", compensate), ("over_effects", over_effects)):
+            if not isinstance(flag, bool):
+                raise TypeError(f"{name} must be True or False, got {flag!r}")
         found, session, prompt = self._find(point), self.session, self.prompt
         with self._waiting("rewind"), self._way_to(found.state) as way:
             slices, outside = self._changed(found.state), self.outside_calls(found)
+            if not over_effects:
+                self._check_outside(outside, compensate=compensate)
             if compensate:
                 # The newest first.
                 outside = tuple(reversed([self._compensated(call) for call in reversed(outside)]))
@@ -210,7 +223,9 @@ class Rewindable:
                     other.restore(files.snapshot())
                     prompt.bind(resources={Filesystem: other})
                 retreat(own, other.node).make(other)
-            return self.twin(prompt, session)
+            twin = self.twin(prompt, session)
+            twin.outside = () if found is None else self.outside_calls(found)
+            return twin
 
     def _find(self, point: Point | str) -> Point:
         name = point.id if isinstance(point, Point) else point
@@ -252,6 +267,22 @@ class Rewindable:
     def outside_calls(self, point: Point) -> tuple[OutsideCall, ...]:
         """The calls since a point that had effects outside."""
         return tuple(self.session[OutsideCall].view()[len(point.state[OutsideCall]) :])
+
+    def _check_outside(self, outside: Sequence[OutsideCall], *, compensate: bool) -> None:
+        """Raise if calls have acted outside, unless all of that is to be undone."""
+        undoable: dict[str, bool] = {}
+        for call in outside:
+            undoable[f"'{call.tool}' ({call.call_id})"] = self._compensation_of(call) is not None
+        staying = [name for name, is_undoable in undoable.items() if not (compensate and is_undoable)]
+        if not staying:
+            return
+        way_out = "pass over_effects=True to go back all the same"
+        if all(undoable.values()):
+            way_out += ", or compensate=True to have them undone"
+        raise OutsideEffectsError(
+            f"Going back would pass over calls that have acted outside, which stays: {', '.join(staying)}; {way_out}",
+            outside=tuple(outside),
+        )
 
     def _changed(self, state: Snapshot) -> tuple[type, ...]:
         """The types whose items differ from those of an earlier state."""
@@ -298,29 +329,31 @@ class Rewindable:
             session.dispatch(Rewound(turn, point, since, back, run_id=run_id, **stamp()))
         return left
 
-    def _compensated(self, call: OutsideCall) -> OutsideCall:
-        """Undo the effects outside of a call, as if it had failed."""
+    def _compensation_of(self, call: OutsideCall) -> tuple[LiveRun, CheckedCall] | None:
+        """The call as its tool can compensate it, and the run that makes it so; None if it cannot."""
         live = LiveRun(replace(self.adapter.run_spec(self.prompt, {}), run_id=call.run_id), self.session)
         state = self.session[RunState].latest()
         if state is not None:
             live.presentation.keep_names(state.used_names)
         tool = live.find_tool(call.section_key, call.tool)
-        event = next(
-            (
-                event
-                for event in reversed(self.session[ToolInvoked].view())
-                if (event.run_id, event.call_id) == (call.run_id, call.call_id)
-            ),
-            None,
-        )
-        if not isinstance(tool, Tool) or tool.compensate is None or event is None:
+        if not isinstance(tool, Tool) or tool.compensate is None:
+            return None
+        for event in reversed(self.session[ToolInvoked].view()):
+            if (event.run_id, event.call_id) == (call.run_id, call.call_id):
+                made = ToolCall(call.call_id, call.tool, event.arguments)
+                return live, CheckedCall(made, tool, event.params, 0.0, event.arguments)
+        return None
+
+    def _compensated(self, call: OutsideCall) -> OutsideCall:
+        """Undo the effects outside of a call, as if it had failed."""
+        compensation = self._compensation_of(call)
+        if compensation is None:
             return replace(call, compensation="not undone: its tool cannot compensate, or is no tool of this prompt")
-        made = ToolCall(call.call_id, call.tool, event.arguments)
-        checked = CheckedCall(made, tool, event.params, 0.0, event.arguments)
-        with self._opened():
-            live.resources_opened = self.prompt.resources.opened
+        live, checked = compensation
+        with self.prompt.resources.for_run(self.session, live.prompt) as live.resources_opened:
             steps = ToolExecutor(live).calls.compensate(checked, checked.ran(NO_RESULT))
-            return replace(call, compensation=call_sync(steps, live.loop_thread).compensation)
+            ran = call_sync(steps, live.loop_thread)
+        return replace(call, compensation=ran.compensation)
 
 
 def _name_conversation(session: Session, conversation_id: str) -> None:

@@ -56,7 +56,7 @@ async function answered(answer) {
     if (answer.status === 403) throw new Error(text);
     throw new Error(`The server answered ${answer.status} without a document: ${text.slice(0, 300) || answer.statusText}`);
   }
-  if (!answer.ok || (document.error && !("done" in document))) throw new Error(document.error);
+  if (!answer.ok || (document.error && !("done" in document))) throw Object.assign(new Error(document.error), { status: answer.status });
   return document;
 }
 

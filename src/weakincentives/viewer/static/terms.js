@@ -1,4 +1,4 @@
-// Words of this library, explained where they stand; the texts are those of docs/glossary.md.
+// Words of this library, explained where they stand; the texts are those of docs/reference/glossary.md.
 
 import { signal } from "@preact/signals";
 import { html } from "wink/view.js";

@@ -3,22 +3,13 @@
 import { useState } from "preact/hooks";
 import { route } from "wink/state.js";
 import { bytes } from "wink/format.js";
+import { visible } from "wink/unseen.js";
 import { html, reachable } from "wink/view.js";
+
+export { visible };
 
 const PORTION = 6_000;
 const MORE = 200_000;
-// Control characters, and those that turn or hide the text around them.
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]/g;
-
-export function visible(text) {
-  return text.toWellFormed().replace(UNSEEN, (character) => {
-    const code = character.codePointAt(0);
-    if (code < 0x20) return String.fromCodePoint(0x2400 + code);
-    if (code === 0x7f) return "␡";
-    return `⟨U+${code.toString(16).toUpperCase().padStart(4, "0")}⟩`;
-  });
-}
-
 // What a list calls a run: the beginning of a random id; the id of a durable run, which its caller chose.
 export function runName(id) {
   if (!id.includes("/")) return visible(id.slice(0, 6));

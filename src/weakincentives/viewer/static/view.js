@@ -157,7 +157,7 @@ export function Pill({ kind, children }) {
   return html`<span class=${`pill ${kind ?? ""}`}>${children}</span>`;
 }
 
-// The words of docs/glossary.md.
+// The words of docs/reference/glossary.md.
 const MEANINGS = { waiting: "a call waits for a person", failed: "an error ended it", halted: "the model asked to open sections, and the caller decides", interrupted: "the process ended before the run did" };
 export const STATUSES = { ok: "answered", waiting: "waiting", failed: "failed", running: "running", halted: "halted", interrupted: "interrupted" };
 

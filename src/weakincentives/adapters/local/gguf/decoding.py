@@ -19,7 +19,7 @@ _SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator
 
 
 @dataclass(frozen=True, slots=True)
-class WrittenText:
+class WrittenReply:
     """The text of a model, its token usage, and whether it finished."""
 
     text: str
@@ -48,7 +48,7 @@ def write(
     listener: Listener | None = None,
     max_tokens: int,
     repeat_penalty: float = 1.1,
-) -> WrittenText:
+) -> WrittenReply:
     """Decode one reply to these messages; a penalty above 1 keeps free text from repeating itself."""
     watch.check()
     reply = _Reply(watch, listener)
@@ -73,7 +73,7 @@ def write(
         raise PromptEvaluationError(
             f"The local model refused the request of '{name}': {error}", prompt_name=name, phase="request"
         ) from error
-    return WrittenText("".join(reply.parts), reply.usage, reply.finish != "length")
+    return WrittenReply("".join(reply.parts), reply.usage, reply.finish != "length")
 
 
 class _Reply:
@@ -116,7 +116,7 @@ def write_json(
     schema: Mapping[str, Any],
     *,
     max_tokens: int,
-) -> WrittenText:
+) -> WrittenReply:
     """Decode JSON that fits a schema; if it does not end, decode again within tight bounds."""
     first = write(engine, messages, watch, schema=closed(schema), max_tokens=max_tokens)
     if first.whole:

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from weakincentives.adapters.local.arguments import Grounding
-from weakincentives.adapters.local.gguf.decoding import ChatMessage, WrittenText, too_long, write, write_json
+from weakincentives.adapters.local.gguf.decoding import ChatMessage, WrittenReply, too_long, write, write_json
 from weakincentives.adapters.local.gguf.engine import Engine
 from weakincentives.adapters.local.outlook import Outlook
 from weakincentives.adapters.local.watch import Listener, Watch
@@ -20,7 +20,7 @@ from weakincentives.prompt.disclosure.ranking import terms
 from weakincentives.runtime import Message, ModelReply, ModelRequest
 from weakincentives.runtime.spi import INSTRUCTIONS, PROMPT_TEXT
 
-# Below this many weights, quoting finds the needed fact more often than composing; docs/local-model.md has the figures.
+# Below this many weights, quoting finds the needed fact more often than composing; docs/models/local.md has figures.
 SMALL = 1_000_000_000
 # Tokens in a composed answer: anything later repeats itself.
 MAX_ANSWER = 200
@@ -187,7 +187,7 @@ def _is_made_of(answer: str, text: str, question: str) -> bool:
     return not any(word[0].isdigit() for word in words - source)
 
 
-def _reply(text: str, written: WrittenText, tokens: int) -> ModelReply:
+def _reply(text: str, written: WrittenReply, tokens: int) -> ModelReply:
     cached = min(tokens, written.usage.cached_tokens)
     usage = TokenUsage(input_tokens=tokens, output_tokens=written.usage.output_tokens, cached_tokens=cached)
     return ModelReply(text=text, usage=usage, stop_reason="end" if written.whole else "length")
