@@ -19,6 +19,10 @@ LIVE = {
     "live.py LiveCalls": "its calls under way",
     "live.py StreamState": "what its stream has shown",
     "calls/live.py LiveCall": "a call under way, with what can be taken back",
+    "calls/difference.py _Comparison": "two values while they are compared",
+    "calls/difference.py _Writer": "a difference while it is written",
+    "calls/drawing.py _Drawing": "a question while it is drawn",
+    "calls/values.py Work": "what is left of the work on one question",
     "delegation.py _Child": "the run inside a call, while the call lasts",
     "loop/bridge.py HandlerCall": "a handler while it runs",
     "loop/bridge.py TimedCall": "a handler while it runs",
@@ -40,7 +44,7 @@ LIVE = {
 }
 # What a function of the loop may assign to: the live run and its parts, a live call, errors that it raises.
 OWNERS = {
-    *("live", "attempt", "stream", "calls", "meter", "handler", "call", "run"),
+    *("live", "attempt", "stream", "calls", "meter", "handler", "call", "run", "use"),
     *("error", "signal", "problem", "mistake"),
 }
 CHANGES = {
