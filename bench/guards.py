@@ -10,7 +10,8 @@ from typing import Any
 from bench.row import Row
 from weakincentives import MarkdownSection, Prompt, ScriptedAdapter, Session, Tool, tool
 from weakincentives.guards import Guard
-from weakincentives.runtime import ToolCall, ToolExecutor
+from weakincentives.runtime import LiveRun, ToolCall, ToolExecutor
+from weakincentives.runtime.spi import next_request
 
 CALLS, ROUNDS = 20, 150
 
@@ -58,10 +59,11 @@ def _executor(act: Tool[Any, Any], guards: tuple[Guard, ...]) -> ToolExecutor:
     section = MarkdownSection(key="t", title="T", template="Act.", tools=[act])
     prompt: Prompt[Any] = Prompt(ns="bench", key="guards", sections=[section], guards=guards)
     session = Session()
-    loop = ScriptedAdapter([]).loop(prompt, session, {})
+    live = LiveRun(ScriptedAdapter([]).run_spec(prompt, {}), session)
     prompt.resources.enter(session)
-    loop.next_request()
-    return loop.executor
+    live.resources_opened = prompt.resources.opened
+    next_request(live)
+    return ToolExecutor(live)
 
 
 def _awaited(act: Tool[Any, Any], *guards: Guard) -> float:

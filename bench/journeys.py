@@ -38,7 +38,7 @@ from weakincentives.session import reducer
 SUMMARY = SectionVisibility.SUMMARY
 PATHS = ["a.txt", "b.txt", "notes/c.md", "notes/d.md", "deep/er/e.txt", "notes"]
 # What a rewind keeps for itself, and what differs in every run.
-OWN = ("Undone", "RewindUndo", "Point", "Run")
+OWN = ("Undone", "RewindUndo", "Point", "RunState", "ConversationId")
 
 
 class Stop(Exception):

@@ -32,7 +32,7 @@ def rows() -> Iterator[Row]:
         chat = long_conversation(Path(folder))
         points = len(chat.checkpoints())
         session = chat.session.clone()
-        adding = Points(chat.prompt.bound(), session)
+        adding = Points.before(chat.prompt.bound(), session)
         yield Row(f"a point, after {EXCHANGES} exchanges", cpu(lambda: adding.turn("run", 1)) * 1e6, "µs", goal=50.0)
         for exchanges in (10, EXCHANGES):
             yield Row(f"memory of a point, after {exchanges} exchanges", point_bytes(exchanges), "B", goal=8_000.0)
@@ -93,7 +93,7 @@ def point_bytes(exchanges: int) -> float:
     chat = Conversation(Prompt(template()).bind(Tone()), adapter=ScriptedAdapter(lambda request: "Yes."))
     for number in range(exchanges):
         chat.send(f"Message {number}.")
-    points = Points(chat.prompt.bound(), chat.session)
+    points = Points.before(chat.prompt.bound(), chat.session)
     tracemalloc.start()
     before, _ = tracemalloc.get_traced_memory()
     for _ in range(TURNS):

@@ -41,7 +41,8 @@ def listed() -> list[tuple[str, str, str]]:
 def chapters() -> list[tuple[str, list[tuple[str, str, str]]]]:
     """The pages by the heading that their table has in docs/index.md."""
     row = re.compile(r"^\| \[(.+?)\]\((.+?\.md)\) \| (.+?) \|$", re.MULTILINE)
-    _, *parts = re.split(r"^## (.+)$", INDEX.read_text(encoding="utf-8"), flags=re.MULTILINE)
+    prose = re.sub(r"^```.*?^```$", "", INDEX.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    _, *parts = re.split(r"^## (.+)$", prose, flags=re.MULTILINE)
     return [(title, row.findall(text)) for title, text in zip(parts[::2], parts[1::2], strict=True)]
 
 

@@ -1,8 +1,9 @@
 """The examples of a page: Python runs block by block, and shown output is compared with what was printed.
 
-An `output` block is what the Python block before it printed. A `console` block has lines that begin with `$ wink`, each
-followed by what the command prints; it runs in a folder of the page, with the Python blocks that begin with a comment
-such as `# shop.py`. In both, `...` stands for anything, such as the id of a run.
+An `output` block is what the Python block before it printed. A `console` block has lines that begin with `$ wink` or
+`$ python -m pytest`, each followed by what the command prints; it runs in a folder of the page, with the Python blocks
+that begin with a comment such as `# shop.py`. Those of tests (`# test_shop.py`) are only run there. In both,
+`...` stands for anything, such as the id of a run.
 
 `python -m tests.pages docs/PAGE.md ...` writes the output that differs into the pages; lines that still match stay,
 also those with `...`.
@@ -46,6 +47,8 @@ def run_python(example: Example) -> None:
         path = _folder(example) / named[1]
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(example.parsed, encoding="utf-8")
+        if path.name.startswith("test_"):
+            return
     example.namespace.pop(PRINTED, None)
     try:
         with redirect_stdout(io.StringIO()) as printed:
@@ -74,9 +77,13 @@ def run_console(example: Example) -> None:
     differing, block = [], []
     for command, shown in _commands(example.parsed):
         program, *words = shlex.split(command.replace("\\\n", " "))
-        assert program == "wink", f"a console block runs wink alone, got {command!r}"
+        if program == "wink":
+            words = ["-m", "weakincentives.cli", *words]
+        assert program == "wink" or words[:2] == ["-m", "pytest"], (
+            f"a console block runs wink or pytest, got {command!r}"
+        )
         done = subprocess.run(
-            [sys.executable, "-m", "weakincentives.cli", *words],
+            [sys.executable, *words],
             cwd=_folder(example),
             env={**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"},
             stdout=subprocess.PIPE,

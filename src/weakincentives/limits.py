@@ -171,7 +171,7 @@ class Budget:
     max_turns: int | None = _DefaultTurns(50)  #: calls of the model
     max_tool_calls: int | None = None  #: calls of tools
     max_cost: float | None = None
-    prices: Prices | None = None
+    prices: Prices | None = None  #: for `max_cost`; by default the library's table
 
     def __post_init__(self) -> None:
         for limit in fields(self):

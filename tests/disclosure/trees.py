@@ -99,7 +99,7 @@ def check_same_request(
     session.restore(Snapshot.from_json(snapshot, types=[object]))
     adapter = ScriptedAdapter(["done"], supports_dynamic_tools=dynamic)
     loop = MainLoop(max_expansions=20)
-    loop.execute(Prompt(template).bind(*params), session=session, adapter=adapter, beginning="resume")
+    loop.execute(Prompt(template).bind(*params), session=session, adapter=adapter, decisions={})
     (resumed,) = adapter.requests
     assert tuple(resumed.messages) == tuple(request.messages)
     assert (resumed.tools, resumed.revoked, resumed.initial_tools) == (

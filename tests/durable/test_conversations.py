@@ -48,7 +48,7 @@ from weakincentives.runtime import (
     Compacted,
     Compaction,
     Completed,
-    InnerLoop,
+    LiveRun,
     ModelReply,
     ModelRequest,
     Restarted,
@@ -379,9 +379,9 @@ class Silent(Channel):
 
 class SilentAdapter(ScriptedAdapter):
     @contextmanager
-    def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
+    def open_channel(self, live: LiveRun) -> Iterator[Channel]:
         channel = Silent()
-        loop.interrupt = channel.interrupted.set
+        live.interrupt = channel.interrupted.set
         yield channel
 
 

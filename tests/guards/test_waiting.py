@@ -11,6 +11,7 @@ TESTS = Path(__file__).parents[1]
 PAUSES = {
     "attacks/test_network.py",
     "attacks/test_patterns.py",
+    "contrib/test_commands.py",
     "durable/agent.py",
     "durable/test_conversations.py",
     "filesystem/test_crashes.py",

@@ -31,13 +31,13 @@ from weakincentives.prompt import (
     tool,
 )
 from weakincentives.runtime import Compacted, Compaction, MainLoop, ModelRequest, RunHistory, run_history
-from weakincentives.runtime.spi import HistoryBuilder, RunState
+from weakincentives.runtime.spi import HistoryBuilder, PromptState
 from weakincentives.session import Session
 
 HIDDEN = SectionVisibility.HIDDEN
 
 
-def shown(state: RunState) -> dict[str, SectionVisibility]:
+def shown(state: PromptState) -> dict[str, SectionVisibility]:
     return {section.key: section.visibility for section in state.sections}
 
 

@@ -150,12 +150,10 @@ def stream_conversation(prompt: Prompt[Any], adapter: Any, session: Session, *wo
 DOORS = {
     "run": Door(
         lambda prompt, adapter, session: run(prompt, adapter, session=session),
-        lambda prompt, adapter, session: MainLoop().execute(
-            prompt, session=session, adapter=adapter, beginning="resume"
-        ),
+        lambda prompt, adapter, session: MainLoop().execute(prompt, session=session, adapter=adapter, decisions={}),
         in_conversation=False,
     ),
-    "stream": Door(stream, lambda *run: stream(*run, beginning="resume"), in_conversation=False),
+    "stream": Door(stream, lambda *run: stream(*run, decisions={}), in_conversation=False),
     "async stream of a conversation": Door(
         lambda *exchange: stream_conversation(*exchange, "Hello."),
         lambda *exchange: stream_conversation(*exchange, decisions={}),

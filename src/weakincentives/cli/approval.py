@@ -17,7 +17,7 @@ from weakincentives.cli.output import UsageError, in_editor, json_text, plural, 
 from weakincentives.cli.questions import print_question
 from weakincentives.errors import SessionError
 from weakincentives.runtime import Answer, Approve, Deny, Edit, PendingCall
-from weakincentives.runtime.spi import Run
+from weakincentives.runtime.spi import RunState
 from weakincentives.session import Session, Snapshot
 from weakincentives.telemetry import Redactor, continuation_file
 
@@ -138,7 +138,7 @@ class Continuation:
 
     def update(self, session: Session) -> None:
         """Keep the session if calls wait in it; else remove what was kept."""
-        run = session[Run].latest()
+        run = session[RunState].latest()
         if not self._runs or run is None:
             return
         file, before = continuation_file(self._runs, run.run_id), self._file
@@ -202,7 +202,7 @@ def resume(session: Session, file: str, prompt: Prompt[Any]) -> None:
     session.restore(saved)
     for problem in saved.problems:
         progress(f"left out of {file}: {problem}")
-    last = session[Run].latest()
+    last = session[RunState].latest()
     if last is not None and (last.prompt_ns, last.prompt_key) != (prompt.ns, prompt.key):
         other = f"{last.prompt_ns}/{last.prompt_key}"
         progress(f"{file} is a conversation with {other}, not {prompt.ns}/{prompt.key}")

@@ -38,20 +38,21 @@ from weakincentives.errors import (
     PromptEvaluationError,
     callers_traceback,
 )
-from weakincentives.limits import Budget, Deadline, Meter, Spent
-from weakincentives.prompt import Prompt
+from weakincentives.limits import Budget, Deadline, Spent
+from weakincentives.prompt import LoadedSections, Prompt
 from weakincentives.runtime import (
     CallDecided,
     Channel,
     Compaction,
     Edit,
-    InnerLoop,
+    LiveRun,
     Message,
     ModelReply,
     ModelRequest,
     PendingCall,
     PromptResponse,
     ProviderAdapter,
+    ToolExecutor,
 )
 from weakincentives.runtime.spi import (
     AskGuards,
@@ -65,7 +66,6 @@ from weakincentives.runtime.spi import (
     Evaluate,
     LoadSections,
     RunOptions,
-    RunScope,
     RunTools,
     Summarize,
     UseModel,
@@ -73,9 +73,12 @@ from weakincentives.runtime.spi import (
     Waits,
     call_sync,
     closing_resources,
+    driver,
     edited_arguments,
+    end_event,
     load_sections,
     refuses_decision,
+    run_loop,
     summarize,
 )
 from weakincentives.serde import register_type
@@ -240,8 +243,8 @@ class StepClock:
 class OpenChannel:
     """The channel to the model that a run is using; as a context manager, it is closed when the run ends."""
 
-    def __init__(self, inner: InnerLoop) -> None:
-        self._inner = inner
+    def __init__(self, live: LiveRun) -> None:
+        self._live = live
         self._context: AbstractContextManager[Channel] | None = None
         self._channel: Channel | None = None
 
@@ -255,7 +258,7 @@ class OpenChannel:
         error = effect.error
         if error is not None:
             self.__exit__(type(error), error, error.__traceback__)
-        context = effect.model.open_channel(self._inner)
+        context = effect.model.open_channel(self._live)
         self._channel = context.__enter__()
         self._context = context
 
@@ -294,18 +297,27 @@ class Execution:
         deadline = self._begin(workflow.deadline_seconds)
         prompt = self._prompt(workflow.prepare, request)
         session = self._begin_session(workflow.new_session(request), work_id)
-        scope = RunScope(Meter(workflow.budget, deadline), work_id, max_expansions=workflow.max_expansions)
-
-        options: RunOptions = {"scope": scope, "compaction": workflow.compaction}
-        with scope.meter.on_errors(), closing_resources(prompt, session, scope):
-            inner = workflow.adapter.loop(prompt, session, options)
-            response = self._drive(inner)
+        options: RunOptions = {
+            "budget": workflow.budget,
+            "deadline": deadline,
+            "compaction": workflow.compaction,
+        }
+        spec = replace(
+            workflow.adapter.run_spec(prompt, options),
+            run_id=work_id,
+            max_expansions=workflow.max_expansions,
+            loaded=LoadedSections(),
+        )
+        live = driver(prompt, session, spec, {}).live
+        with live.meter.on_errors(), closing_resources(live):
+            response = self._drive(live)
             while response.pending:
-                decisions = self._ask(response.pending, inner)
-                scope.decisions = None
-                inner = workflow.adapter.loop(prompt, session, {**options, "decisions": decisions})
+                decisions = self._ask(response.pending, live)
+                before, spec = live, replace(spec, beginning="resume", decisions=decisions)
+                live = driver(prompt, session, spec, {}).live
+                live.resources_opened, live.meter = before.resources_opened, before.meter
                 try:
-                    response = self._drive(inner)
+                    response = self._drive(live)
                 except GuardRefusedError as error:
                     if not refuses_decision(error):
                         raise
@@ -333,26 +345,26 @@ class Execution:
         self._session = session
         return session
 
-    def _drive(self, inner: InnerLoop) -> PromptResponse[Any]:
-        session = inner.session
+    def _drive(self, live: LiveRun) -> PromptResponse[Any]:
+        session = live.session
         self._allow_questions(session)
-        inner.follows_sections = False
-        with session.claim(session.session_id), OpenChannel(inner) as channel:
-            cursor = Cursor(inner.run())
+        live.follows_sections = False
+        with session.claim(session.session_id), OpenChannel(live) as channel:
+            cursor = Cursor(run_loop(live))
             while (effect := cursor.step) is not None:
                 try:
-                    outcome = self._perform(effect, inner, channel)
+                    outcome = self._perform(effect, live, channel)
                 except Exception as error:
                     cursor.fail(error)
                 except Released as left:
-                    ended = inner.ended("suspended", reason=str(left))
+                    ended = end_event(live, "suspended", reason=str(left))
                     session.dispatch(replace(ended, timestamp=time.time()))
                     # It may continue elsewhere, so observers are not told that it stopped.
                     session.silent = True
                     cursor.fail(left)
                     raise
                 except StopRun as stop:
-                    inner.stream.text = [str(stop)] if str(stop) else []
+                    live.stream.text = [str(stop)] if str(stop) else []
                     cursor.fail(stop)
                     raise
                 else:
@@ -362,31 +374,31 @@ class Execution:
     def _allow_questions(self, session: Session) -> None:
         give_answers(session, {})
 
-    def _perform(self, effect: Effect, inner: InnerLoop, channel: OpenChannel) -> Any:
+    def _perform(self, effect: Effect, live: LiveRun, channel: OpenChannel) -> Any:
         if isinstance(effect, UseModel):
             return channel.use(effect)
         if isinstance(effect, LoadSections):
-            return load_sections(inner, effect)
+            return load_sections(live, effect)
         if isinstance(effect, CallModel):
-            return self._call(effect.request, inner, channel)
+            return self._call(effect.request, live, channel)
         if isinstance(effect, Summarize):
-            return self._summarize(effect, inner, channel).reply
+            return self._summarize(effect, live, channel).reply
         if isinstance(effect, AskGuards):
-            return self._ask_guards(effect, inner)
+            return self._ask_guards(effect, live)
         if isinstance(effect, Compute):
             return effect.function()
         if isinstance(effect, Evaluate):
             name = type(effect.model).__name__
             raise DurableError(f"{name} evaluates prompts by itself, and has no steps to record; give it a channel().")
         assert isinstance(effect, RunTools)
-        return self._run_tools(effect, inner)
+        return self._run_tools(effect, live)
 
-    def _call(self, request: ModelRequest, inner: InnerLoop, channel: OpenChannel) -> ModelReply:
+    def _call(self, request: ModelRequest, live: LiveRun, channel: OpenChannel) -> ModelReply:
         self._first_steps, self._answers, self._problems = {}, {}, {}
-        return self._record_call(request, inner.session, lambda: channel.current.call(request))[0].reply
+        return self._record_call(request, live.session, lambda: channel.current.call(request))[0].reply
 
-    def _summarize(self, effect: Summarize, inner: InnerLoop, channel: OpenChannel) -> ModelReplied:
-        return self._record_call(effect.request, inner.session, lambda: summarize(inner, channel.current, effect))[0]
+    def _summarize(self, effect: Summarize, live: LiveRun, channel: OpenChannel) -> ModelReplied:
+        return self._record_call(effect.request, live.session, lambda: summarize(live, channel.current, effect))[0]
 
     def _record_call(
         self, request: ModelRequest, session: Session, make: Callable[[], ModelReply]
@@ -398,7 +410,7 @@ class Execution:
             reply, change = record_change(session, None, make)
             return ModelReplied(reply, fingerprint, change, self._clock.now(), self._joined())
 
-        replied, live = self._step("model", call)
+        replied, made_here = self._step("model", call)
         if replied.fingerprint != fingerprint:
             raise DurableError(
                 f"{self._engine.work_id!r} makes a model request that differs from the recorded one "
@@ -406,37 +418,37 @@ class Execution:
                 "depends on more than the request. Raise version= when code changes, and let workers of the old "
                 "version finish its work."
             )
-        if not live:
+        if not made_here:
             apply_change(replied.change, session, None)
-        return replied, live
+        return replied, made_here
 
     def _joined(self) -> tuple[tuple[int, Message], ...]:
         """The messages that have joined the run since, with their numbers; recorded with the step that finds them."""
         return ()
 
-    def _ask_guards(self, effect: AskGuards, inner: InnerLoop) -> Verdict:
+    def _ask_guards(self, effect: AskGuards, live: LiveRun) -> Verdict:
         def ask() -> GuardsDecided:
-            steps = partial(call_sync, effect.steps(), inner.context.loop_thread)
-            verdict, change = record_change(inner.session, None, steps)
+            steps = partial(call_sync, effect.steps(), live.loop_thread)
+            verdict, change = record_change(live.session, None, steps)
             return GuardsDecided(verdict, change, self._clock.now())
 
-        decided, live = self._step(effect.hook, ask)
-        if not live:
-            apply_change(decided.change, inner.session, None)
+        decided, made_here = self._step(effect.hook, ask)
+        if not made_here:
+            apply_change(decided.change, live.session, None)
         return decided.verdict
 
-    def _ask(self, calls: tuple[PendingCall, ...], inner: InnerLoop) -> dict[str, Decision]:
+    def _ask(self, calls: tuple[PendingCall, ...], live: LiveRun) -> dict[str, Decision]:
         """The decisions there are about calls that wait; each acts at once, whether others are still open or not."""
         while True:
             asked = {self._question_id(call.call_id): call for call in calls}
-            questions = [self._question(name, call, inner) for name, call in asked.items()]
+            questions = [self._question(name, call, live) for name, call in asked.items()]
             decisions: dict[str, Decision] = {}
             misfits: dict[str, str] = {}
-            for name, reply in self._engine.ask(questions, _deadline_ms(inner)).items():
+            for name, reply in self._engine.ask(questions, _deadline_ms(live)).items():
                 call = asked[name]
                 if isinstance(reply, Approval):
-                    raise self._expired(inner)
-                if problem := _misfit(call, reply, inner):
+                    raise self._expired(live)
+                if problem := _misfit(call, reply, live):
                     misfits[call.call_id], self._answers[name] = problem, None
                 else:
                     decisions[call.question.id] = reply
@@ -447,10 +459,10 @@ class Execution:
                 edits = {name: each for name, each in decisions.items() if isinstance(each, Edit) and "/" in name}
                 return dict([next(iter(edits.items()))]) if edits else decisions
 
-    def _question(self, name: str, call: PendingCall, inner: InnerLoop) -> DurableQuestion:
+    def _question(self, name: str, call: PendingCall, live: LiveRun) -> DurableQuestion:
         # The ids of calls inside a call begin with its id.
         outer = next(call_id for call_id in self._first_steps if f"{call.call_id}/".startswith(f"{call_id}/"))
-        tool = inner.toolbox.asked_about(call) if outer == call.call_id else None
+        tool = live.toolbox.asked_about(call) if outer == call.call_id else None
         problem = self._problems.get(call.call_id)
         text = call.text if not problem else f"{visible(Redactor().text(problem))}\n\n{call.text}"
         return DurableQuestion(
@@ -464,9 +476,9 @@ class Execution:
             asked=call.question,
         )
 
-    def _expired(self, inner: InnerLoop) -> DeadlineExceededError:
+    def _expired(self, live: LiveRun) -> DeadlineExceededError:
         """The error of a run whose deadline has passed while calls waited; with a later one, they can be decided."""
-        name, session = inner.prompt.name, inner.session
+        name, session = live.prompt.name, live.session
         error = DeadlineExceededError(
             f"The deadline of prompt '{name}' passed before a person decided about its calls; give the loop more "
             "deadline_seconds and retry the work.",
@@ -474,7 +486,7 @@ class Execution:
             phase="tool",
         )
         session.silent = False
-        failed = inner.ended("failed", reason=str(error), error=type(error).__name__, phase=error.phase)
+        failed = end_event(live, "failed", reason=str(error), error=type(error).__name__, phase=error.phase)
         session.dispatch(replace(failed, timestamp=time.time()))
         return error
 
@@ -483,19 +495,18 @@ class Execution:
         names = (call_id if number == 1 else f"{call_id}#{number}" for number in count(1))
         return next(name for name in names if name not in self._answers)
 
-    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[CallOutcome]:
-        work_id, first, steps, session = self._engine.work_id, self._engine.next_step, self._first_steps, inner.session
+    def _run_tools(self, effect: RunTools, live: LiveRun) -> list[CallOutcome]:
+        work_id, first, steps, session = self._engine.work_id, self._engine.next_step, self._first_steps, live.session
         for call in effect.calls:
             steps.setdefault(call.id, first)
-        inner.executor.calls.idempotency_key = lambda call: f"{work_id}:{steps[call.id]}:{call.id}"
-        decided, waiting = len(session[CallDecided]), inner.scope.decisions
-        assert waiting is not None
+        live.calls.idempotency_key = lambda call: f"{work_id}:{steps[call.id]}:{call.id}"
+        decided, waiting = len(session[CallDecided]), live.decisions
         given = waiting.copy()
         while True:
             # The questions that these decisions answer are closed for handlers that ask by themselves.
             give_answers(session, self._answers | {self._question_id(call_id): None for call_id in given})
             waiting.update(given)
-            ran = self._run_tools_once(effect, inner)
+            ran = self._run_tools_once(effect, live)
             if isinstance(ran, ToolsRan):
                 break
             if isinstance(ran, DecisionRejected):
@@ -504,10 +515,10 @@ class Execution:
                 waiting.clear()
                 continue
             question = replace(ran.question, step=first)
-            reply = self._engine.ask([_shown(question)], _deadline_ms(inner))[question.call_id]
+            reply = self._engine.ask([_shown(question)], _deadline_ms(live))[question.call_id]
             assert isinstance(reply, Approval)
             self._answers[question.call_id] = question.text, reply
-        self._forget_decisions(effect, inner)
+        self._forget_decisions(effect, live)
         for event in session[CallDecided].view()[decided:]:
             call_id = f"{event.run_id}/{event.call_id}".removeprefix(f"{work_id}/")
             self._answers[self._question_id(call_id)] = None
@@ -519,20 +530,22 @@ class Execution:
             self._answers[self._question_id(call_id)] = None
             self._problems[call_id] = problem
 
-    def _forget_decisions(self, effect: RunTools, inner: InnerLoop) -> None:
+    def _forget_decisions(self, effect: RunTools, live: LiveRun) -> None:
         """Forget the decisions about these calls, which have acted, here or in the process that is replayed."""
-        made, waiting = tuple(f"{call.id}/" for call in effect.calls), inner.scope.decisions or {}
+        made, waiting = tuple(f"{call.id}/" for call in effect.calls), live.decisions
         for call_id in [call_id for call_id in waiting if f"{call_id}/".startswith(made)]:
             del waiting[call_id]
 
-    def _run_tools_once(self, effect: RunTools, inner: InnerLoop) -> TurnOutcome:
-        meter, session, resources = inner.scope.meter, inner.session, inner.context.resources
+    def _run_tools_once(self, effect: RunTools, live: LiveRun) -> TurnOutcome:
+        meter, session, resources = live.meter, live.session, live.resources
         names = " ".join(dict.fromkeys(call.name for call in effect.calls))
 
         def run() -> TurnOutcome:
             before = session.state()
             try:
-                outcomes, change = record_change(session, resources, lambda: inner.executor.execute_all(effect.calls))
+                outcomes, change = record_change(
+                    session, resources, lambda: ToolExecutor(live).execute_all(effect.calls)
+                )
             except ApprovalRequired as needed:
                 session.restore(before, preserve_logs=False)
                 return HandlerAsked(needed.question, self._clock.now())
@@ -544,10 +557,10 @@ class Execution:
             return ToolsRan(tuple(map(_recorded, outcomes)), change, self._clock.now(), meter.spent, self._joined())
 
         calls = meter.tool_calls
-        ran, live = self._step(names, run)
+        ran, made_here = self._step(names, run)
         if not isinstance(ran, ToolsRan):
             meter.spent = replace(meter.spent, tool_calls=calls)
-        elif not live:
+        elif not made_here:
             meter.spent = ran.spent
             apply_change(ran.change, session, resources, self._engine.store.serializer.upgrades)
         return ran
@@ -606,18 +619,18 @@ def _shown(question: DurableQuestion) -> DurableQuestion:
     return replace(question, text=visible(Redactor().text(question.text)))
 
 
-def _deadline_ms(inner: InnerLoop) -> int | None:
-    deadline = inner.scope.meter.deadline
+def _deadline_ms(live: LiveRun) -> int | None:
+    deadline = live.meter.deadline
     return None if deadline is None else ceil(deadline.expires_at.timestamp() * 1000)
 
 
-def _misfit(call: PendingCall, decision: Decision, inner: InnerLoop) -> str:
+def _misfit(call: PendingCall, decision: Decision, live: LiveRun) -> str:
     """Why a person's arguments cannot be used, or "" if they can; a run inside a call checks them itself."""
-    tool = None if "/" in call.call_id else inner.toolbox.asked_about(call)
+    tool = None if "/" in call.call_id else live.toolbox.asked_about(call)
     if tool is None or not isinstance(decision, Edit):
         return ""
     try:
-        edited_arguments(tool, call, decision, inner.prompt.name)
+        edited_arguments(tool, call, decision, live.prompt.name)
     except PromptEvaluationError as error:
         return str(error)
     return ""

@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -36,12 +36,12 @@ from weakincentives.durable.store import WorkStore
 from weakincentives.durable.streams import EventWriter
 from weakincentives.durable.work import Cancelled, DatabaseUnavailableError, Released, WorkCancelledError
 from weakincentives.errors import PromptEvaluationError, SessionError
-from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.limits import Budget, Deadline, Spent
 from weakincentives.prompt import Prompt, Tool
 from weakincentives.runtime import (
     Completed,
     Conversation,
-    InnerLoop,
+    LiveRun,
     Message,
     ModelReply,
     ModelRequest,
@@ -58,14 +58,14 @@ from weakincentives.runtime.spi import (
     Effect,
     ModelDelta,
     PartialParser,
-    Run,
     RunOptions,
-    RunScope,
+    RunState,
     RunTools,
     Summarize,
     closing_resources,
     completed_events,
     delta_events,
+    driver,
     ended_events,
     reply_deltas,
     request_events,
@@ -160,32 +160,40 @@ class _Exchange(Execution):
         if sent.again:
             session[Message].update(without_answer)
         self._begin_session(session, self._run.conversation)
-        scope = RunScope(self._meter(prompt, session, deadline), work_id(self._run))
-        scope.max_expansions = workflow.max_expansions
         options: RunOptions = {
-            "scope": scope,
-            "beginning": "exchange",
-            "message": sent.message,
+            "budget": workflow.budget,
+            "deadline": deadline,
             "decisions": sent.decisions,
-            "tools": [_declared(each) for each in sent.tools],
+            "tools": [_declared(tool) for tool in sent.tools],
             "compaction": workflow.compaction,
         }
-
-        with scope.meter.on_errors(), closing_resources(prompt, session, scope):
-            assert scope.resources is not None
-            resources = scope.resources.of_session(session)
+        spec = workflow.adapter.run_spec(prompt, options)
+        spec = replace(
+            spec,
+            run_id=work_id(self._run),
+            max_expansions=workflow.max_expansions,
+            beginning="resume" if spec.beginning == "resume" and sent.message is None else "exchange",
+            in_conversation=True,
+            message=sent.message,
+            total=workflow.total,
+            spent_before=self._spent(prompt, session),
+        )
+        live = driver(prompt, session, spec, {}).live
+        with live.meter.on_errors(), closing_resources(live):
+            assert live.resources_opened is not None
+            resources = live.resources
             apply_change(StepChange(resources=self._resources), session, resources, upgrades)
             if sent.point:
                 # Begun again after a crash, it finds files that have gone back, and leaves them.
                 chat = Conversation(prompt, adapter=workflow.adapter, session=session)
-                with chat.prompt.resources.borrowing(scope.resources):
+                with chat.prompt.resources.borrowing(live.resources_opened):
                     chat.rewind(sent.point, over_effects=sent.over_effects)
                 prompt.rebind(chat.prompt.params)
                 prompt.bind(*sent.params)
             try:
                 if sent.action is not None:
-                    return self._act(sent.action, prompt, session, scope)
-                return self._drive(workflow.adapter.loop(prompt, session, options))
+                    return self._act(sent.action, prompt, live)
+                return self._drive(live)
             finally:
                 self._resources = resource_states(resources)
 
@@ -198,11 +206,11 @@ class _Exchange(Execution):
         self._replayed = not self._live
         return None if seconds is None else Deadline(began + timedelta(seconds=seconds)).on(self._clock)
 
-    def _act(self, action: Action, prompt: Prompt[Any], session: Session, scope: RunScope) -> RewindReport | str:
+    def _act(self, action: Action, prompt: Prompt[Any], live: LiveRun) -> RewindReport | str:
         """Go back, look at what that would change, undo it, or fork; nothing of it calls a model."""
-        chat = Conversation(prompt, adapter=self._of.adapter, session=session)
-        assert scope.resources is not None
-        with chat.prompt.resources.borrowing(scope.resources):
+        chat = Conversation(prompt, adapter=self._of.adapter, session=live.session)
+        assert live.resources_opened is not None
+        with chat.prompt.resources.borrowing(live.resources_opened):
             if action.name == "undo_rewind":
                 return chat.undo_rewind()
             if action.name == "preview":
@@ -216,17 +224,19 @@ class _Exchange(Execution):
             fork = chat.fork(action.point)
         session, name = fork.session, f"{self._of.name}/{action.new}"
         session.session_id = name
-        if (last := session[Run].latest()) is not None:
-            session[Run].seed(last.updated({"conversation_id": name}))
+        if (last := session[RunState].latest()) is not None:
+            session[RunState].seed(last.updated({"conversation_id": name}))
         with fork:
             resources = resource_states(fork.prompt.resources.context)
         self._engine.store.archive.create(name, State.of(session, resources))
         return action.new
 
-    def _meter(self, prompt: Prompt[Any], session: Session, deadline: Deadline | None) -> Meter:
-        budget, total = self._of.budget, self._of.total
-        chat = None if total is None else Conversation(prompt, adapter=self._of.adapter, session=session)
-        return Meter(budget, deadline, total=total, before=None if chat is None or total is None else chat.spent(total))
+    def _spent(self, prompt: Prompt[Any], session: Session) -> Spent | None:
+        """What the conversation has spent so far, if there is a limit for all of it."""
+        total = self._of.total
+        if total is None:
+            return None
+        return Conversation(prompt, adapter=self._of.adapter, session=session).spent(total)
 
     def _save(self, outcome: Any) -> None:
         """End the run: its last events, its outcome and the state after it are stored, and the next run may begin."""
@@ -248,12 +258,12 @@ class _Exchange(Execution):
         if not self._engine.when_available(save):
             raise Released("taken over")
 
-    def _drive(self, inner: InnerLoop) -> PromptResponse[Any]:
+    def _drive(self, live: LiveRun) -> PromptResponse[Any]:
         # Looked up when the run is stopped: the channel sets it when it opens.
-        self._events.on_stop = lambda: inner.interrupt()
-        response = super()._drive(inner)
-        self._put_opened(inner)
-        for event in completed_events(response, inner):
+        self._events.on_stop = lambda: _interrupt(live)
+        response = super()._drive(live)
+        self._put_opened(live)
+        for event in completed_events(response, live):
             if not isinstance(event, Completed):
                 self._events.put(event)
         return response
@@ -261,32 +271,32 @@ class _Exchange(Execution):
     def _allow_questions(self, session: Session) -> None:
         """Handlers cannot ask by themselves: a run of a conversation ends with the calls that wait."""
 
-    def _perform(self, effect: Effect, inner: InnerLoop, channel: OpenChannel) -> Any:
+    def _perform(self, effect: Effect, live: LiveRun, channel: OpenChannel) -> Any:
         # Asked each time: sections that are loaded may have guards, too.
-        self._guarded = inner.context.has_guards
-        self._put_opened(inner)
-        for event in request_events(inner) if isinstance(effect, CallModel) else started_events(effect):
+        self._guarded = live.has_guards
+        self._put_opened(live)
+        for event in request_events(live) if isinstance(effect, CallModel) else started_events(effect):
             self._events.put(event)
-        return super()._perform(effect, inner, channel)
+        return super()._perform(effect, live, channel)
 
-    def _call(self, request: ModelRequest, inner: InnerLoop, channel: OpenChannel) -> ModelReply:
+    def _call(self, request: ModelRequest, live: LiveRun, channel: OpenChannel) -> ModelReply:
         parser = PartialParser(request)
 
         def show(part: str | ModelDelta) -> None:
-            for event in delta_events(part, inner, parser):
+            for event in delta_events(part, live, parser):
                 self._events.put(event)
 
         def stream() -> ModelReply:
-            inner.stream.text, parts = [], channel.current.stream(request)
+            live.stream.text, parts = [], channel.current.stream(request)
             try:
                 for part in parts:
                     if isinstance(part, ModelReply):
                         return part
                     show(part)
-                    self._stop_if_asked(inner)
+                    self._stop_if_asked(live)
             except Exception as error:
-                self._stop_if_asked(inner)
-                if inner.stream.text:
+                self._stop_if_asked(live)
+                if live.stream.text:
                     self._events.put(Restarted(str(error)))
                 raise
             finally:
@@ -294,34 +304,34 @@ class _Exchange(Execution):
                     parts.close()
             raise PromptEvaluationError(NO_REPLY, prompt_name=request.prompt_name, phase="response")
 
-        replied, live = self._record_call(request, inner.session, stream)
-        if not live:
+        replied, made_here = self._record_call(request, live.session, stream)
+        if not made_here:
             for delta in reply_deltas(replied.reply):
                 show(delta)
-        self._join(replied.joined, inner.session)
+        self._join(replied.joined, live.session)
         return replied.reply
 
-    def _summarize(self, effect: Summarize, inner: InnerLoop, channel: OpenChannel) -> ModelReplied:
-        replied = super()._summarize(effect, inner, channel)
-        self._join(replied.joined, inner.session)
+    def _summarize(self, effect: Summarize, live: LiveRun, channel: OpenChannel) -> ModelReplied:
+        replied = super()._summarize(effect, live, channel)
+        self._join(replied.joined, live.session)
         return replied
 
-    def _run_tools(self, effect: RunTools, inner: InnerLoop) -> list[CallOutcome]:
-        inner.on_emission(lambda call, data: self._events.put(ToolEmitted(call.id, call.name, data)))
-        ran = self._run_tools_once(effect, inner)
+    def _run_tools(self, effect: RunTools, live: LiveRun) -> list[CallOutcome]:
+        live.calls.emitted = lambda call, data: self._events.put(ToolEmitted(call.id, call.name, data))
+        ran = self._run_tools_once(effect, live)
         assert isinstance(ran, ToolsRan)
-        self._forget_decisions(effect, inner)
+        self._forget_decisions(effect, live)
         for event in ended_events(effect, ran.outcomes):
             if isinstance(event, SectionOpened):
                 self._opened.append(event.section_key)
             else:
                 self._events.put(event)
-        self._join(ran.joined, inner.session)
+        self._join(ran.joined, live.session)
         return list(ran.outcomes)
 
-    def _put_opened(self, inner: InnerLoop) -> None:
+    def _put_opened(self, live: LiveRun) -> None:
         for key in self._opened:
-            self._events.put(SectionOpened(key, inner.toolbox.names_below(key)))
+            self._events.put(SectionOpened(key, live.toolbox.names_below(key)))
         self._opened.clear()
 
     def _joined(self) -> tuple[tuple[int, Message], ...]:
@@ -345,9 +355,13 @@ class _Exchange(Execution):
         # Not before the message is part of the conversation.
         return self._events.stopped and self._session is not None
 
-    def _stop_if_asked(self, inner: InnerLoop) -> None:
+    def _stop_if_asked(self, live: LiveRun) -> None:
         if self._events.stopped:
-            raise StopRun("".join(inner.stream.text))
+            raise StopRun("".join(live.stream.text))
+
+
+def _interrupt(live: LiveRun) -> None:
+    live.interrupt()
 
 
 def _declared(given: DeclaredTool) -> Tool[Any, Any]:

@@ -27,14 +27,15 @@ from weakincentives.evals.results import CaseResult, Evaluation, ResultFile
 from weakincentives.evals.scorers import MAX_REASON, FinishedRun, Score, Scorer, Unscored, as_scorer, names_of
 from weakincentives.evals.spending import counting_judges, spent_on
 from weakincentives.filesystem import Filesystem
-from weakincentives.limits import Budget, Deadline, Meter, Prices, TokenUsage
+from weakincentives.limits import Budget, Deadline, Prices, TokenUsage
 from weakincentives.prompt import Prompt, PromptError, PromptTemplate
-from weakincentives.runtime import Conversation, ModelCalled, PromptResponse, ProviderAdapter, run, run_history
-from weakincentives.runtime.spi import RunScope, prices_for
+from weakincentives.runtime import Conversation, ModelCalled, PromptResponse, ProviderAdapter, run_history
+from weakincentives.runtime.spi import LiveRun, RunDriver, driver, prices_for
 from weakincentives.session import Session
 from weakincentives.telemetry import record
 
 RECORDED = "recorded"
+MAX_EXPANSIONS = 10
 MAX_DECISIONS = 50
 MAX_NAMED = 20
 GRACE = 2.0
@@ -129,7 +130,7 @@ class _Work:
     progress: Progress | None
     decisions: EvalDecisions | None
     results: dict[tuple[str, int], CaseResult] = field(default_factory=dict)
-    scopes: list[RunScope] = field(default_factory=list)
+    runs: list[LiveRun] = field(default_factory=list)
     waiting: deque[tuple[Case, int]] = field(default_factory=deque)
     lock: threading.Lock = field(default_factory=threading.Lock)
     used: TokenUsage = field(default_factory=TokenUsage)
@@ -194,9 +195,9 @@ class _Work:
     def _stop(self) -> None:
         """Begin no further case, and end those under way."""
         self.stopped = True
-        for scope in list(self.scopes):
-            if scope.abandon is not None:
-                scope.abandon()
+        for run in list(self.runs):
+            if run.abandon is not None:
+                run.abandon()
 
     def evaluation(self, cases: Sequence[Case]) -> Evaluation:
         order = {case.id: place for place, case in enumerate(cases)}
@@ -306,12 +307,13 @@ class _Work:
         replay: RecordedTools | None,
         deadline: Deadline | None,
     ) -> PromptResponse[Any]:
+        handler_of = None if replay is None else replay.handler_of
+        options: Any = {"budget": self.budget, "deadline": deadline}
         decider = None if self.decisions is None else Decider(self.decisions, case)
 
-        def scope() -> RunScope:
-            made = RunScope(Meter(self.budget, deadline), handler_of=None if replay is None else replay.handler_of)
-            self.scopes.append(made)
-            return made
+        def answer(run: RunDriver[Any]) -> PromptResponse[Any]:
+            self.runs.append(run.live)
+            return run.returned()
 
         def settled(response: PromptResponse[Any]) -> PromptResponse[Any]:
             for _ in range(MAX_DECISIONS):
@@ -325,13 +327,19 @@ class _Work:
                     waits = ", ".join(call.tool for call in response.pending)
                     way = "pass decisions=, or use recorded tools"
                     raise Unscored(f"calls wait for a person's decision: {waits}; {way}")
-                response = chat.decide(decided, scope=scope())
+                decision_run = chat.driver(None, options | {"decisions": decided}, handler_of=handler_of)
+                response = answer(decision_run)
             raise Unscored(f"calls still wait after {MAX_DECISIONS} decisions")
 
         if not messages:
-            return settled(run(chat.prompt, chat.adapter, session=chat.session, scope=scope()))
+            spec = replace(
+                chat.adapter.run_spec(chat.prompt, options),
+                max_expansions=MAX_EXPANSIONS,
+                handler_of=handler_of,
+            )
+            return settled(answer(driver(chat.prompt, chat.session, spec, options)))
         for message in messages:
-            response = settled(chat.send(message, scope=scope()))
+            response = settled(answer(chat.driver(message, options, handler_of=handler_of)))
         return response
 
     def _scores(

@@ -44,7 +44,7 @@ from weakincentives.telemetry import (
 VERSION = 1
 OWN_PROMPTS = "wink/"
 """The prompts of judges and proposers, whose runs are no cases."""
-_OWN = ("Message", "PendingCall", "Exposure", "Run", "SectionsExposed", "CollapseSection")
+_OWN = ("Message", "PendingCall", "Exposure", "RunState", "SectionsExposed", "CollapseSection")
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ from weakincentives.runtime import (
     Channel,
     Deny,
     Exposure,
-    InnerLoop,
+    LiveRun,
     ModelReply,
     ModelRequest,
     PendingCall,
@@ -147,9 +147,9 @@ class ReplayAdapter(ProviderAdapter):
         return _Replay(self, "", None)
 
     @contextmanager
-    def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
-        root = loop.scope.parents[0] if loop.scope.parents else loop.scope.run_id
-        yield _Replay(self, loop.scope.run_id.removeprefix(root), loop)
+    def open_channel(self, live: LiveRun) -> Iterator[Channel]:
+        root = live.spec.parents[0] if live.spec.parents else live.run_id
+        yield _Replay(self, live.run_id.removeprefix(root), live)
 
     def next_reply(self, run: str) -> tuple[RecordedReply, int]:
         """The next reply of a run, and its number."""
@@ -172,13 +172,13 @@ class ReplayAdapter(ProviderAdapter):
 
 
 class _Replay(Channel):
-    def __init__(self, adapter: ReplayAdapter, run: str, loop: InnerLoop | None) -> None:
-        self._adapter, self._run, self._loop = adapter, run, loop
+    def __init__(self, adapter: ReplayAdapter, run: str, live: LiveRun | None) -> None:
+        self._adapter, self._run, self._live = adapter, run, live
 
     def call(self, request: ModelRequest) -> ModelReply:
         recorded, turn = self._adapter.next_reply(self._run)
-        if self._loop is not None and not self._run:
-            shown = self._loop.session[Exposure].latest() or Exposure()
+        if self._live is not None and not self._run:
+            shown = self._live.session[Exposure].latest() or Exposure()
             exposed = {".".join(path): f"{each.source}:{each.digest}" for path, each in shown.items()}
             self._adapter.check_sections(exposed, recorded, turn)
         return recorded.reply()
@@ -220,7 +220,7 @@ def _written(arguments: str) -> str:
 
 
 def _turn(context: ToolContext) -> int:
-    return int(context.run.scope.meter.turns)
+    return int(context.run.meter.turns)
 
 
 def _section(tool: Tool[Any, Any], context: ToolContext) -> str:

@@ -14,7 +14,7 @@ from weakincentives.filesystem import Filesystem, InvalidPathError, NotFoundErro
 from weakincentives.prompt import Guard, ToolResult
 from weakincentives.prompt.guards import Decided, GuardedCall, Outcome, Refuse, Retry
 from weakincentives.runtime import GuardContext, GuardDecided, Message, ToolInvoked
-from weakincentives.runtime.spi import Run
+from weakincentives.runtime.spi import RunState
 from weakincentives.session import LogEntry
 
 
@@ -87,12 +87,12 @@ class MaxCalls(Guard):
 
 def _earlier_in_turn(call: GuardedCall, context: GuardContext) -> Iterator[str]:
     """The ids of the calls of the tool that stand before this one in its turn."""
-    run = context.session[Run].latest() or Run("", "", "")
+    state = context.session[RunState].latest()
     for message in reversed(context.session[Message].view()):
         if message.tool_calls:
             ids: list[str] = []
             for made in message.tool_calls:
-                if run.own_name(made.name) == call.name:
+                if _own_name(made.name, state) == call.name:
                     ids.append(made.id)
             yield from ids[: ids.index(call.id)] if call.id in ids else ()
             return
@@ -301,6 +301,13 @@ def _is_declared(name: str, context: GuardContext) -> bool:
     return any(tool.name == name for tool in tools)
 
 
+def _own_name(name: str, state: RunState | None) -> str:
+    """The name that the section of a tool has given it."""
+    if state is None:
+        return name
+    return state.own_name(name)
+
+
 def _tool_name(guard: Guard, name: Any) -> str:
     if not isinstance(name, str) or not name:
         raise PromptValidationError(f"{guard.name} takes the name of a tool, got {name!r}.")
@@ -309,8 +316,10 @@ def _tool_name(guard: Guard, name: Any) -> str:
 
 def _caller(context: GuardContext) -> str:
     """The run that makes the call: the guard's, or one inside it."""
-    run = context.session[Run].latest()
-    return context.run_id if run is None else run.run_id
+    state = context.session[RunState].latest()
+    if state is None:
+        return context.run_id
+    return state.run_id
 
 
 def _of_run(run_id: str, context: GuardContext) -> bool:

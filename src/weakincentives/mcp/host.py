@@ -28,10 +28,11 @@ from mcp.shared.exceptions import MCPError
 from weakincentives._base.visible import visible
 from weakincentives.content import Media, Part
 from weakincentives.errors import GuardRefusedError
-from weakincentives.limits import Budget, Meter
+from weakincentives.limits import Budget
 from weakincentives.mcp.server import CALL_ID, TOOL_META, AnnouncingServer, Context, Listener, content_block, is_older
 from weakincentives.mcp.skills import OfferedSkills
 from weakincentives.prompt import (
+    BoundPrompt,
     Prompt,
     PromptTemplate,
     ReadSections,
@@ -43,13 +44,15 @@ from weakincentives.runtime import (
     Answer,
     Approve,
     Deny,
-    InnerLoop,
+    LiveRun,
     Message,
     ModelReply,
     PendingCall,
+    PromptRendered,
     PromptResponse,
     ToolCall,
     ToolExecutionOutcome,
+    ToolExecutor,
 )
 from weakincentives.runtime.spi import (
     AskGuards,
@@ -59,7 +62,8 @@ from weakincentives.runtime.spi import (
     Effect,
     LoadSections,
     Model,
-    RunScope,
+    RunSpec,
+    RunState,
     RunTools,
     Settled,
     Undecided,
@@ -69,6 +73,7 @@ from weakincentives.runtime.spi import (
     closing_resources_async,
     load_sections,
     pass_decisions,
+    run_loop,
 )
 from weakincentives.session import Session
 from weakincentives.telemetry import Redactor
@@ -337,12 +342,17 @@ class _Host:
     def __init__(self, prompt: Prompt[Any], session: Session, relist_seconds: float) -> None:
         self.listener = Listener()
         self.last_used = time.monotonic()
-        self._prompt = prompt
         bound = prompt.bound()
-        scope = RunScope(Meter(Budget(max_turns=None)), prompt=bound)
-        self._loop = InnerLoop(bound, session, scope, [_HostAdapter(prompt)])
+        spec = RunSpec(
+            prompt=bound,
+            models=(_HostAdapter(prompt),),
+            resources=prompt.resources,
+            budget=Budget(max_turns=None),
+            beginning="resume" if _is_under_way(session, bound) else "new",
+        )
+        self._live = LiveRun(spec, session)
         self._cursor: Cursor[Effect, PromptResponse[Any]] | None = None
-        self._loop.executor.calls.idempotency_key = self._idempotency_key
+        self._live.calls.idempotency_key = self._idempotency_key
         # They are not in the session: the run goes on with other calls.
         self._questions: OrderedDict[str, OpenQuestion] = OrderedDict()
         self._deciding: OpenQuestion | None = None
@@ -362,11 +372,10 @@ class _Host:
         async with self._starting:
             if self._cursor is not None:
                 return
-            loop = self._loop
-            self._stack.enter_context(loop.session.claim(loop.owner))
-            resources = closing_resources_async(self._prompt, loop.session, loop.scope)
-            await self._stack.enter_async_context(resources)
-            self._cursor = Cursor(loop.run())
+            live = self._live
+            self._stack.enter_context(live.session.claim(live.owner))
+            await self._stack.enter_async_context(closing_resources_async(live))
+            self._cursor = Cursor(run_loop(live))
             await self._advance()
             self._delivered = len(self._messages)
 
@@ -430,9 +439,9 @@ class _Host:
 
     async def _passed(self, question: OpenQuestion, decision: Settled) -> Settled:
         """The decision with the person's words as the guards let them pass."""
-        call_id, context = question.pending.call_id, self._loop.context
+        call_id, live = question.pending.call_id, self._live
         async with self._lock:
-            steps = pass_decisions(context, {call_id: decision}, {call_id: question.pending})
+            steps = pass_decisions(live, {call_id: decision}, {call_id: question.pending})
             cursor = Cursor(steps)
             while isinstance(effect := cursor.step, AskGuards):
                 try:
@@ -481,27 +490,27 @@ class _Host:
     ) -> ToolExecutionOutcome | OpenQuestion:
         """One turn with this call, or with the decision about it."""
         async with self._lock:
-            before, loop = await self._advance(), self._loop
-            assert self._cursor is not None and loop.scope.decisions is not None
+            before, live = await self._advance(), self._live
+            assert self._cursor is not None
             if question is not None and self._questions.pop(question.token, None) is None:
                 return ToolExecutionOutcome(call.id, NOT_OPEN, False, name=call.name)
             if question is not None and decision is not None:
                 waits = question.held if isinstance(decision, Undecided) else (question.pending,)
                 # Before the call is made again, for it to keep its id.
-                loop.session[PendingCall].seed(question.held)
-                loop.scope.decisions |= {each.call_id: decision for each in waits}
+                live.session[PendingCall].seed(question.held)
+                live.decisions |= {each.call_id: decision for each in waits}
             self._cursor.answer(ModelReply(tool_calls=(call,)))
             assert isinstance(self._cursor.step, RunTools)
             (call,) = self._cursor.step.calls
-            loop.executor.unattended = "" if attended else _unattended(call.name, call.arguments)
+            live.calls.unattended = "" if attended else _unattended(call.name, call.arguments)
             self._deciding = question
             outcome = await self._run(call)
-            held = loop.session[PendingCall].all()
-            loop.session[PendingCall].clear()
-            loop.scope.decisions.clear()
+            held = live.session[PendingCall].all()
+            live.session[PendingCall].clear()
+            live.decisions.clear()
             next_question: OpenQuestion | None = None
             if isinstance(outcome, Waits):
-                turn = loop.scope.meter.own_turns if question is None else question.turn
+                turn = self._turn(question)
                 token = secrets.token_urlsafe(16)
                 next_question = OpenQuestion(token, call, outcome.pending, held, turn)
                 self._questions[token] = next_question
@@ -527,8 +536,13 @@ class _Host:
 
     def _idempotency_key(self, call: ToolCall) -> str:
         """The same in the turn in which a call is asked about and in the one in which it is decided."""
-        turn = self._loop.scope.meter.own_turns if self._deciding is None else self._deciding.turn
-        return f"{self._loop.scope.run_id}:{turn}:{call.id}"
+        return f"{self._live.run_id}:{self._turn(self._deciding)}:{call.id}"
+
+    def _turn(self, question: OpenQuestion | None) -> int:
+        """The turn in which the call was asked about, or the one under way."""
+        if question is None:
+            return self._live.meter.own_turns
+        return question.turn
 
     async def _advance(self) -> list[Tool[Any, Any]]:
         """Load sections until the loop waits for the host, and return the tools it then offers."""
@@ -539,7 +553,7 @@ class _Host:
             elif isinstance(effect, AskGuards):
                 self._cursor.answer(await call_async(effect.steps()))
             else:
-                self._cursor.answer(await asyncio.to_thread(load_sections, self._loop, effect))
+                self._cursor.answer(await asyncio.to_thread(load_sections, self._live, effect))
         if not isinstance(effect, CallModel):
             self._cursor.result()
             raise RuntimeError("the run has ended")
@@ -550,7 +564,7 @@ class _Host:
 
     async def _run(self, call: ToolCall) -> CallOutcome:
         try:
-            (outcome,) = await self._loop.executor.execute_all_async([call])
+            (outcome,) = await ToolExecutor(self._live).execute_all_async([call])
         except asyncio.CancelledError:
             return ToolExecutionOutcome(call.id, f"Tool '{call.name}' was cancelled.", False, name=call.name)
         except KeyboardInterrupt:
@@ -570,11 +584,11 @@ class _Host:
         assert request is not None
         overrides, message = {**request.overrides}, f"Opened: {', '.join(request.keys)}."
         if request.files:
-            message, view = outcome.message, self._loop.context.view
+            message, view = outcome.message, self._live.view
             for path in filter(None, map(view.find, request.keys)):
                 overrides.update(view.opening(path).overrides)
         for path, visibility in overrides.items():
-            self._loop.session.dispatch(SetVisibilityOverride(path, visibility))
+            self._live.session.dispatch(SetVisibilityOverride(path, visibility))
         opened = replace(request, content=(), halt=False)
         return replace(outcome, message=message, disclosure=opened, restarts=False)
 
@@ -588,6 +602,16 @@ class _Host:
             except TimeoutError:
                 self._follows = False
                 logger.warning("The MCP host did not list the tools again within %g seconds.", self._relist_seconds)
+
+
+def _is_under_way(session: Session, prompt: BoundPrompt[Any]) -> bool:
+    """True if the session holds a run of this prompt for a host, which has ended with its process."""
+    state, last = session[RunState].latest(), session[Message].latest()
+    if state is None or last is None or not state.is_of(prompt.ns, prompt.key):
+        return False
+    render = session[PromptRendered].latest()
+    is_for_host = render is not None and render.adapter == _HostAdapter.name
+    return is_for_host and (last.role != "assistant" or bool(last.tool_calls))
 
 
 def _unattended(name: str, arguments: str) -> str:

@@ -28,7 +28,14 @@ class MarkdownSection(Section[ParamsT_co]):
         MarkdownSection[Tone](title="Tone", key="tone", template="Target tone: ${tone}", summary="Tone guidance.")
     """
 
-    def __init__(self, *, template: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT_co]]) -> None:
+    def __init__(
+        self,
+        *,
+        template: str,  #: the text; `${tone}` stands for a field of the params
+        title: str,  #: the heading
+        key: str,  #: the section's name among its siblings
+        **options: Unpack[SectionOptions[ParamsT_co]],
+    ) -> None:
         self.template = template
         self._text = split_text(template, where=f"Section '{key}'", literal=self.literal)
         super().__init__(title=title, key=key, **options)
@@ -55,7 +62,14 @@ class TextSection(MarkdownSection[ParamsT_co]):
 
     literal = True
 
-    def __init__(self, *, text: str, title: str, key: str, **options: Unpack[SectionOptions[ParamsT_co]]) -> None:
+    def __init__(
+        self,
+        *,
+        text: str,  #: the text as it is sent
+        title: str,  #: the heading
+        key: str,  #: the section's name among its siblings
+        **options: Unpack[SectionOptions[ParamsT_co]],
+    ) -> None:
         super().__init__(template=text, title=title, key=key, **options)
 
     @property

@@ -112,9 +112,10 @@ class Presentation:
         session: Session | None = None,
         *,
         content: LoadedSections | None = None,
+        listed: Callable[[], Iterable[SectionPath]] = tuple,
     ) -> None:
         self.session = session
-        self.listed: Callable[[], Iterable[SectionPath]] = tuple
+        self.listed = listed
         self._content = LoadedSections() if content is None else content
         self.loaded = tuple(self._content.contents())
         self._base: View | None = None
@@ -247,6 +248,19 @@ class Presentation:
             return []
         view = self.view()
         return [node.path for node in unloaded if view.visibility_of(node) is SectionVisibility.FULL]
+
+    def not_loaded(self, paths: Iterable[SectionPath]) -> list[SectionPath]:
+        """Those of these sections that load content and have not yet; one inside another is known once that has."""
+        remaining: list[SectionPath] = []
+        for path in paths:
+            node = self.outline.by_path.get(path)
+            if node is not None and node.is_late and path not in self.loaded:
+                remaining.append(path)
+        return remaining
+
+    def count_as_loaded(self, path: SectionPath) -> None:
+        """Leave a section as it is, although it could not be loaded again."""
+        self.loaded += (path,)
 
     def keep_loaded(self, resources: ScopedResourceContext) -> None:
         """Load those sections again that ask for it; until then they stay as they are."""

@@ -45,7 +45,7 @@ class Prompt(Displayed, Resourceful, HasOutput, Generic[OutputT]):
         overrides_store: PromptOverridesStore | None = None,  #: where stored overrides are looked up
         overrides_tag: str = "latest",  #: the tag to look up
         experiment: Experiment | None = None,
-        experiment_key: str = "",
+        experiment_key: str = "",  #: who takes part, such as a user's id
         output_type: Any = None,  #: as in `Prompt[Out]`
         **declaration: Any,
     ) -> None:
@@ -235,7 +235,7 @@ class ToolContext(HandlerContext):
     budget: Budget | None = None  #: the budget of the run
     idempotency_key: str = ""
     presentation: Presentation | None = None
-    sink: Callable[[Any], None] | None = None
+    sink: Callable[[Any], None] | None = None  #: receives what the call emits
     run: Any = None
 
     def emit(self, data: Any) -> None:

@@ -107,9 +107,9 @@ class PromptTemplate(Displayed, HasOutput, Generic[OutputT]):
         resources: ResourceRegistry | Mapping[type, Any] | None = None,  #: bindings for tools, or instances by type
         disclosure: Disclosure | None = None,  #: how sections are opened; by default `ReadSections()`
         allow_extra_keys: bool = False,  #: ignore unknown keys of a typed answer
-        allow_collapse: bool = False,
-        token_budget: int | None = None,
-        show_prices: bool = False,
+        allow_collapse: bool = False,  #: offer `collapse_section`, too
+        token_budget: int | None = None,  #: open what fits when the prompt is rendered
+        show_prices: bool = False,  #: add the cost of opening to each summary
         tokenizer: Tokenizer | None = None,  #: counts tokens for `token_budget` and prices
         tool_timeout: float | None = None,
         guards: Iterable[Guard] = (),
@@ -415,8 +415,17 @@ class BoundPrompt(Displayed, Generic[OutputT]):
         registry = resources_of(self.template.outline, self.template.resources)
         return registry.merge(self.bound_resources)
 
-    def present(self, session: Session | None = None, loaded: LoadedSections | None = None) -> Presentation:
-        """The prompt as a run shows it; `loaded` is what its sections have loaded for the owner of the run."""
+    def present(
+        self,
+        session: Session | None = None,
+        loaded: LoadedSections | None = None,
+        *,
+        listed: Callable[[], Iterable[SectionPath]] = tuple,
+    ) -> Presentation:
+        """The prompt as a run shows it; `loaded` is what its sections have loaded for the owner of the run.
+
+        `listed` returns the sections whose summary the model has.
+        """
         for kind in self.bound_twice:
             raise PromptValidationError(
                 f"{kind.__name__} was bound twice in one call; pass one instance of each params type."
@@ -427,6 +436,7 @@ class BoundPrompt(Displayed, Generic[OutputT]):
             self.template.view_options,
             session,
             content=loaded,
+            listed=listed,
         )
 
     def view(self, session: Session | None = None) -> View:

@@ -171,8 +171,8 @@ class Tool(Specializable, Generic[ParamsT, ResultT]):
         name: str,  #: the name that the model calls
         description: str,  #: what the model reads about it
         handler: Handler[ParamsT, ResultT] | None,  #: a function, sync or async; None if a person answers
-        params_type: type[ParamsT] | None = None,  #: as in `Tool[Params, Result]`
-        result_type: Any = None,  #: as in `Tool[Params, Result]`
+        params_type: type[ParamsT] | None = None,  #: the type of the params
+        result_type: Any = None,  #: the type of the result's value
         read_only: bool = False,
         compensate: Compensation[ParamsT] | None = None,
         approval: ApprovalRule | None = None,
@@ -741,8 +741,8 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     The docstring may describe the parameters, in the style of Google, NumPy or Sphinx. A parameter annotated as
     a `ToolContext`, or named `context` without an annotation, receives the call's context. The return value becomes the
     result's value, unless it is already a `ToolResult`; an `Image` or other part, or a list with some, is attached.
-    The tool can still be called as the function: `add(1, 2)`. `name` and `description` replace the function's name and
-    docstring.
+    The tool can still be called as the function: `add(1, 2)`. `name` replaces the function's name. `description`
+    replaces its docstring.
     """
     return partial(FunctionTool, **options) if function is None else FunctionTool(function, **options)
 

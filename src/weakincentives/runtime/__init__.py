@@ -32,7 +32,6 @@ from weakincentives.runtime.calls.effects import (
 )
 from weakincentives.runtime.calls.executor import ToolExecutor as ToolExecutor
 from weakincentives.runtime.calls.question import Question as Question, QuestionPart as QuestionPart
-from weakincentives.runtime.context import Compaction as Compaction, InnerLoopConfig as InnerLoopConfig
 from weakincentives.runtime.delegation import delegate as delegate
 from weakincentives.runtime.events import (
     CallDecided as CallDecided,
@@ -64,13 +63,13 @@ from weakincentives.runtime.events import (
 )
 from weakincentives.runtime.explain import Explanation as Explanation
 from weakincentives.runtime.hosted import HostedToolCodec as HostedToolCodec
+from weakincentives.runtime.live import LiveRun as LiveRun
 from weakincentives.runtime.loop.channel import (
     ArgumentsDelta as ArgumentsDelta,
     Channel as Channel,
     ReasoningDelta as ReasoningDelta,
     TextDelta as TextDelta,
 )
-from weakincentives.runtime.loop.inner_loop import InnerLoop as InnerLoop
 from weakincentives.runtime.loop.inquiry import GuardContext as GuardContext
 from weakincentives.runtime.loop.streams import (
     ApprovalNeeded as ApprovalNeeded,
@@ -122,6 +121,7 @@ from weakincentives.runtime.past.prefix import (
 )
 from weakincentives.runtime.past.rewind import RewindReport as RewindReport
 from weakincentives.runtime.providers import AdapterSpec as AdapterSpec
+from weakincentives.runtime.window.rules import Compaction as Compaction
 
 if not TYPE_CHECKING:
     __all__ = public_names(globals())

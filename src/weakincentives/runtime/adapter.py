@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import cached_property, lru_cache, partial
 from typing import Any, ClassVar, Generic, TypedDict, TypeVar, Unpack
 
@@ -11,20 +13,20 @@ from weakincentives._base.annotations import signature_of
 from weakincentives._base.fence import Fence
 from weakincentives._base.generics import AnyOutputT
 from weakincentives.errors import PromptEvaluationError
-from weakincentives.limits import Budget, Deadline, Meter
+from weakincentives.limits import Budget, Deadline
 from weakincentives.prompt import LoadedSections, Overrides, Prompt, Tokenizer, Tool, default_tokenizer
-from weakincentives.runtime.calls.approval import Decisions, PendingCall, by_call, check_decisions, waiting_calls
-from weakincentives.runtime.context import Compaction, InnerLoopConfig
+from weakincentives.runtime.calls.approval import Decisions, by_call, check_decisions, waiting_calls
 from weakincentives.runtime.explain import Explanation, explain
 from weakincentives.runtime.hosted import HostedToolCodec
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import Workers
 from weakincentives.runtime.loop.drive import EventSink, RunDriver
-from weakincentives.runtime.loop.inner_loop import InnerLoop, check_prompt
-from weakincentives.runtime.loop.start import Beginning
+from weakincentives.runtime.loop.inner_loop import next_request
 from weakincentives.runtime.loop.streams import AsyncEventStream, EventStream
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, Settings
 from weakincentives.runtime.model import Model
-from weakincentives.runtime.runs import RunScope
+from weakincentives.runtime.spec import RunSpec
+from weakincentives.runtime.window.rules import Compaction
 from weakincentives.session import Session, check_tags
 
 _workers = Workers("wink-adapters")
@@ -36,11 +38,11 @@ class RunOptions(TypedDict, total=False):
     """The options of every method that runs a prompt.
 
     `bus` receives the run's events, as the session does. `visibility_overrides` open or summarize sections for this
-    run. `settings` override the adapter's, and `tags` are recorded with the run, as are the session's. A main loop
-    passes `scope` to share one deadline and one budget between restarts; it replaces those two. A conversation passes
-    `beginning` and `message` to take its next turn. `decisions` about calls that wait, by call id, continue the run of
-    the session; if there are none ({}), the calls are returned again. `tools` are offered in this run alone, besides
-    those of the prompt. `compaction` keeps a long run below the size of the model's context window.
+    run. `settings` override the adapter's, and `tags` are recorded with the run, as are the session's. `decisions`
+    about calls that wait, by call id, continue the run of the session; if there are none ({}), the calls are returned
+    again. `tools` are offered in this run alone, besides those of the prompt. `compaction` keeps a long run below the
+    size of the model's context window. An adapter whose own `evaluate` takes any options gets `within`, the run that it
+    is part of, to pass on to the adapter that it calls.
     """
 
     bus: EventSink | None
@@ -49,12 +51,10 @@ class RunOptions(TypedDict, total=False):
     visibility_overrides: Overrides | None
     settings: Settings | None  #: override the adapter's
     tags: Mapping[str, str] | None  #: recorded with the run, besides the session's
-    scope: RunScope | None  #: shares one deadline and budget between restarts, and replaces those two
-    beginning: Beginning  #: set by a conversation, for its next turn
-    message: Message | None  #: set by a conversation, for its next turn
     decisions: Decisions | None
     tools: Sequence[Tool[Any, Any]] | None  #: offered in this run, besides those of the prompt
     compaction: Compaction | None
+    within: LiveRun  #: the run that an adapter's own `evaluate` is part of
 
 
 class ProviderAdapter(Model, Generic[AnyOutputT]):
@@ -126,13 +126,13 @@ class ProviderAdapter(Model, Generic[AnyOutputT]):
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Render the prompt, then call the model and run its tools until it answers."""
-        return self.run_driver(prompt, session, options).returned()
+        return self._driver(prompt, session, options).returned()
 
     async def evaluate_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`evaluate` on an event loop."""
-        return await self.run_driver(prompt, session, options).awaited()
+        return await self._driver(prompt, session, options).awaited()
 
     def stream(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
@@ -142,25 +142,25 @@ class ProviderAdapter(Model, Generic[AnyOutputT]):
         with adapter.stream(prompt, session=session) as events:
             for event in events: ...
         """
-        return self.run_driver(prompt, session, options).streamed()
+        return self._driver(prompt, session, options).streamed()
 
     def stream_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> AsyncEventStream[OutputT]:
         """`stream` on an event loop."""
-        return self.run_driver(prompt, session, options).streamed_async()
+        return self._driver(prompt, session, options).streamed_async()
 
     def resume(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """Continue the session's run with the request it would have sent next, in this process or another."""
-        return self.run_driver(prompt, session, {**options, "beginning": "resume"}).returned()
+        return self._driver(prompt, session, options, resumes=True).returned()
 
     async def resume_async(
         self, prompt: Prompt[OutputT], *, session: Session, **options: Unpack[RunOptions]
     ) -> PromptResponse[OutputT]:
         """`resume` on an event loop."""
-        return await self.run_driver(prompt, session, {**options, "beginning": "resume"}).awaited()
+        return await self._driver(prompt, session, options, resumes=True).awaited()
 
     def explain(
         self, prompt: Prompt[Any], session: Session | None = None, *, visibility_overrides: Overrides | None = None
@@ -181,85 +181,60 @@ class ProviderAdapter(Model, Generic[AnyOutputT]):
         """
         session = Session() if session is None else session.clone()
         session.silent = True
-        beginning: Beginning = "new" if session[Message].latest() is None else "exchange"
-        scope = RunScope(Meter(None), loaded=loaded)
-        return self.loop(prompt, session, {"beginning": beginning, "scope": scope}, asked=self).next_request()
+        spec = replace(self.run_spec(prompt, {}), loaded=loaded, asked=self)
+        if session[Message].latest() is not None:
+            spec = replace(spec, beginning="exchange", in_conversation=True)
+        return next_request(LiveRun(spec, session))
 
-    def run_driver(
-        self, prompt: Prompt[OutputT], session: Session, options: RunOptions, *, within: bool = False
-    ) -> RunDriver[OutputT]:
-        """A run that is ready to begin; `within` a main loop, an adapter may evaluate the prompt by itself."""
-        loop = self.loop(prompt, session, options, asked=None if within else self)
-        bus = options.get("bus")
-        own_options = {name: value for name, value in options.items() if name not in ("bus", "message")}
-        own_options["scope"] = loop.scope
-        return RunDriver(loop, prompt, None if bus is None else bus.dispatch, own_options=own_options)
-
-    def loop(
-        self, prompt: Prompt[Any], session: Session, options: RunOptions, *, asked: Model | None = None
-    ) -> InnerLoop:
-        """The inner loop of one run, for a driver to run."""
+    def run_spec(self, prompt: Prompt[Any], options: RunOptions) -> RunSpec:
+        """A run of this prompt on this adapter's models, with these options."""
         check_prompt(prompt)
         unknown = options.keys() - RunOptions.__annotations__.keys()
         if unknown:
-            raise TypeError(
-                f"unexpected keyword argument '{min(unknown)}'; known: {', '.join(RunOptions.__annotations__)}"
-            )
-        scope = options.get("scope") or RunScope(Meter(options.get("budget"), options.get("deadline")))
-        scope.tags, scope.tools = check_tags(options.get("tags")), tuple(options.get("tools") or ())
-        for each in scope.tools:
-            if not isinstance(each, Tool):
-                raise TypeError(f"tools must be a list of tools, got {each!r} in it; decorate a function with @tool")
-        beginning = options.get("beginning", "new")
-        if beginning == "exchange":
-            scope.in_conversation = True
-        if not isinstance(compaction := options.get("compaction"), Compaction | None):
+            names = ", ".join(RunOptions.__annotations__)
+            raise TypeError(f"unexpected keyword argument '{min(unknown)}'; known: {names}")
+        compaction = options.get("compaction")
+        if not isinstance(compaction, Compaction | None):
             raise TypeError(
                 f"compaction must be a Compaction or None, got {compaction!r}; write Compaction(window=...)"
             )
-        if isinstance(session, Session):
-            beginning = self._decide(scope, waiting_calls(session), prompt, options)
-        if beginning == "resume" and not any(model.has_channel for model in self.models):
-            self.channel()  # Raises: such an adapter may not know how to continue.
-        scope.prompt = prompt.bound() if scope.prompt is None else scope.prompt
-        loop = InnerLoop(
-            scope.prompt,
-            session,
-            scope,
-            self.models,
-            InnerLoopConfig(settings=self._requested_settings(options), compaction=compaction),
+        tools = tuple(options.get("tools") or ())
+        for tool in tools:
+            if not isinstance(tool, Tool):
+                raise TypeError(f"tools must be a list of tools, got {tool!r} in it; decorate a function with @tool")
+        decisions = options.get("decisions")
+        return RunSpec(
+            prompt=prompt.bound(),
+            models=self.models,
+            resources=prompt.resources,
+            budget=options.get("budget"),
+            deadline=options.get("deadline"),
+            settings=self._requested_settings(options),
+            compaction=compaction,
             visibility_overrides=options.get("visibility_overrides"),
-            beginning=beginning,
-            message=options.get("message"),
-            asked=asked,
+            tags=check_tags(options.get("tags")),
+            tools=tools,
+            beginning="new" if decisions is None else "resume",
+            decisions=decisions or {},
         )
-        # Decisions continue an exchange, which is still one of a conversation.
-        loop.in_conversation = scope.in_conversation
-        return loop
+
+    def _driver(
+        self, prompt: Prompt[OutputT], session: Session, options: RunOptions, *, resumes: bool = False
+    ) -> RunDriver[OutputT]:
+        """A run on this adapter by the library's loop, also if the adapter has an `evaluate` of its own."""
+        if resumes and not any(model.has_channel for model in self.models):
+            self.channel()  # Raises: such an adapter may not know how to continue.
+        spec = replace(self.run_spec(prompt, options), asked=self)
+        if resumes:
+            spec = replace(spec, beginning="resume")
+        outer = options.get("within")
+        if outer is not None:
+            return RunDriver(LiveRun.inside(outer, spec.models, self), prompt)
+        return driver(prompt, session, spec, options)
 
     def _requested_settings(self, options: RunOptions) -> Settings:
         """The settings that override those of each model."""
         return Settings().merged(options.get("settings"))
-
-    def _decide(
-        self, scope: RunScope, waiting: Mapping[str, PendingCall], prompt: Prompt[Any], options: RunOptions
-    ) -> Beginning:
-        """Take the decisions about calls that wait, and return how the run begins."""
-        decisions, beginning = options.get("decisions"), options.get("beginning", "new")
-        if decisions is not None and options.get("message") is None:
-            beginning = "resume"
-        elif waiting and beginning == "new" and scope.decisions is None:
-            calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values())
-            raise PromptEvaluationError(
-                f"The session has calls that wait for a decision: {calls}; pass decisions={{...}}, or {{}} to see them "
-                "again, or run on another session.",
-                prompt_name=prompt.name,
-                phase="tool",
-            )
-        if scope.decisions is None:
-            check_decisions(decisions or {}, waiting, prompt.name)
-            scope.decisions = by_call(decisions or {}, waiting)
-        return beginning
 
     def evaluate_itself(self, prompt: Prompt[Any], session: Session, options: Mapping[str, Any]) -> PromptResponse[Any]:
         if self._defines("evaluate"):
@@ -273,7 +248,43 @@ class ProviderAdapter(Model, Generic[AnyOutputT]):
         if self._defines("evaluate_async"):
             return await self.evaluate_async(prompt, session=session, **_accepted(self.evaluate_async, options))
         accepted = _accepted(self.evaluate, options)
-        return await _in_thread(partial(self.evaluate, prompt, session=session, **accepted), options["scope"].fence)
+        return await _in_thread(partial(self.evaluate, prompt, session=session, **accepted), options["within"].fence)
+
+
+def driver(
+    prompt: Prompt[OutputT],
+    session: Session,
+    spec: RunSpec,
+    options: RunOptions,
+    recorder: AbstractContextManager[Any] | None = None,
+) -> RunDriver[OutputT]:
+    """The run that a spec asks for, ready to begin; its decisions must be about calls that wait."""
+    waiting = waiting_calls(session) if isinstance(session, Session) else {}
+    if spec.beginning == "new" and waiting:
+        calls = ", ".join(f"'{call.call_id}' ({call.tool})" for call in waiting.values())
+        raise PromptEvaluationError(
+            f"The session has calls that wait for a decision: {calls}; pass decisions={{...}}, or {{}} to see them "
+            "again, or run on another session.",
+            prompt_name=prompt.name,
+            phase="tool",
+        )
+    check_decisions(spec.decisions, waiting, prompt.name)
+    live = LiveRun(replace(spec, decisions=by_call(spec.decisions, waiting)), session)
+    bus = options.get("bus")
+    own_options = {name: value for name, value in options.items() if name not in ("bus", "within")}
+    return RunDriver(
+        live,
+        prompt,
+        None if bus is None else bus.dispatch,
+        recorder,
+        {**own_options, "within": live},
+    )
+
+
+def check_prompt(prompt: object) -> None:
+    """Reject a template or string passed as the prompt."""
+    if not isinstance(prompt, Prompt):
+        raise TypeError(f"prompt must be a Prompt, got {prompt!r}; write Prompt(template).bind(...)")
 
 
 def _accepted(method: Callable[..., Any], options: Mapping[str, Any]) -> Any:

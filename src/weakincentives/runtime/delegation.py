@@ -38,14 +38,15 @@ from weakincentives.prompt import (
 )
 from weakincentives.prompt.tools import check_flags, check_timeout
 from weakincentives.prompt.visibility import VISIBILITY_CHANGES
-from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
+from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.calls.approval import DecisionError, PendingCall, Undecided, waiting_calls
 from weakincentives.runtime.calls.transactions import CallWaits
-from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ContextWindow, Exposure
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.drive import RunDriver
 from weakincentives.runtime.messages import Message, PromptResponse, last_exchange, user_message
-from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.spec import RunSpec
+from weakincentives.runtime.state import RunState
 from weakincentives.serde import declare_type
 from weakincentives.session import Snapshot
 
@@ -63,7 +64,7 @@ class ChildState:
 
 declare_type(ChildState)
 _OWN: tuple[type, ...] = (
-    *(Message, Run, PendingCall, ChildState, Exposure, ContextWindow, VisibilityOverrides),
+    *(Message, RunState, PendingCall, ChildState, Exposure, ContextWindow, VisibilityOverrides),
     *VISIBILITY_CHANGES,
 )
 """The slices that a child has for itself."""
@@ -119,10 +120,10 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             return child
         try:
             with child.running():
-                response = await child.run(child.options).awaited()
+                response = await child.driver().awaited()
         except _FAILURES as error:
-            if (rest := child.rest_after(error)) is not None:
-                await child.run(rest).awaited()
+            if child.settles_rest_after(error):
+                await child.driver().awaited()
             return child.failed(error)
         return child.ended(response)
 
@@ -133,18 +134,18 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
             return child
         try:
             with child.running():
-                response = child.run(child.options).returned()
+                response = child.driver().returned()
         except _FAILURES as error:
-            if (rest := child.rest_after(error)) is not None:
-                child.run(rest).returned()
+            if child.settles_rest_after(error):
+                child.driver().returned()
             return child.failed(error)
         return child.ended(response)
 
     def _child(self, params: Any, context: ToolContext) -> _Child | ToolResult[Any]:
         parent = context.run
-        if not isinstance(parent, RunContext):
+        if not isinstance(parent, LiveRun):
             raise PromptEvaluationError(f"Tool '{self.name}' runs only in a run of a prompt.", phase="tool")
-        if parent.scope.depth < MAX_DEPTH:
+        if parent.spec.depth < MAX_DEPTH:
             return _Child(self, parent, context, params)
         problem = f"'{self.name}' cannot be called here: delegation goes at most {MAX_DEPTH} levels deep."
         return ToolResult(problem, success=False)
@@ -153,68 +154,77 @@ class DelegateTool(Tool[Any, Any], Generic[OutputT]):
 class _Child:
     """One run of a delegate tool, or the part of it until it waits for a person."""
 
-    def __init__(self, tool: DelegateTool[Any], parent: RunContext, context: ToolContext, params: Any) -> None:
+    def __init__(self, tool: DelegateTool[Any], parent: LiveRun, context: ToolContext, params: Any) -> None:
         self._tool = tool
         self._parent = parent
         self._call_id = context.call_id
-        self._run_id = f"{parent.scope.run_id}/{context.call_id}"
+        self._run_id = f"{parent.run_id}/{context.call_id}"
         self.session = parent.session.child(_OWN)
         given = [params] if len(tool._types) == 1 else [getattr(params, name) for name in tool._types]
         self.prompt: Prompt[Any] = Prompt(tool.template).bind(*(given if tool._types else ()))
         self._asked: Message | None = None
-        loaded: LoadedSections | None = None
+        loaded = LoadedSections()
         if tool.fork:
             self._asked = _words(self.prompt)
             self.prompt = _forked(parent)
             loaded = parent.presentation.copy_content()
         elif (files := context.filesystem) is not None:
             self.prompt.bind(resources={Filesystem: files})
-        deadline = parent.scope.meter.deadline
-        seconds = parent.prompt.template.tool_timeout if tool._seconds is None else tool._seconds
-        if seconds is not None:
-            own = Deadline.after(seconds, parent.session.clock)
-            deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
-        meter = Meter(tool._budget, deadline, parent=parent.scope.meter)
-        self._gone_on = False
-        # A fork has the parent's tools, but does not delegate itself.
-        depth = MAX_DEPTH if tool.fork else parent.scope.depth + 1
-        self._scope = RunScope(
-            meter,
-            self._run_id,
-            max_expansions=10,
-            conversation_id=parent.scope.conversation_id,
-            depth=depth,
-            call_key=context.idempotency_key,
-            outer=parent,
-            handler_of=parent.scope.handler_of,
-            parents=(*parent.scope.parents, parent.scope.run_id),
+        spec = replace(
+            self._own_spec(),
             loaded=loaded,
+            budget=tool._budget,
+            deadline=self._deadline(),
+            max_expansions=10,
+            tags=parent.spec.tags,
+            compaction=parent.spec.compaction,
+            run_id=self._run_id,
+            conversation_id=parent.conversation_id,
+            # A fork has the parent's tools, but does not delegate itself.
+            depth=MAX_DEPTH if tool.fork else parent.spec.depth + 1,
+            call_key=context.idempotency_key,
+            handler_of=parent.spec.handler_of,
+            parents=(*parent.spec.parents, parent.run_id),
         )
-
-        self.options: RunOptions = {
-            "scope": self._scope,
-            "tags": parent.scope.tags,
-            "compaction": parent.config.compaction,
-        }
-        adapter = tool._adapter or parent.adapter
-        assert isinstance(adapter, ProviderAdapter)
-        self.adapter = adapter
-        if (state := self._stored()) is not None:
+        self._gone_on = False
+        state = self._stored()
+        if state is not None:
             self.session.restore_own(Snapshot.from_json(state.snapshot))
-            self.options["decisions"] = decisions = self._decisions()
-            self._gone_on = any(isinstance(each, Undecided) for each in decisions.values())
+            decisions = self._decisions()
+            spec = replace(spec, beginning="resume", decisions=decisions)
+            self._gone_on = any(isinstance(decision, Undecided) for decision in decisions.values())
         elif self._asked is not None:
             self._begin_as_parent()
-            self.options["beginning"], self.options["message"] = "exchange", self._asked
+            spec = replace(spec, beginning="exchange", in_conversation=True, message=self._asked)
+        self._live = LiveRun(spec, self.session, parent)
 
-    def run(self, options: RunOptions) -> RunDriver[Any]:
+    def _own_spec(self) -> RunSpec:
+        """A run on the tool's adapter, or on the parent's model in use and those that would follow it."""
+        if self._tool._adapter is not None:
+            return self._tool._adapter.run_spec(self.prompt, {})
+        models = self._parent.spec.models[self._parent.state.model :]
+        return RunSpec(prompt=self.prompt.bound(), models=models, resources=self.prompt.resources)
+
+    def _deadline(self) -> Deadline | None:
+        """The parent's deadline, or an earlier one of the tool."""
+        parent, seconds = self._parent, self._tool._seconds
+        deadline = parent.meter.deadline
+        if seconds is None:
+            seconds = parent.prompt.template.tool_timeout
+        if seconds is None:
+            return deadline
+        own = Deadline.after(seconds, parent.session.clock)
+        return own if deadline is None else min(own, deadline, key=Deadline.remaining)
+
+    def driver(self) -> RunDriver[Any]:
         """The child, or what is left of it, ready to begin."""
-        return self.adapter.run_driver(self.prompt, self.session, options, within=True)
+        options = {"tags": self._live.spec.tags, "compaction": self._live.spec.compaction, "within": self._live}
+        return RunDriver(self._live, self.prompt, own_options=options)
 
     @contextmanager
     def running(self) -> Iterator[None]:
         """Have the parent stop the child when it is stopped itself."""
-        children = self._parent.scope.children
+        children = self._parent.children
         children.append(self)
         try:
             yield
@@ -230,12 +240,12 @@ class _Child:
 
     def abandon(self) -> None:
         """Stop the child from another thread than its own."""
-        if self._scope.abandon is not None:
-            self._scope.abandon()
+        if self._live.abandon is not None:
+            self._live.abandon()
             self._keep_waiting()
 
-    def rest_after(self, error: PromptEvaluationError | OutputParseError) -> RunOptions | None:
-        """How to settle the calls that wait in a child that has failed, as not decided; None if there are none.
+    def settles_rest_after(self, error: PromptEvaluationError | OutputParseError) -> bool:
+        """Prepare to settle the calls that wait in a child that has failed, as not decided; False if there are none.
 
         Raises what ends the parent too: its limits, and whatever ends a run. The calls then go on waiting.
         """
@@ -244,17 +254,21 @@ class _Child:
             raise error
         try:
             if isinstance(error, BudgetExceededError | DeadlineExceededError):
-                self._parent.scope.meter.check_tool_call(self._parent.name)
+                self._parent.meter.check_tool_call(self._parent.name)
             elif error.ends_run and not (isinstance(error, GuardRefusedError) and error.run_id == self._run_id):
                 raise error
         except PromptEvaluationError:
             self._keep_waiting()
             raise
-        if not (waiting := waiting_calls(self.session)):
-            return None
-        scope = replace(self._scope, meter=Meter(None, self._parent.scope.meter.deadline), decisions=None)
-        undecided: dict[str, Any] = {call_id: Undecided() for call_id in waiting}
-        return {**self.options, "scope": scope, "decisions": undecided}
+        waiting = waiting_calls(self.session)
+        if not waiting:
+            return False
+        decisions = dict.fromkeys(waiting, Undecided())
+        spec = replace(self._live.spec, beginning="resume", message=None, decisions=decisions)
+        self._live = LiveRun(spec, self.session, self._parent)
+        # What is left is settled whatever the run has spent.
+        self._live.meter = Meter(None, self._parent.meter.deadline)
+        return True
 
     def failed(self, error: Exception) -> ToolResult[Any]:
         """The result if the child alone may not go on, or its model failed."""
@@ -321,7 +335,7 @@ class _Child:
         session[PendingCall].clear(lambda each: each.call_id.startswith(prefix))
 
     def _decisions(self) -> dict[str, Any]:
-        given, prefix = self._parent.scope.decisions or {}, f"{self._call_id}/"
+        given, prefix = self._parent.decisions, f"{self._call_id}/"
         mine = [call_id for call_id in given if call_id.startswith(prefix)]
         return {call_id.removeprefix(prefix): given.pop(call_id) for call_id in mine}
 
@@ -366,9 +380,9 @@ def delegate(
     )
 
 
-def _forked(parent: RunContext) -> Prompt[Any]:
+def _forked(parent: LiveRun) -> Prompt[Any]:
     """The parent's prompt for a fork, whose answer has a type of its own."""
-    prompt, resources = parent.prompt, parent.scope.resources
+    prompt, resources = parent.prompt, parent.resources_opened
     assert resources is not None
     if prompt.template.structured_output is not None:
         prompt = prompt.with_template(prompt.template.with_(output=None))

@@ -5,28 +5,29 @@ from __future__ import annotations
 import asyncio
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from copy import copy
 from dataclasses import replace
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Generic, Self, TypeVar, Unpack, cast
 
 from weakincentives._base.display import Displayed, Shown, strip
 from weakincentives._base.generics import OutputT
 from weakincentives.content import Content
 from weakincentives.limits import Budget, Deadline, Meter, Spent, TokenUsage
-from weakincentives.prompt import BoundPrompt, LoadedSections, Presentation, Prompt
-from weakincentives.runtime.adapter import ProviderAdapter, RunOptions
+from weakincentives.prompt import BoundPrompt, LoadedSections, Presentation, Prompt, Tool
+from weakincentives.runtime.adapter import ProviderAdapter, RunOptions, check_prompt, driver
 from weakincentives.runtime.calls.approval import Decisions, PendingCall
-from weakincentives.runtime.context import Compaction
 from weakincentives.runtime.events import Compacted, ModelCalled, RunEnded, SectionsRanked, ToolInvoked
 from weakincentives.runtime.loop.drive import RunDriver
-from weakincentives.runtime.loop.inner_loop import check_prompt
 from weakincentives.runtime.loop.streams import AsyncEventStream, EventStream
 from weakincentives.runtime.messages import Message, ModelRequest, PromptResponse, user_message
+from weakincentives.runtime.model import Model
 from weakincentives.runtime.past.rewind import Rewindable
 from weakincentives.runtime.providers import prices_for
-from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.spec import RunSpec
+from weakincentives.runtime.state import RunState, conversation_of
+from weakincentives.runtime.window.rules import Compaction
 from weakincentives.session import Session
 
 T = TypeVar("T")
@@ -87,12 +88,16 @@ class MainLoop:
         if not isinstance(adapter, ProviderAdapter):
             way_out = f"adapter_for({adapter!r})" if isinstance(adapter, str) else "one, such as OpenAIAdapter(model)"
             raise TypeError(f"adapter must be a ProviderAdapter, got {adapter!r}; pass {way_out}")
-        meter = Meter(options.get("budget") or self.budget, options.get("deadline") or self.deadline)
-        scope = options.get("scope") or RunScope(meter)
-        scope.max_expansions = self.max_expansions
-        driver = adapter.run_driver(prompt, session, {**options, "scope": scope}, within=True)
-        driver.recorder = self.recorder
-        return driver
+        return driver(prompt, session, self.spec(adapter.run_spec(prompt, options)), options, self.recorder)
+
+    def spec(self, spec: RunSpec) -> RunSpec:
+        """The run with this loop's limits, unless it has its own; it may restart."""
+        return replace(
+            spec,
+            budget=spec.budget or self.budget,
+            deadline=spec.deadline or self.deadline,
+            max_expansions=self.max_expansions,
+        )
 
 
 def run(
@@ -212,8 +217,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
     @property
     def conversation_id(self) -> str:
         """The id shared by all runs of this conversation."""
-        run = self.session[Run].latest()
-        return self.session.session_id if run is None else run.conversation_id
+        return conversation_of(self.session)
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -229,7 +233,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
         yield repr(self).strip("<>")
         yield strip([(call.usage.input_tokens, call.usage.cached_tokens) for call in self._of_mine(ModelCalled)])
         yield from self.session[Message]._display()
-        if (run := self.session[Run].latest()) is not None:
+        if (run := self.session[RunState].latest()) is not None:
             yield f"If it was recorded: wink view --run {run.run_id}"
 
     @property
@@ -243,7 +247,7 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
         self.prompt.bind(*params)
 
     def send(
-        self, content: Content | None = None, *, join: bool = False, **options: Unpack[ExchangeOptions]
+        self, content: Content | Message | None = None, *, join: bool = False, **options: Unpack[ExchangeOptions]
     ) -> PromptResponse[OutputT]:
         """Send a message and wait for the answer. Without content, the model answers the prompt's user sections.
 
@@ -256,10 +260,10 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             time.sleep(_JOIN_SECONDS)
         if joined and (answered := self._last_response()) is not None:
             return answered
-        return self._loop.execute(**self._exchange(None if joined else content, options))
+        return self.driver(None if joined else content, options).returned()
 
     async def send_async(
-        self, content: Content | None = None, *, join: bool = False, **options: Unpack[ExchangeOptions]
+        self, content: Content | Message | None = None, *, join: bool = False, **options: Unpack[ExchangeOptions]
     ) -> PromptResponse[OutputT]:
         """`send` on an event loop."""
         joined = join and content is not None and self._join(content)
@@ -267,18 +271,24 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
             await asyncio.sleep(_JOIN_SECONDS)
         if joined and (answered := self._last_response()) is not None:
             return answered
-        return await self._loop.execute_async(**self._exchange(None if joined else content, options))
+        return await self.driver(None if joined else content, options).awaited()
 
-    def _join(self, content: Content) -> bool:
+    def _join(self, content: Content | Message) -> bool:
         """Add a message to the run under way, if there is one that may take it."""
         template = self.prompt.template
         guarded = template.guards or template.outline.guarded or self._loaded.has_guards
         if guarded or not self.session.busy:
             return False
-        message = user_message(content)
-        self.adapter.check_parts(message.parts, self.messages)
+        message = _message(content)
+        assert message is not None
+        self._model_in_use().check_parts(message.parts, self.messages)
         self.session.dispatch(message)
         return True
+
+    def _model_in_use(self) -> Model:
+        """The model of the run under way, or that of the next."""
+        state, models = self.session[RunState].latest(), self.adapter.models
+        return models[0 if state is None or state.model >= len(models) else state.model]
 
     def _last_response(self) -> PromptResponse[OutputT] | None:
         """The response of the last run, unless a message came after it, or it failed."""
@@ -314,31 +324,44 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
         options["decisions"] = decisions
         return await self.send_async(None, **options)
 
-    def stream(self, content: Content | None = None, **options: Unpack[ExchangeOptions]) -> EventStream[OutputT]:
+    def stream(
+        self, content: Content | Message | None = None, **options: Unpack[ExchangeOptions]
+    ) -> EventStream[OutputT]:
         """`send` as a stream of events; leaving it stops the run."""
-        return self._loop.stream(**self._exchange(content, options))
+        return self.driver(content, options).streamed()
 
     def stream_async(
-        self, content: Content | None = None, **options: Unpack[ExchangeOptions]
+        self, content: Content | Message | None = None, **options: Unpack[ExchangeOptions]
     ) -> AsyncEventStream[OutputT]:
         """`stream` on an event loop."""
-        return self._loop.stream_async(**self._exchange(content, options))
+        return self.driver(content, options).streamed_async()
 
-    def _exchange(self, content: Content | None, options: ExchangeOptions) -> dict[str, Any]:
-        message = options.get("message") if content is None else user_message(content)
+    def driver(
+        self,
+        content: Content | Message | None,
+        options: ExchangeOptions,
+        *,
+        handler_of: Callable[[Tool[Any, Any]], Callable[..., Any]] | None = None,
+    ) -> RunDriver[OutputT]:
+        """The next exchange, ready to begin; `handler_of` replaces the handlers of tools, for a replay."""
+        run_options: dict[str, Any] = {"compaction": self.compaction, **options}
         prompt = self.prompt
-        if "output" in options:
-            prompt = prompt.with_template(prompt.template.with_(output=options.pop("output")))
-        budget, deadline = options.get("budget") or self._loop.budget, options.get("deadline")
-        before = None if self.total is None else self.spent(self.total)
-        bound = prompt.bound()
-        scope = RunScope(
-            Meter(budget, deadline, total=self.total, before=before),
-            prompt=bound,
-            loaded=self._loaded_with(bound),
+        if "output" in run_options:
+            prompt = prompt.with_template(prompt.template.with_(output=run_options.pop("output")))
+        spec = self._loop.spec(self.adapter.run_spec(prompt, cast(RunOptions, run_options)))
+        message = _message(content)
+        spec = replace(
+            spec,
+            resources=self.prompt.resources,
+            loaded=self._loaded_with(spec.prompt),
+            total=self.total,
+            spent_before=None if self.total is None else self.spent(self.total),
+            beginning="resume" if spec.beginning == "resume" and message is None else "exchange",
+            in_conversation=True,
+            message=message,
+            handler_of=handler_of,
         )
-        own_options = {"session": self.session, "adapter": self.adapter, "prompt": prompt, "scope": scope}
-        return {"compaction": self.compaction, **options, **own_options, "beginning": "exchange", "message": message}
+        return driver(prompt, self.session, spec, cast(RunOptions, run_options))
 
     def _loaded_with(self, prompt: BoundPrompt[Any]) -> LoadedSections:
         """What sections have loaded in this conversation; nothing if it was loaded with other resources."""
@@ -377,3 +400,10 @@ class Conversation(Displayed, Rewindable, Generic[OutputT]):
         """The session's events of this conversation."""
         mine = self.conversation_id
         return [event for event in self.session[kind].view() if event.conversation_id == mine]
+
+
+def _message(content: Content | Message | None) -> Message | None:
+    """A message of the user with this content."""
+    if content is None or isinstance(content, Message):
+        return content
+    return user_message(content)

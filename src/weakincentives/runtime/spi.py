@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from weakincentives._base.imports import public_names
 from weakincentives._base.steps import Cursor as Cursor, run_steps as run_steps
 from weakincentives.prompt.guards import GuardedCall as GuardedCall
-from weakincentives.runtime.adapter import RunOptions as RunOptions
+from weakincentives.runtime.adapter import RunOptions as RunOptions, driver as driver
 from weakincentives.runtime.calls.approval import (
     Decision as Decision,
     DecisionError as DecisionError,
@@ -23,6 +23,7 @@ from weakincentives.runtime.calls.approval import (
 from weakincentives.runtime.calls.call import CallOutcome as CallOutcome, Waits as Waits
 from weakincentives.runtime.calls.transactions import CallSuspended as CallSuspended
 from weakincentives.runtime.events import RUN_EVENTS as RUN_EVENTS, SectionState as SectionState
+from weakincentives.runtime.live import LiveRun as LiveRun
 from weakincentives.runtime.loop.bridge import (
     Workers as Workers,
     call_async as call_async,
@@ -32,6 +33,7 @@ from weakincentives.runtime.loop.bridge import (
 from weakincentives.runtime.loop.channel import ModelDelta as ModelDelta, reply_deltas as reply_deltas
 from weakincentives.runtime.loop.drive import (
     NO_REPLY as NO_REPLY,
+    RunDriver as RunDriver,
     closing_resources as closing_resources,
     closing_resources_async as closing_resources_async,
     load_sections as load_sections,
@@ -47,6 +49,11 @@ from weakincentives.runtime.loop.effects import (
     RunTools as RunTools,
     Summarize as Summarize,
     UseModel as UseModel,
+)
+from weakincentives.runtime.loop.inner_loop import (
+    end_event as end_event,
+    next_request as next_request,
+    run_loop as run_loop,
 )
 from weakincentives.runtime.loop.inquiry import Inquiry as Inquiry, Verdict as Verdict, held_guards as held_guards
 from weakincentives.runtime.loop.streams import (
@@ -75,7 +82,7 @@ from weakincentives.runtime.model import MODEL_FACTS as MODEL_FACTS, Model as Mo
 from weakincentives.runtime.past.history import (
     SHOWS as SHOWS,
     HistoryBuilder as HistoryBuilder,
-    RunState as RunState,
+    PromptState as PromptState,
     Step as Step,
     ToolUse as ToolUse,
     TurnSection as TurnSection,
@@ -92,9 +99,10 @@ from weakincentives.runtime.providers import (
     known_prices as known_prices,
     prices_for as prices_for,
 )
-from weakincentives.runtime.runs import Run as Run, RunScope as RunScope
+from weakincentives.runtime.spec import RunSpec as RunSpec
+from weakincentives.runtime.state import RunState as RunState
+from weakincentives.runtime.window.excerpt import sent_messages as sent_messages
 from weakincentives.runtime.window.quotation import quote as quote
-from weakincentives.runtime.window.transcript import sent_messages as sent_messages
 
 if not TYPE_CHECKING:
     __all__ = public_names(globals())

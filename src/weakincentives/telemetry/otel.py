@@ -32,7 +32,7 @@ from weakincentives.runtime import (
     ToolInvoked,
     ToolsInjected,
 )
-from weakincentives.runtime.spi import Run, adapter_spec, sent_messages
+from weakincentives.runtime.spi import RunState, adapter_spec, sent_messages
 from weakincentives.session import Session, observing
 from weakincentives.telemetry.spans import RedactedSpan, RedactedTracer, redacted_attributes
 
@@ -159,7 +159,7 @@ class Instrumentation:
         if source is None:
             return None
         provider = _provider(source.adapter)
-        bound = session[Run].latest()
+        bound = session[RunState].latest()
         started = event.timestamp - getattr(event, "latency", getattr(event, "duration", 0.0))
         span = self._spans.start(
             f"invoke_agent {source.prompt_name}",

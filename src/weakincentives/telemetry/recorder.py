@@ -21,7 +21,7 @@ from typing import Any
 
 from weakincentives.limits import Prices
 from weakincentives.redaction import NoRedaction, Redactor, compile_patterns
-from weakincentives.runtime.spi import Run
+from weakincentives.runtime.spi import RunState
 from weakincentives.session import Session, observing
 from weakincentives.telemetry.payload import Packer
 from weakincentives.telemetry.reader import BEAT_SECONDS, RunFileError
@@ -128,7 +128,7 @@ class _Writer:
         """Queue one event; nothing else happens in the caller's thread."""
         run_id = getattr(event, "run_id", None)
         if not run_id or type(run_id) is not str:
-            run = session[Run].latest()
+            run = session[RunState].latest()
             run_id = "" if run is None else run.run_id
         pending = self._pending
         if len(pending) >= MAX_PENDING:

@@ -24,7 +24,7 @@ from weakincentives.runtime import (
     RunHistory,
     ToolInvoked,
 )
-from weakincentives.runtime.spi import HistoryBuilder, RunState, ToolUse, TurnSection, usage_of_children
+from weakincentives.runtime.spi import HistoryBuilder, PromptState, ToolUse, TurnSection, usage_of_children
 from weakincentives.telemetry.payload import check_for
 from weakincentives.telemetry.reader import BELOW, COLUMNS, EventReader, RecordedEvent, RunFileError, marks
 from weakincentives.telemetry.values import EVENTS, Unreadable
@@ -271,7 +271,7 @@ def pending_turn(reader: EventReader, run_id: str, n: int) -> tuple[Turn, list[i
     return turn, ids[:-1] if cut_off else ids
 
 
-def _turn(run_id: str, n: int, rendered: RecordedEvent | None, state: RunState, **facts: Any) -> Turn:
+def _turn(run_id: str, n: int, rendered: RecordedEvent | None, state: PromptState, **facts: Any) -> Turn:
     render: PromptRendered | None = rendered.event if rendered else None
     return Turn(
         run_id=run_id,

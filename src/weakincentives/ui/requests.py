@@ -24,7 +24,7 @@ from weakincentives.content import Audio, Content, Document, Image, Part, Text, 
 from weakincentives.errors import PromptValidationError, SerdeError
 from weakincentives.prompt import Tool
 from weakincentives.runtime import Answer, Approve, Conversation, Deny, Edit, Message, PendingCall, Point
-from weakincentives.runtime.spi import Run
+from weakincentives.runtime.spi import RunState
 from weakincentives.ui.page import message_id
 from weakincentives.ui.questions import PAGE, page_name
 
@@ -229,7 +229,7 @@ def _decision(chat: Conversation[Any], call: PendingCall, verdict: PageVerdict, 
     given = verdict.arguments
     if given is None or json.dumps(given, sort_keys=True) == _sorted(call.arguments):
         return Approve(by)
-    presentation, run = chat.presentation(), chat.session[Run].latest()
+    presentation, run = chat.presentation(), chat.session[RunState].latest()
     if run is not None:
         presentation.keep_names(run.used_names)
     tool = presentation.find_tool(call.section_key, call.tool)
@@ -262,7 +262,7 @@ def _last_with(text: str, sent: Sequence[Message]) -> int | None:
 
 def is_answered(chat: Conversation[Any]) -> bool:
     """True if the conversation ends with a whole answer, not with one that was stopped or that failed."""
-    run, last = chat.session[Run].latest(), chat.session[Message].latest()
+    run, last = chat.session[RunState].latest(), chat.session[Message].latest()
     unfinished = run is not None and run.unfinished
     return last is not None and last.role == "assistant" and not last.tool_calls and not unfinished
 

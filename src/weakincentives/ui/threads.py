@@ -383,14 +383,16 @@ class Threads:
             if message is None and asked.content and point is None:
                 chat.session[Message].update(without_answer)
             tools = (*(options.get("tools") or ()), *exchange.tools)
-            mine = {"message": message, "tools": tools, "decisions": decisions or None}
-            await self._stream(thread, chat, exchange, {**options, **mine})
+            own_options = {"tools": tools, "decisions": decisions or None}
+            await self._stream(thread, chat, exchange, message, {**options, **own_options})
 
-    async def _stream(self, thread: Thread, chat: Chat, exchange: Exchange, options: Mapping[str, Any]) -> None:
+    async def _stream(
+        self, thread: Thread, chat: Chat, exchange: Exchange, message: Message | None, options: Mapping[str, Any]
+    ) -> None:
         # The last event is sent when the exchange is saved: no protocol has a place for an error after it.
         last: Event | None = None
         try:
-            async with chat.stream_async(**options) as stream:
+            async with chat.stream_async(message, **options) as stream:
                 async for event in stream:
                     if isinstance(event, Completed):
                         last = event

@@ -28,7 +28,7 @@ from weakincentives.runtime import (
     ToolCall,
     ledger_of,
 )
-from weakincentives.runtime.spi import SHOWS, RunState, Step, ToolUse
+from weakincentives.runtime.spi import SHOWS, PromptState, Step, ToolUse
 from weakincentives.session import LogEntry
 from weakincentives.telemetry import (
     RecordedEvent,
@@ -569,7 +569,7 @@ def leave_to_pending(turn: dict[str, Any]) -> None:
     turn["ended"] = [event for event in turn["ended"] if event["status"] == "restarted"]
 
 
-def state_parts(state: Turn | RunState, rendered: PromptRendered | None) -> dict[str, Any]:
+def state_parts(state: Turn | PromptState, rendered: PromptRendered | None) -> dict[str, Any]:
     """The model's view at a request: its sections, and every tool with the section it belongs to.
 
     `initial` tools were offered when the conversation began.

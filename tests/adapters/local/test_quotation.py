@@ -125,7 +125,7 @@ def test_tokens_are_those_of_the_requests_and_do_not_depend_on_installed_package
     first = session[ModelCalled].all()[0]
     request = session[Message].all()[: first.messages]
     tools = local.next_request(prompt).tools
-    assert first.usage.input_tokens == local.count_request(request, tools)
+    assert first.usage.input_tokens == local.estimate_request(request, tools)
     assert local.count_tools(tools) > 0
     assert ledger(session) == ledger(session, tokenizer=EstimatedTokens())
 

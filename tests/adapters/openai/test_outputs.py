@@ -14,6 +14,7 @@ from tests.adapters.vendors import ANTHROPIC, OPENAI
 from tests.servers.loopback import Received
 from tests.servers.rules import output_form
 from tests.servers.turn import Raw, Turn
+from weakincentives.prompt import Prompt
 from weakincentives.runtime import Compaction, Conversation, assert_prefix_kept, prefix_breaks
 from weakincentives.session import Session, Snapshot
 
@@ -63,8 +64,7 @@ def test_the_type_of_an_answer_changes_without_a_change_of_the_beginning(form: s
 
 
 def test_a_prompt_with_a_type_may_be_asked_in_words() -> None:
-    typed = prompt()
-    typed.template = typed.template.answering(Verdict)
+    typed = Prompt(prompt().template.with_(output=Verdict))
     with OPENAI.server([TYPED, WORDS, TYPED]) as server, OPENAI.adapter(server, model="gpt-6-sol") as adapter:
         chat = Conversation(typed, adapter=adapter)
         answers = [chat.send("Well?").output, chat.send("Why?", output=None).output, chat.send("Sure?").output]

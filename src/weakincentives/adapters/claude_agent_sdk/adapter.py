@@ -40,7 +40,7 @@ from weakincentives.prompt import (
     ToolResult,
     VisibilityExpansionRequired,
 )
-from weakincentives.runtime import Compaction, InnerLoop, MediaSupport, Message, ProviderAdapter, Settings, ToolCall
+from weakincentives.runtime import Compaction, LiveRun, MediaSupport, Message, ProviderAdapter, Settings, ToolCall
 from weakincentives.runtime.spi import GuardedCall, Workers, call_async, finish, rule_steps, waiting_calls
 from weakincentives.session import Session
 
@@ -188,35 +188,35 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         return self._channel(None)
 
     @contextmanager
-    def open_channel(self, loop: InnerLoop) -> Iterator[ClaudeChannel]:
-        with self._workspace(loop) as root:
-            channel, ended = self._take(loop, root), False
+    def open_channel(self, live: LiveRun) -> Iterator[ClaudeChannel]:
+        with self._workspace(live) as root:
+            channel, ended = self._take(live, root), False
             try:
-                with self._recording_end(loop, channel):
+                with self._recording_end(live, channel):
                     yield channel
-                    if waiting_calls(loop.session):
-                        _keep_results(loop.session, channel.finish_turn(loop.scope.meter.deadline))
+                    if waiting_calls(live.session):
+                        _keep_results(live.session, channel.finish_turn(live.meter.deadline))
                 ended = True
             finally:
-                self._put_back(loop, channel, ended)
+                self._put_back(live, channel, ended)
 
     @asynccontextmanager
-    async def open_channel_async(self, loop: InnerLoop) -> AsyncIterator[ClaudeChannel]:
-        with self._workspace(loop) as root:
+    async def open_channel_async(self, live: LiveRun) -> AsyncIterator[ClaudeChannel]:
+        with self._workspace(live) as root:
             # To the end, whatever is cancelled: a CLI that was started must be stopped.
-            taking = _workers.call(partial(self._take, loop, root))
+            taking = _workers.call(partial(self._take, live, root))
             cancelled = await finish(taking)
             channel, ended = taking.result(), False
             try:
                 if cancelled is not None:
                     raise cancelled
-                with self._recording_end(loop, channel):
+                with self._recording_end(live, channel):
                     yield channel
-                    if waiting_calls(loop.session):
-                        _keep_results(loop.session, await channel.finish_turn_async(loop.scope.meter.deadline))
+                    if waiting_calls(live.session):
+                        _keep_results(live.session, await channel.finish_turn_async(live.meter.deadline))
                 ended = True
             finally:
-                putting_back = _workers.call(partial(self._put_back, loop, channel, ended))
+                putting_back = _workers.call(partial(self._put_back, live, channel, ended))
                 cancelled = await finish(putting_back)
                 putting_back.result()
                 if cancelled is not None:
@@ -247,44 +247,44 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         for channel in channels:
             channel.close()
 
-    def _take(self, loop: InnerLoop, workspace: Path | None) -> ClaudeChannel:
+    def _take(self, live: LiveRun, workspace: Path | None) -> ClaudeChannel:
         with self._lock:
-            channel = self._open.pop(loop.session, None)
-        guarded = frozenset(self.own_tools if loop.context.guards_tools else ())
+            channel = self._open.pop(live.session, None)
+        guarded = frozenset(self.own_tools if live.guards_tools else ())
         if channel is not None and (channel.settings.workspace, channel.settings.guarded) != (workspace, guarded):
             channel.close()
             channel = None
         if channel is None:
-            channel = self._channel(workspace, guarded, loop.context.config.compaction)
-        channel.report = lambda used: loop.session.dispatch(replace(used, run_id=loop.scope.run_id))
-        channel.judge = partial(self._judge, loop, [])
-        loop.interrupt = channel.interrupt
+            channel = self._channel(workspace, guarded, live.spec.compaction)
+        channel.report = lambda used: live.session.dispatch(replace(used, run_id=live.run_id))
+        channel.judge = partial(self._judge, live, [])
+        live.interrupt = channel.interrupt
         return channel
 
-    def _put_back(self, loop: InnerLoop, channel: ClaudeChannel, ended: bool) -> None:
+    def _put_back(self, live: LiveRun, channel: ClaudeChannel, ended: bool) -> None:
         channel.report = channel.judge = None
         # The next run of the conversation may use the channel.
-        loop.interrupt = lambda: None
+        live.interrupt = lambda: None
         # A CLI whose calls wait for a person is stopped, so that it cannot go on by itself.
-        kept = ended and channel.idle and not waiting_calls(loop.session) and not loop.scope.fence.closed
-        kept = kept and loop.in_conversation and not loop.scope.depth
+        kept = ended and channel.idle and not waiting_calls(live.session) and not live.fence.closed
+        kept = kept and live.in_conversation and not live.spec.depth
         if not kept or self._keep_open < 1:
             channel.close()
             return
         if channel.finalizer is None:
             # Once nothing refers to the conversation any more, stop its CLI.
-            channel.finalizer = weakref.finalize(loop.session, channel.abandon)
+            channel.finalizer = weakref.finalize(live.session, channel.abandon)
             channel.finalizer.atexit = False
         with self._lock:
-            self._open[loop.session] = channel
+            self._open[live.session] = channel
             over = [self._open.pop(session) for session in list(self._open)[: -self._keep_open]]
         for oldest in over:
             oldest.close()
 
     @contextmanager
-    def _workspace(self, loop: InnerLoop) -> Iterator[Path | None]:
+    def _workspace(self, live: LiveRun) -> Iterator[Path | None]:
         """The files the CLI works on; undoes a failed run if configured to. A restart is not a failure."""
-        files = loop.context.resources.get_optional(Filesystem)
+        files = live.resources.get_optional(Filesystem)
         if not isinstance(files, HostFilesystem):
             yield None
             return
@@ -304,17 +304,17 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
             tracked.close()
 
     @contextmanager
-    def _recording_end(self, loop: InnerLoop, channel: ClaudeChannel) -> Iterator[None]:
+    def _recording_end(self, live: LiveRun, channel: ClaudeChannel) -> Iterator[None]:
         before = channel.cost_usd
         try:
             yield
         finally:
             total = channel.cost_usd
             cost = None if total is None or total == before else total - (before or 0.0)
-            loop.session.dispatch(CliRunEnded(loop.scope.run_id, self._cli.version, cost))
+            live.session.dispatch(CliRunEnded(live.run_id, self._cli.version, cost))
 
     async def _judge(
-        self, loop: InnerLoop, running: list[GuardedCall], call_id: str, name: str, given: dict[str, Any]
+        self, live: LiveRun, running: list[GuardedCall], call_id: str, name: str, given: dict[str, Any]
     ) -> Judgement:
         """Decide about a call of the CLI's own tools: guards first, then its rule of approval.
 
@@ -322,13 +322,13 @@ class ClaudeAgentSDKAdapter(ProviderAdapter):
         """
         from weakincentives.adapters.claude_agent_sdk.approval import WAITS, Judgement, ask_guards
 
-        judged = await ask_guards(loop, running, call_id, name, given)
+        judged = await ask_guards(live, running, call_id, name, given)
         if judged.reason:
             return judged
         seen = given if judged.given is None else dict(judged.given)
         if name in self._approval:
-            rule, deadline = self._approval[name], loop.scope.meter.deadline
-            needs = await call_async(rule_steps(self.own_tools[name], seen, loop.session, rule, deadline))
+            rule, deadline = self._approval[name], live.meter.deadline
+            needs = await call_async(rule_steps(self.own_tools[name], seen, live.session, rule, deadline))
             if needs == "effects":
                 raise ValueError("it returned 'effects', which tools of the CLI do not have; return 'call'")
             if needs is not None:

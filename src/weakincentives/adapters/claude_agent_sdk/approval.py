@@ -16,7 +16,7 @@ import claude_agent_sdk as sdk
 
 from weakincentives.adapters.claude_agent_sdk.wire import PREFIX, Turn
 from weakincentives.errors import GuardRefusedError, PromptEvaluationError
-from weakincentives.runtime import InnerLoop, ToolCall, ToolInvoked
+from weakincentives.runtime import LiveRun, ToolCall, ToolInvoked
 from weakincentives.runtime.spi import GuardedCall, Inquiry, call_async, held_guards
 
 logger = logging.getLogger("weakincentives.adapters")
@@ -41,14 +41,13 @@ Judge = Callable[[str, str, dict[str, Any]], Awaitable[Judgement]]
 
 
 async def ask_guards(
-    loop: InnerLoop, running: Iterable[GuardedCall], call_id: str, name: str, given: dict[str, Any]
+    live: LiveRun, running: Iterable[GuardedCall], call_id: str, name: str, given: dict[str, Any]
 ) -> Judgement:
     """Ask the guards of a run about a call that the CLI makes; if a person is to be asked, the loop asks them again.
 
     Those of the calls let through so far that have not been reported yet are `running`.
     """
-    context = loop.context
-    guards = held_guards(context, "before_tool", (name,))
+    guards = held_guards(live, "before_tool", (name,))
     if not guards:
         return Judgement()
     call = GuardedCall(call_id, name, json.dumps(given), given)
@@ -58,16 +57,16 @@ async def ask_guards(
             raise TypeError(f"Replace takes the input of '{name}' as a mapping, got {type(params).__name__}")
         return replace(call, arguments=json.dumps(dict(params)), params=dict(params))
 
-    reported = {event.call_id for event in loop.session[ToolInvoked].view()}
+    reported = {event.call_id for event in live.session[ToolInvoked].view()}
     still = tuple(each for each in running if each.id not in reported)
-    inquiry = Inquiry(context, "before_tool", call, accept=accept, call_id=call_id, running=still)
+    inquiry = Inquiry(live, "before_tool", call, accept=accept, call_id=call_id, running=still)
     verdict = await call_async(inquiry.steps(guards))
     if verdict.strongest == "ask":
         return Judgement(WAITS)
     inquiry.record(verdict)
     if verdict.refuses:
         stops = verdict.strongest == "stop"
-        return Judgement(verdict.message, error=verdict.error("before_tool", context.name) if stops else None)
+        return Judgement(verdict.message, error=verdict.error("before_tool", live.name) if stops else None)
     return Judgement(given=verdict.value.params if verdict.replaced else None)
 
 

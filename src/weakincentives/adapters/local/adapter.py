@@ -39,7 +39,7 @@ from weakincentives.prompt.disclosure.ranking import section_text
 from weakincentives.runtime import (
     Channel,
     Exposure,
-    InnerLoop,
+    LiveRun,
     ModelReply,
     ModelRequest,
     PromptRendered,
@@ -173,8 +173,8 @@ class LocalAdapter(ProviderAdapter):
         return LocalChannel(self.replier, Sections, self._progress)
 
     @contextmanager
-    def open_channel(self, loop: InnerLoop) -> Iterator[Channel]:
-        yield LocalChannel(self.replier, lambda: _sections(loop), self._progress)
+    def open_channel(self, live: LiveRun) -> Iterator[Channel]:
+        yield LocalChannel(self.replier, lambda: _sections(live), self._progress)
 
     def close(self) -> None:
         """Release the model; it is freed when nothing else in this process uses it."""
@@ -312,10 +312,10 @@ def _language_model(model: str | os.PathLike[str] | None) -> Path | None:
     return file
 
 
-def _sections(loop: InnerLoop) -> Sections:
+def _sections(live: LiveRun) -> Sections:
     """The sections of a run's prompt, as they are now."""
-    session = loop.session
-    view = loop.context.view
+    session = live.session
+    view = live.view
     exposure = session[Exposure].latest() or Exposure()
     closed = [node for node in view.existing() if view.visibility_of(node) is not SectionVisibility.FULL]
     opened = [node for node in view.shown if view.is_open(node.path) and view.decided_by(node) != "declared"]
@@ -327,14 +327,14 @@ def _sections(loop: InnerLoop) -> Sections:
     requested: dict[str, None] = {}
     matches: dict[str, None] = {}
     openings = set()
-    for event in loop.context.own(ToolInvoked):
+    for event in live.events(ToolInvoked):
         if event.disclosure is not None:
             requested |= dict.fromkeys(event.disclosure.keys)
-            if event.run_id == loop.scope.run_id:
+            if event.run_id == live.run_id:
                 openings.add(event.call_id)
         matches |= dict.fromkeys(DisclosureRequest.of(event.result.value).found)
 
-    rendered = next(loop.context.own(PromptRendered), None)
+    rendered = next(live.events(PromptRendered), None)
     return Sections(
         spans=() if rendered is None else rendered.spans,
         texts={node.key: section_text(node) for node in (*closed, *opened)},

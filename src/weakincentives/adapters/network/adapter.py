@@ -24,7 +24,7 @@ from weakincentives.adapters.network.wire import EncodedRequest, Wire, encode
 from weakincentives.clock import SYSTEM_CLOCK, Clock
 from weakincentives.errors import PromptEvaluationError
 from weakincentives.prompt import AnyTool, HostedTool, Tokenizer
-from weakincentives.runtime import HostedToolCodec, InnerLoop, ModelRequest, ProviderAdapter, Settings
+from weakincentives.runtime import HostedToolCodec, LiveRun, ModelRequest, ProviderAdapter, Settings
 from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.adapters")
@@ -115,17 +115,17 @@ class NetworkAdapter(ProviderAdapter, ABC):
         return self._channel(self._wire(), self._transport())
 
     @contextmanager
-    def open_channel(self, loop: InnerLoop) -> Iterator[NetworkChannel]:
+    def open_channel(self, live: LiveRun) -> Iterator[NetworkChannel]:
         with self._lock:
-            wire = self._wires.pop(loop.session, None)
+            wire = self._wires.pop(live.session, None)
         wire = wire or self._wire()
         channel = self._channel(wire, self._transport())
-        loop.interrupt = channel.interrupt
+        live.interrupt = channel.interrupt
         yield channel
         # After an error the wire may be half extended, and an abandoned run's thread may still be using it.
-        if not loop.scope.fence.closed:
+        if not live.fence.closed:
             with self._lock:
-                self._wires[loop.session] = wire
+                self._wires[live.session] = wire
 
     def _channel(self, wire: Wire, transport: Transport) -> NetworkChannel:
         return NetworkChannel(

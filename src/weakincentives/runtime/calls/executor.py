@@ -41,12 +41,12 @@ from weakincentives.runtime.calls.live import Branch
 from weakincentives.runtime.calls.question import Needs
 from weakincentives.runtime.calls.results import Results
 from weakincentives.runtime.calls.transactions import HeldCall, Transactions
-from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import CallDecided
+from weakincentives.runtime.known.toolbox import Toolbox
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import Step, call_async, call_sync, exited, in_parallel, in_parallel_async
 from weakincentives.runtime.loop.inquiry import HeldGuard, Inquiry, held_guards
 from weakincentives.runtime.messages import ToolCall
-from weakincentives.runtime.runs import Toolbox
 from weakincentives.serde import encode, is_record
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -56,30 +56,31 @@ _UNDECIDED = "Not decided: the user went on before a person decided about this c
 
 
 class ToolExecutor:
-    """Runs the calls of one attempt, with the tools of its toolbox.
+    """Runs the tool calls of a run.
 
-    `results` takes and records what calls return, and `calls` runs their handlers. `unattended` says why nobody can be
-    asked: calls that need approval then fail without being run.
+    `results` takes and records what calls return, and `calls` runs their handlers.
     """
 
-    def __init__(self, context: RunContext, toolbox: Toolbox) -> None:
+    def __init__(self, context: LiveRun) -> None:
         self.context = context
-        self.toolbox = toolbox
-        self.results = Results(context, toolbox)
+        self.results = Results(context)
         self.calls = Transactions(context, self.results)
-        self.unattended = ""
+
+    @property
+    def toolbox(self) -> Toolbox:
+        return self.context.toolbox
 
     def execute_all(self, calls: Sequence[ToolCall]) -> list[CallOutcome]:
         """Run the calls in order, or in parallel if they may overlap.
 
         No call runs after one that ends the turn.
         """
-        self.results.ended.clear()
+        self.context.calls.ended.clear()
         thread = self.context.loop_thread
         if len(calls) > 1 and self._overlap(calls):
             try:
                 beside = [partial(call_sync, steps, thread) for steps in self._beside(calls)]
-                first_parts = in_parallel(beside, self.context.scope.abandon_children)
+                first_parts = in_parallel(beside, self.context.abandon_children)
                 pairs = zip(calls, first_parts, strict=True)
                 return [call_sync(self._after_others(call, first), thread) for call, first in pairs]
             finally:
@@ -93,7 +94,7 @@ class ToolExecutor:
 
     async def execute_all_async(self, calls: Sequence[ToolCall]) -> list[CallOutcome]:
         """`execute_all` on an event loop; sync handlers run in threads."""
-        self.results.ended.clear()
+        self.context.calls.ended.clear()
         if len(calls) > 1 and self._overlap(calls):
             try:
                 first_parts = await in_parallel_async([call_async(steps) for steps in self._beside(calls)])
@@ -161,7 +162,7 @@ class ToolExecutor:
         """The second part: its changes are made, unless a call before it has changed the same; then it runs again."""
         if isinstance(first, ToolExecutionOutcome | Waits):
             return first
-        live = self.calls.held.pop(call.id, None)
+        live = self.context.calls.held.pop(call.id, None)
         if live is None:
             raise AbandonedCallError(f"Tool '{call.name}' was undone: its run was stopped.")
         checked = live.checked
@@ -178,15 +179,15 @@ class ToolExecutor:
 
     def _give_up(self) -> Generator[Step, Any, None]:
         """Undo the calls whose changes are still held back when the run is stopped."""
-        left = self.context.scope.fence.leave()
+        left = self.context.fence.leave()
         try:
-            for call_id in list(self.calls.held):
-                live = self.calls.held.pop(call_id, None)
+            for call_id in list(self.context.calls.held):
+                live = self.context.calls.held.pop(call_id, None)
                 if live is not None:
                     ran = live.stopped("the run was stopped", rolled_back=True)
                     self.results.record((yield from self.calls.compensate(live.checked, ran)))
         finally:
-            self.context.scope.fence.enter_again(left)
+            self.context.fence.enter_again(left)
 
     def _steps(self, call: ToolCall, branch: Branch | None = None) -> Generator[Step, Any, Any]:
         """One call; with a branch, the first part of one beside others."""
@@ -200,7 +201,7 @@ class ToolExecutor:
 
     def _execution(self, call: ToolCall, branch: Branch | None) -> Generator[Step, Any, CallOutcome | HeldCall]:
         """One call, from checking it to recording it, or to asking a person about it."""
-        decisions = self.context.scope.decisions or {}
+        decisions = self.context.decisions
         waits = waiting_calls(self.context.session)
         waiting = waits.get(call.id)
         if waiting is not None:
@@ -212,10 +213,10 @@ class ToolExecutor:
         if inside and not any(call_id in decisions for call_id in inside):
             return Waits(call.id, call.name, waits[inside[0]])
         if not inside:
-            self.context.scope.meter.begin_tool_call(self.context.prompt.name)
-            recorded = self.results.recorded_before.pop(call.id, None)
+            self.context.meter.begin_tool_call(self.context.prompt.name)
+            recorded = self.context.calls.recorded_before.pop(call.id, None)
             if recorded is not None:
-                self.results.ended[call.id] = recorded
+                self.context.calls.ended[call.id] = recorded
                 return recorded
         checked = self._checked(call)
         if inside:
@@ -251,7 +252,7 @@ class ToolExecutor:
             checked = yield from self._guarded(guards, checked)
         needs: Needs | None = None
         if tool.approval is not None:
-            deadline = self.context.scope.meter.deadline
+            deadline = self.context.meter.deadline
             try:
                 needs = yield from rule_steps(tool, checked.params, self.context.session, deadline=deadline)
             except (Exception, SystemExit) as error:
@@ -262,8 +263,8 @@ class ToolExecutor:
             needs = "call"
         if needs == "effects" and (unbound := self._unbound(tool)):
             raise CallRefused(checked.failed(unbound))
-        if needs is not None and self.unattended:
-            raise CallRefused(checked.failed(f"Tool '{tool.name}' was not run: {self.unattended}"))
+        if needs is not None and self.context.calls.unattended:
+            raise CallRefused(checked.failed(f"Tool '{tool.name}' was not run: {self.context.calls.unattended}"))
         return PermittedCall(checked, needs)
 
     def _unbound(self, tool: Tool[Any, Any]) -> str:
@@ -295,7 +296,7 @@ class ToolExecutor:
 
         inquiry = Inquiry(self.context, "before_tool", call, accept=accept, call_id=call.id)
         verdict = yield from inquiry.steps(guards)
-        if self.context.scope.fence.closed:
+        if self.context.fence.closed:
             raise AbandonedCallError(f"Tool '{tool.name}' was not run: its run was stopped.")
         if not verdict.outcomes:
             return checked

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
@@ -19,36 +19,33 @@ from weakincentives.prompt import (
 )
 from weakincentives.runtime.calls.approval import PendingCall
 from weakincentives.runtime.calls.call import RanCall, ToolExecutionOutcome
-from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ModelCalled, ToolInvoked
+from weakincentives.runtime.known.toolbox import Toolbox
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.messages import Message, ToolCall
-from weakincentives.runtime.runs import Toolbox
 
 logger = logging.getLogger("weakincentives.runtime")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Results:
-    """Takes and records the results of one attempt's calls, with the tools of its toolbox.
+    """Takes and records the results of a run's tool calls."""
 
-    `ended` has the outcomes of the last calls by id, also if running them raised an error. `recorded_before` has those
-    of calls that had ended when the run stopped, and whose results the conversation did not have yet.
-    """
+    context: LiveRun
 
-    context: RunContext
-    toolbox: Toolbox = field(default_factory=Toolbox)
-    ended: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
-    recorded_before: dict[str, ToolExecutionOutcome] = field(default_factory=dict)
+    @property
+    def toolbox(self) -> Toolbox:
+        return self.context.toolbox
 
     def take_over(self, calls: Iterable[ToolCall]) -> None:
         """Find those of the open calls of the last turn that had ended, so that they are not made again."""
         call_ids = set(map(attrgetter("id"), calls))
-        turn_began = next((event.timestamp for event in self.context.own(ModelCalled)), 0.0)
-        for event in self.context.own(ToolInvoked):
+        turn_began = next((event.timestamp for event in self.context.events(ModelCalled)), 0.0)
+        for event in self.context.events(ToolInvoked):
             if event.timestamp < turn_began:
                 break
-            if event.call_id in call_ids and event.run_id == self.context.scope.run_id and self._took_effect(event):
-                self.recorded_before.setdefault(event.call_id, outcome_of(event))
+            if event.call_id in call_ids and event.run_id == self.context.run_id and self._took_effect(event):
+                self.context.calls.recorded_before.setdefault(event.call_id, outcome_of(event))
 
     def _took_effect(self, event: ToolInvoked) -> bool:
         """False for a call that opens its sections by ending the turn, which it has to do again."""
@@ -107,8 +104,8 @@ class Results:
             return self.programming_error(ran, problem, error)
         try:
             if result.attachments:
-                ended = (outcome.as_message() for outcome in list(self.ended.values()))
-                self.context.adapter.check_parts(result.attachments, (*self.context.session[Message].view(), *ended))
+                ended = (outcome.as_message() for outcome in list(self.context.calls.ended.values()))
+                self.context.model.check_parts(result.attachments, (*self.context.session[Message].view(), *ended))
         except PromptEvaluationError as error:
             return ran.failed(f"{message}\n\nThe attachments cannot be shown: {error}".lstrip())
         return replace(ran, result=result, message=message, declined=not result.success)
@@ -174,7 +171,7 @@ class Results:
         restarts, expanded = ran.expansion is not None, tuple[AnyTool, ...]()
         if asked is not None and asked.overrides:
             expanded = self._added_tools(asked)
-            if expanded and not (restarts or asked.halt or self.context.config.supports_dynamic_tools):
+            if expanded and not (restarts or asked.halt or self.context.attempt.dynamic):
                 # The next attempt opens it, if there is one; else the caller decides.
                 restarts, asked = True, replace(asked, reason="Adapter does not support dynamic tools.")
         message, operator_text = ran.message or result.message, ""
@@ -210,7 +207,7 @@ class Results:
                 for path, visibility in asked.overrides.items():
                     self.context.session.dispatch(SetVisibilityOverride(path, visibility))
             self.context.session.dispatch(event)
-        self.ended[call.id] = outcome = ToolExecutionOutcome(
+        self.context.calls.ended[call.id] = outcome = ToolExecutionOutcome(
             tool_call_id=call.id,
             message=message,
             success=result.success,
@@ -244,7 +241,7 @@ class Results:
         """True if the strategy sends the text of these sections as a system message, and the model accepts it."""
         view = self.context.view
         return (
-            self.context.adapter.supports_operator_text
+            self.context.model.supports_operator_text
             and self.context.prompt.template.disclosure.voice == "system"
             and all(
                 asked.current_visibility_state.get(path) is not SectionVisibility.FULL and view.is_literal(path)

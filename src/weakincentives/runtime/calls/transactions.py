@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -55,8 +55,8 @@ from weakincentives.runtime.calls.effects import (
 from weakincentives.runtime.calls.live import Before, Branch, LiveCall, Preview
 from weakincentives.runtime.calls.question import AskedCall, Needs
 from weakincentives.runtime.calls.results import Results
-from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import CallDecided, CheckpointFailed, FilesChanged, RunEnded
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import HandlerCall, HandlerTimeout, Step, UserCodeExit, call_sync
 from weakincentives.runtime.loop.inquiry import Inquiry, Verdict, held_guards
 from weakincentives.runtime.messages import ToolCall
@@ -98,20 +98,12 @@ Ending: TypeAlias = Callable[[LiveCall, RanCall], Generator[Step, Any, RanCall |
 """Ends a call whose handler has returned or failed."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Transactions:
-    """Runs the handlers of one attempt's calls, each in a transaction.
+    """Runs the handlers of a run's tool calls, each in a transaction."""
 
-    `emitted`, set by a driver that streams, receives the data that a call emits. `held` are calls beside others that
-    have run, and whose changes are held back.
-    """
-
-    context: RunContext
+    context: LiveRun
     results: Results
-    idempotency_key: Callable[[ToolCall], str] | None = None
-    emitted: Callable[[ToolCall, Any], None] | None = None
-    held: dict[str, LiveCall] = field(default_factory=dict)
-    _started: list[LiveCall] = field(default_factory=list)
 
     def run(self, checked: CheckedCall) -> Generator[Step, Any, CallOutcome]:
         """Run the handler in a transaction."""
@@ -176,7 +168,7 @@ class Transactions:
         asked = AskedCall(
             call.id,
             call.name,
-            self.results.toolbox.section_of(call.name),
+            self.context.toolbox.section_of(call.name),
             checked.arguments,
             checked.params,
             effects,
@@ -186,8 +178,8 @@ class Transactions:
             own_name="" if offer is None else offer.ref.own_name,
         )
         decided = session[CallDecided].where(lambda event: event.call_id == call.id)
-        occasion = f"{self.context.scope.run_id}:{len(decided)}"
-        deadline = self.context.scope.meter.deadline
+        occasion = f"{self.context.run_id}:{len(decided)}"
+        deadline = self.context.meter.deadline
         try:
             question = yield from question_steps(checked.tool, asked, occasion, deadline)
         except GeneratorExit:
@@ -240,13 +232,13 @@ class Transactions:
             return ran.failed(verdict.message)
         error = verdict.error(inquiry.hook, self.context.prompt.name)
         # It goes up until it has ended the run that the guard holds for.
-        error.ends_run = error.run_id != self.context.scope.run_id
+        error.ends_run = error.run_id != self.context.run_id
         message = f"Not run: {verdict.message}" if inquiry.hook == "before_tool" else verdict.message
         return replace(ran.failed(message), error=error)
 
     def abandon(self) -> None:
         """End the running calls from another thread, as stopped; one that is already ending is waited for."""
-        for live in list(self._started):
+        for live in list(self.context.calls.started):
             if live.claim_end():
                 with working_for(live.owner):
                     call_sync(self._stop(live), self.context.loop_thread)
@@ -347,8 +339,8 @@ class Transactions:
     @property
     def round(self) -> int:
         """The number of times that this run has waited for people to decide."""
-        ended = self.context.own(RunEnded)
-        run_id = self.context.scope.run_id
+        ended = self.context.events(RunEnded)
+        run_id = self.context.run_id
         return sum(event.run_id == run_id and event.status == "waiting" for event in ended)
 
     def _live(
@@ -359,18 +351,18 @@ class Transactions:
         resources: ScopedResourceContext,
     ) -> LiveCall:
         """A call whose handler is prepared, with its limit of time."""
-        tool, scope = checked.tool, self.context.scope
+        tool, spec = checked.tool, self.context.spec
         timeout = None
         if tool.transactional:
             timeout = tool.timeout
             if timeout is None:
                 timeout = self.context.prompt.template.tool_timeout
-        deadline = scope.meter.deadline
+        deadline = self.context.meter.deadline
         if timeout is not None:
             own = Deadline.after(timeout, self.context.session.clock)
             deadline = own if deadline is None else min(own, deadline, key=Deadline.remaining)
         context = self._tool_context(checked.call, resources, deadline, session)
-        handler = tool.handler if scope.handler_of is None else scope.handler_of(tool)
+        handler = tool.handler if spec.handler_of is None else spec.handler_of(tool)
         # What keeps to the time by itself also ends in order when it is over.
         limit = deadline if tool.transactional else None
         function = partial(handler, checked.params, context=context)
@@ -381,7 +373,7 @@ class Transactions:
 
     def _run(self, live: LiveCall, ending: Ending) -> Generator[Step, Any, CallOutcome | HeldCall]:
         """Call the handler with resources scoped to this call, and end the call."""
-        self._started.append(live)
+        self.context.calls.started.append(live)
         result = error = None
         try:
             result = yield live.handler
@@ -394,7 +386,7 @@ class Transactions:
             live.ended.wait()
             raise AbandonedCallError(f"Tool '{name}' was stopped.")
         # The end of a call is not stopped itself: others who would stop the call wait for it.
-        left = self.context.scope.fence.leave()
+        left = self.context.fence.leave()
         try:
             if isinstance(error, CallWaits):
                 return (yield from self._wait_inside(live, error.pending))
@@ -410,7 +402,7 @@ class Transactions:
             outcome = self._recorded(live, ended)
         finally:
             self._remove(live, left)
-        if self.context.scope.fence.closed:
+        if self.context.fence.closed:
             raise AbandonedCallError(f"Tool '{name}' ended, but its run was stopped.")
         if isinstance(ended, RanCall) and ended.error is not None:
             raise ended.error
@@ -459,7 +451,7 @@ class Transactions:
         except UnshownChangeError as error:
             logger.warning("%s", error)
             ran = ran.failed(str(error))
-            if isinstance(error, self.context.adapter.raised_errors):
+            if isinstance(error, self.context.model.raised_errors):
                 ran = ran.after_error(error)
         except (StaleFilesError, StaleResourceError) as error:
             problem = f"Tool '{tool.name}' was undone, because files changed while it ran: {error}"
@@ -516,13 +508,13 @@ class Transactions:
         ran = yield from self._closed(live, ran)
         if ran.undone or ran.error is not None:
             return (yield from self._compensated_late(live, ran))
-        self.held[live.checked.call.id] = live
+        self.context.calls.held[live.checked.call.id] = live
         return HeldCall(live, ran, effects)
 
     def _to_run_alone(self, live: LiveCall, error: Exception) -> StaleEffectsError:
         """Undo a call beside others that does more than its branch can hold; it runs again after them."""
         live.restore()
-        self.held[live.checked.call.id] = live
+        self.context.calls.held[live.checked.call.id] = live
         live.resources.close()
         return StaleEffectsError(str(error))
 
@@ -531,7 +523,7 @@ class Transactions:
 
     def _stop(self, live: LiveCall) -> Generator[Step, Any, None]:
         """End a call whose handler is running in another thread."""
-        left = self.context.scope.fence.leave()
+        left = self.context.fence.leave()
         try:
             live.handler.abandon()
             self._recorded(live, (yield from self._end(live, live.stopped("the run was stopped"))))
@@ -539,10 +531,10 @@ class Transactions:
             self._remove(live, left)
 
     def _remove(self, live: LiveCall, left: Any) -> None:
-        self._started.remove(live)
+        self.context.calls.started.remove(live)
         live.release()
         live.ended.set()
-        self.context.scope.fence.enter_again(left)
+        self.context.fence.enter_again(left)
 
     def _end(self, live: LiveCall, ran: RanCall) -> Generator[Step, Any, RanCall]:
         """Compensate and roll back a call that failed or asked for a new attempt, and close its resources."""
@@ -565,7 +557,7 @@ class Transactions:
         if self._acted_outside(live, ran, in_transaction=in_transaction):
             call = live.checked.call
             key = self.results.toolbox.section_of(call.name)
-            outside = OutsideCall(call.name, call.id, self.context.scope.run_id, key)
+            outside = OutsideCall(call.name, call.id, self.context.run_id, key)
             self.context.session[OutsideCall].append(outside)
         return ran
 
@@ -665,7 +657,7 @@ class Transactions:
             case HandlerTimeout() | AbandonedCallError() | DeadlineExceededError() if self._is_late(live, error):
                 logger.warning("Tool '%s' did not end within %g s.", name, live.handler.timeout)
                 return live.late()
-            case AbandonedCallError() if (limit := self.context.scope.meter.deadline) is None or not limit.expired:
+            case AbandonedCallError() if (limit := self.context.meter.deadline) is None or not limit.expired:
                 # A run inside the call was stopped by another thread.
                 return live.stopped("the run was stopped", error=error)
             case HandlerTimeout() | AbandonedCallError():
@@ -676,7 +668,7 @@ class Transactions:
                 if isinstance(error, PromptEvaluationError):
                     error.prompt_name = error.prompt_name or prompt_name
                 return checked.failed(f"Tool '{name}' was stopped: {error}", error=error)
-            case _ if isinstance(error, self.context.adapter.raised_errors):
+            case _ if isinstance(error, self.context.model.raised_errors):
                 return checked.failed(f"Tool '{name}' failed: {type(error).__name__}: {error}", error=error)
             case _ if exits or isinstance(error, Exception):
                 trace = (type(error), error, callers_traceback(error))
@@ -688,7 +680,7 @@ class Transactions:
     def _is_late(self, live: LiveCall, error: BaseException) -> bool:
         """True if the handler was stopped by the timeout of its tool, which the run survives."""
         limit = live.handler.deadline
-        if limit is None or limit is self.context.scope.meter.deadline:
+        if limit is None or limit is self.context.meter.deadline:
             return False
         return isinstance(error, HandlerTimeout) or limit.expired
 
@@ -696,11 +688,11 @@ class Transactions:
         self, call: ToolCall, resources: ScopedResourceContext, deadline: Deadline | None, session: Session
     ) -> ToolContext:
         # By turn, because some providers give an id again in a later one.
-        scope, meter = self.context.scope, self.context.scope.meter
-        if self.idempotency_key is None:
-            key = f"{scope.call_key or scope.run_id}:{meter.own_turns}:{call.id}"
+        meter, calls = self.context.meter, self.context.calls
+        if calls.idempotency_key is None:
+            key = f"{self.context.spec.call_key or self.context.run_id}:{meter.own_turns}:{call.id}"
         else:
-            key = self.idempotency_key(call)
+            key = calls.idempotency_key(call)
         return ToolContext(
             session=session,
             resources=resources,
@@ -710,7 +702,7 @@ class Transactions:
             budget=meter.budget,
             idempotency_key=key,
             presentation=self.context.presentation,
-            sink=None if self.emitted is None else partial(self.emitted, call),
+            sink=None if calls.emitted is None else partial(calls.emitted, call),
             run=self.context,
         )
 
@@ -720,7 +712,7 @@ class Transactions:
         tool = checked.tool
         if tool.compensate is None:
             return ran
-        deadline = self.context.scope.meter.deadline
+        deadline = self.context.meter.deadline
         context = self._tool_context(checked.call, live.resources, deadline, self.context.session)
         try:
             yield partial(tool.compensate, checked.params, context=context)

@@ -12,7 +12,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, 
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
-    ExitStack,
     aclosing,
     asynccontextmanager,
     contextmanager,
@@ -28,7 +27,10 @@ from weakincentives._base.steps import Cursor
 from weakincentives.errors import DeadlineExceededError, PromptEvaluationError
 from weakincentives.prompt import Prompt, SectionPath
 from weakincentives.resources import ResourceCloseError
+from weakincentives.runtime.calls.executor import ToolExecutor
 from weakincentives.runtime.events import ResourcesNotClosed
+from weakincentives.runtime.live import LiveRun
+from weakincentives.runtime.loop import inner_loop
 from weakincentives.runtime.loop.bridge import call_async, call_sync
 from weakincentives.runtime.loop.channel import Channel, workers
 from weakincentives.runtime.loop.effects import (
@@ -42,7 +44,6 @@ from weakincentives.runtime.loop.effects import (
     Summarize,
     UseModel,
 )
-from weakincentives.runtime.loop.inner_loop import InnerLoop
 from weakincentives.runtime.loop.streams import (
     AsyncEmissions,
     AsyncEventStream,
@@ -57,8 +58,6 @@ from weakincentives.runtime.loop.streams import (
     started_events,
 )
 from weakincentives.runtime.messages import ModelReply, ModelRequest, PromptResponse
-from weakincentives.runtime.runs import RunScope
-from weakincentives.session import Session
 
 logger = logging.getLogger("weakincentives.runtime")
 _END = object()
@@ -137,7 +136,7 @@ class Show:
 Step = Enter | Leave | Perform | ReadModel | EndStream | Show
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class RunDriver(Generic[OutputT]):
     """A run that is ready to begin, and the four ways to take it to its end.
 
@@ -145,14 +144,11 @@ class RunDriver(Generic[OutputT]):
     `own_options` are those with which a model that evaluates prompts by itself is called.
     """
 
-    loop: InnerLoop
+    live: LiveRun
     prompt: Prompt[OutputT]
     observe: Callable[[Any], None] | None = None
     recorder: AbstractContextManager[Any] | None = None
     own_options: Mapping[str, Any] = field(default_factory=dict)
-    _channel: Entered | None = None
-    _resources: Entered | None = None
-    _claim: ExitStack = field(default_factory=ExitStack)
 
     def returned(self) -> PromptResponse[OutputT]:
         """Run to the end in this thread."""
@@ -179,7 +175,7 @@ class RunDriver(Generic[OutputT]):
                 with suppress(StreamLeft):
                     cursor.result()
 
-        return EventStream(events(), self.loop.scope)
+        return EventStream(events(), self.live)
 
     def streamed_async(self) -> AsyncEventStream[OutputT]:
         """Run on the running event loop as the events are read."""
@@ -194,7 +190,7 @@ class RunDriver(Generic[OutputT]):
                 with suppress(StreamLeft):
                     cursor.result()
 
-        return AsyncEventStream(events(), self.loop.scope)
+        return AsyncEventStream(events(), self.live)
 
     def _taken(self, cursor: Cursor[Step, Any]) -> Generator[StreamEvent[Any], None, None]:
         """Take the steps in this thread."""
@@ -256,12 +252,11 @@ class RunDriver(Generic[OutputT]):
 
     def _steps(self, *, shows: bool, awaits: bool = False) -> Generator[Step, Any, PromptResponse[OutputT]]:
         """Open what the run needs, perform its effects, and close all of it again."""
-        loop = self.loop
-        with self.recorder or nullcontext(), loop.scope.meter.on_errors(), self._claim, self._observed():
-            if not loop.evaluates_itself:
-                self._claim.enter_context(loop.session.claim(loop.owner))
-                yield from self._open_resources()
+        live = self.live
+        with self.recorder or nullcontext(), live.meter.on_errors(), live.claim, self._observed():
             try:
+                if not live.evaluates_itself:
+                    yield from self._open_resources()
                 response = yield from self._effects(shows=shows, awaits=awaits)
             except BaseException as error:
                 yield from self._close(error)
@@ -271,7 +266,7 @@ class RunDriver(Generic[OutputT]):
 
     @contextmanager
     def _observed(self) -> Iterator[None]:
-        unsubscribe = None if self.observe is None else self.loop.session.observe(self.observe)
+        unsubscribe = None if self.observe is None else self.live.session.observe(self.observe)
         try:
             yield
         finally:
@@ -280,11 +275,11 @@ class RunDriver(Generic[OutputT]):
 
     def _effects(self, *, shows: bool, awaits: bool) -> Generator[Step, Any, PromptResponse[OutputT]]:
         """The effects of the loop, with what there is to show of each before and after it."""
-        loop = self.loop
+        live = self.live
         emissions: Emissions | None = None
         if shows:
-            emissions = AsyncEmissions(loop) if awaits else Emissions(loop)
-        cursor = Cursor(loop.run())
+            emissions = AsyncEmissions(live) if awaits else Emissions(live)
+        cursor = Cursor(inner_loop.run_loop(live))
         while (effect := cursor.step) is not None:
             outcome: Any = None
             try:
@@ -305,12 +300,12 @@ class RunDriver(Generic[OutputT]):
                 cursor.fail(error)
         response = cursor.result()
         if shows:
-            yield from map(Show, completed_events(response, loop))
+            yield from map(Show, completed_events(response, live))
         return response
 
     def _streamed_reply(self, request: ModelRequest) -> Generator[Step, Any, ModelReply]:
-        loop = self.loop
-        yield from map(Show, request_events(loop))
+        live = self.live
+        yield from map(Show, request_events(live))
         parser = PartialParser(request)
         reply: ModelReply | None = None
         parts = yield ReadModel(request)
@@ -319,7 +314,7 @@ class RunDriver(Generic[OutputT]):
                 if isinstance(part, ModelReply):
                     reply = part
                 else:
-                    yield from map(Show, delta_events(part, loop, parser))
+                    yield from map(Show, delta_events(part, live, parser))
         finally:
             yield EndStream(parts)
         if reply is None:
@@ -328,72 +323,65 @@ class RunDriver(Generic[OutputT]):
 
     def _use(self, effect: UseModel) -> Generator[Step, Any, None]:
         """Leave the channel of the model before, and open one to this model."""
-        channel, self._channel = self._channel, None
-        if channel is not None:
-            yield Leave(channel, effect.error)
+        live, model = self.live, effect.model
+        if live.channel is not None:
+            live.channel = None
+            yield Leave(live.entered.pop(), effect.error)
         if effect.itself:
             # It may run on the session by the library's loop, as part of this run.
-            self._claim.close()
+            live.claim.close()
             return
-        model, loop = effect.model, self.loop
-        if self._resources is None:
-            self._claim.enter_context(loop.session.claim(loop.owner))
+        if not live.entered:
             yield from self._open_resources()
-        self._channel = yield Enter(partial(model.open_channel, loop), partial(model.open_channel_async, loop))
+        entered = yield Enter(partial(model.open_channel, live), partial(model.open_channel_async, live))
+        live.entered.append(entered)
+        live.channel = entered.value
 
     def _open_resources(self) -> Generator[Step, Any, None]:
-        opening = self.prompt, self.loop.session, self.loop.scope
-        self._resources = yield Enter(
-            partial(closing_resources, *opening),
-            partial(closing_resources_async, *opening),
-        )
+        """Claim the session, and open the resources of the run."""
+        live = self.live
+        live.claim.enter_context(live.session.claim(live.owner))
+        live.entered.append((yield Enter(partial(closing_resources, live), partial(closing_resources_async, live))))
 
     def _close(self, error: BaseException | None) -> Generator[Step, Any, None]:
-        """Leave what was opened, the last first, also if that fails for one."""
-        channel, self._channel = self._channel, None
-        try:
-            if channel is not None:
-                yield Leave(channel, error)
-        except BaseException as raised:
-            error = raised
-            raise
-        finally:
-            resources, self._resources = self._resources, None
-            if resources is not None:
-                yield Leave(resources, error)
-
-    @property
-    def _open_channel(self) -> Channel:
-        assert self._channel is not None
-        channel: Channel = self._channel.value
-        return channel
+        """Leave what was entered, the last first, also if that fails for one."""
+        live = self.live
+        live.channel = None
+        failure: BaseException | None = None
+        while live.entered:
+            try:
+                yield Leave(live.entered.pop(), error)
+            except BaseException as raised:
+                error = failure = raised
+        if failure is not None:
+            raise failure
 
     def _perform(self, effect: Effect) -> Any:
-        loop = self.loop
+        live = self.live
         if isinstance(effect, CallModel):
-            return self._open_channel.call(effect.request)
+            return _channel(live).call(effect.request)
         if isinstance(effect, RunTools):
-            return loop.executor.execute_all(effect.calls)
+            return ToolExecutor(live).execute_all(effect.calls)
         if isinstance(effect, Summarize):
-            return summarize(loop, self._open_channel, effect)
+            return summarize(live, _channel(live), effect)
         if isinstance(effect, Compute):
             return effect.function()
         if isinstance(effect, AskGuards):
-            return call_sync(effect.steps(), loop.context.loop_thread)
+            return call_sync(effect.steps(), live.loop_thread)
         if isinstance(effect, Evaluate):
-            return effect.model.evaluate_itself(self.prompt, loop.session, self.own_options)
+            return effect.model.evaluate_itself(self.prompt, live.session, self.own_options)
         assert isinstance(effect, LoadSections)
-        return load_sections(loop, effect)
+        return load_sections(live, effect)
 
     async def _perform_async(self, effect: Effect) -> Any:
-        loop = self.loop
+        live = self.live
         if isinstance(effect, CallModel):
-            return await self._open_channel.call_async(effect.request)
+            return await _channel(live).call_async(effect.request)
         if isinstance(effect, RunTools):
-            return await loop.executor.execute_all_async(effect.calls)
+            return await ToolExecutor(live).execute_all_async(effect.calls)
         if isinstance(effect, Summarize) and effect.function is None:
             if effect.adapter is None:
-                return await self._open_channel.call_async(effect.request)
+                return await _channel(live).call_async(effect.request)
             async with effect.adapter.open_spare_channel_async() as spare:
                 return await spare.call_async(effect.request)
         if isinstance(effect, AskGuards | Summarize):
@@ -401,19 +389,26 @@ class RunDriver(Generic[OutputT]):
         if isinstance(effect, Compute):
             return await workers.call(effect.function)
         if isinstance(effect, Evaluate):
-            return await effect.model.evaluate_itself_async(self.prompt, loop.session, self.own_options)
+            return await effect.model.evaluate_itself_async(self.prompt, live.session, self.own_options)
         assert isinstance(effect, LoadSections)
-        return await workers.call(partial(load_sections, loop, effect))
+        return await workers.call(partial(load_sections, live, effect))
 
     def _read(self, step: ReadModel) -> Any:
         if step.request is not None:
-            return self._open_channel.stream(step.request)
+            return _channel(self.live).stream(step.request)
         return next(step.parts, _END)
 
     async def _read_async(self, step: ReadModel) -> Any:
         if step.request is not None:
-            return self._open_channel.stream_async(step.request)
+            return _channel(self.live).stream_async(step.request)
         return await anext(step.parts, _END)
+
+
+def _channel(live: LiveRun) -> Channel:
+    """The channel to the model in use."""
+    assert live.channel is not None
+    channel: Channel = live.channel
+    return channel
 
 
 def _error_facts(error: BaseException | None) -> tuple[Any, Any, Any]:
@@ -421,24 +416,24 @@ def _error_facts(error: BaseException | None) -> tuple[Any, Any, Any]:
     return (None, None, None) if error is None else (type(error), error, error.__traceback__)
 
 
-def summarize(loop: InnerLoop, channel: Channel, effect: Summarize) -> ModelReply:
+def summarize(live: LiveRun, channel: Channel, effect: Summarize) -> ModelReply:
     """The summary, by the run's own model over its channel, by another adapter's, or by a function."""
     if effect.function is not None:
-        return call_sync(effect.steps(), loop.context.loop_thread)
+        return call_sync(effect.steps(), live.loop_thread)
     if effect.adapter is None:
         return channel.call(effect.request)
     with effect.adapter.open_spare_channel() as spare:
         return spare.call(effect.request)
 
 
-def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Exception]:
+def load_sections(live: LiveRun, effect: LoadSections) -> dict[SectionPath, Exception]:
     """Load each section; returns the errors of those that failed, and raises if the deadline has passed."""
     failed: dict[SectionPath, Exception] = {}
     for path in effect.paths:
         try:
-            loop.context.presentation.load(path, loop.context.resources, loop.scope.meter.deadline)
+            live.presentation.load(path, live.resources, live.meter.deadline)
         except DeadlineExceededError as error:
-            error.prompt_name = loop.prompt.name
+            error.prompt_name = live.name
             raise
         except SystemExit as error:
             failed[path] = RuntimeError(f"raised {error!r}")
@@ -448,35 +443,34 @@ def load_sections(loop: InnerLoop, effect: LoadSections) -> dict[SectionPath, Ex
 
 
 @contextmanager
-def closing_resources(prompt: Prompt[Any], session: Session, scope: RunScope) -> Iterator[None]:
+def closing_resources(live: LiveRun) -> Iterator[None]:
     """The resources of a run, as bound when it began; a failure to close them after a success is only recorded."""
     finished = False
     try:
-        scope.prompt = prompt.bound() if scope.prompt is None else scope.prompt
-        with prompt.resources.for_run(session, scope.prompt) as scope.resources:
+        with live.spec.resources.for_run(live.session, live.prompt) as live.resources_opened:
             yield
             finished = True
     except ResourceCloseError as error:
         if not finished:
             raise
-        _record_not_closed(error, session, scope.run_id)
+        _record_not_closed(live, error)
 
 
 @asynccontextmanager
-async def closing_resources_async(prompt: Prompt[Any], session: Session, scope: RunScope) -> AsyncIterator[None]:
+async def closing_resources_async(live: LiveRun) -> AsyncIterator[None]:
     """`closing_resources` on an event loop."""
     finished = False
     try:
-        scope.prompt = prompt.bound() if scope.prompt is None else scope.prompt
-        async with prompt.resources.for_run_async(session, scope.prompt) as scope.resources:
+        async with live.spec.resources.for_run_async(live.session, live.prompt) as live.resources_opened:
             yield
             finished = True
     except ResourceCloseError as error:
         if not finished:
             raise
-        _record_not_closed(error, session, scope.run_id)
+        _record_not_closed(live, error)
 
 
-def _record_not_closed(error: ResourceCloseError, session: Session, run_id: str) -> None:
+def _record_not_closed(live: LiveRun, error: ResourceCloseError) -> None:
     logger.error("%s", error, exc_info=error)
-    session.dispatch(ResourcesNotClosed(error.message, run_id=run_id, timestamp=session.timestamp()))
+    session = live.session
+    session.dispatch(ResourcesNotClosed(error.message, run_id=live.run_id, timestamp=session.timestamp()))

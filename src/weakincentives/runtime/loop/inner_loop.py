@@ -1,13 +1,13 @@
 """The loop between model and tools, without any I/O.
 
-`InnerLoop.run()` is a generator: it yields what it needs done (call the model, run these tools) and receives the
-outcome. Everything it knows between two effects is in the session, so a run can be resumed from a snapshot.
+`run_loop` is a generator: it yields what it needs done (call the model, run these tools) and receives the outcome. All
+that it knows between two effects is in the session, so a run can be resumed from a snapshot.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -22,39 +22,31 @@ from weakincentives.errors import (
     PromptError,
     PromptEvaluationError,
 )
-from weakincentives.prompt import (
-    BoundPrompt,
-    OpenSectionsResult,
-    Overrides,
-    Prompt,
-    VisibilityExpansionRequired,
-)
+from weakincentives.prompt import OpenSectionsResult, VisibilityExpansionRequired
 from weakincentives.runtime import events
-from weakincentives.runtime.calls.approval import (
-    DecisionError,
-    Undecided,
-    is_waiting,
-    waiting_calls,
-)
+from weakincentives.runtime.calls.approval import DecisionError, Undecided, is_waiting, waiting_calls
 from weakincentives.runtime.calls.call import CallOutcome, ToolExecutionOutcome
 from weakincentives.runtime.calls.executor import ToolExecutor
 from weakincentives.runtime.calls.ids import CallIds
-from weakincentives.runtime.context import InnerLoopConfig, RunContext
-from weakincentives.runtime.known.notices import Notices
-from weakincentives.runtime.known.offers import OfferedTools
-from weakincentives.runtime.loop.answers import Answers, StreamState
+from weakincentives.runtime.known import notices, offers
+from weakincentives.runtime.live import LiveRun
+from weakincentives.runtime.loop import answers, start
 from weakincentives.runtime.loop.bridge import contained
 from weakincentives.runtime.loop.effects import CallModel, Effect, Evaluate, RunTools, UseModel
 from weakincentives.runtime.loop.inquiry import check_guarded_tools, warn_of_unmatched
-from weakincentives.runtime.loop.start import Beginning, RunStart
 from weakincentives.runtime.loop.words import pass_words, refuses_decision
-from weakincentives.runtime.messages import Message, ModelReply, ModelRequest, PromptResponse, ToolCall, failed_results
-from weakincentives.runtime.model import Model
+from weakincentives.runtime.messages import (
+    Message,
+    ModelReply,
+    ModelRequest,
+    PromptResponse,
+    ToolCall,
+    failed_results,
+)
 from weakincentives.runtime.past.misses import possible_misses
 from weakincentives.runtime.past.points import Points
-from weakincentives.runtime.runs import Run, RunScope
-from weakincentives.runtime.window.compaction import Compactor
-from weakincentives.session import Session
+from weakincentives.runtime.state import RunState
+from weakincentives.runtime.window import compaction, transcript
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -64,506 +56,497 @@ _STOPPED = {
     "length": "was cut off at its length limit",
     "overflow": "was cut off at the end of its context window",
 }
+NOT_RUN = "Not run: the turn ended to open sections. Call the tool again if it is still needed."
 
 
-def check_prompt(prompt: object) -> None:
-    """Reject a template or string passed as the prompt."""
-    if not isinstance(prompt, Prompt):
-        raise TypeError(f"prompt must be a Prompt, got {prompt!r}; write Prompt(template).bind(...)")
+def run_loop(live: LiveRun) -> Generator[Effect, Any, PromptResponse[Any]]:
+    """Yield effects, receive their outcomes, return the response.
 
-
-class InnerLoop:
-    """A run of one prompt on one session, in one or more attempts.
-
-    It begins a `new` conversation, continues the run in the session (`resume`), or begins the next `exchange` of a
-    conversation, with the user's message. If its scope allows it, a run that has to open sections before it can go on
+    The run begins a `new` conversation, continues the one in the session (`resume`), or begins the next `exchange` of a
+    conversation, with the user's message. If its spec allows it, a run that has to open sections before it can go on
     restarts: the next attempt has the same conversation with a new system text.
     """
-
-    def __init__(
-        self,
-        prompt: BoundPrompt[Any],
-        session: Session,
-        scope: RunScope,
-        models: Sequence[Model],
-        config: InnerLoopConfig | None = None,
-        *,
-        visibility_overrides: Overrides | None = None,
-        beginning: Beginning = "new",
-        message: Message | None = None,
-        asked: Model | None = None,
-    ) -> None:
-        if not isinstance(session, Session):
-            raise TypeError(f"session must be a Session, got {session!r}; pass session=Session()")
-        self.prompt, self.session, self.scope = prompt, session, scope
-        # Ends a stream that the run's own thread is reading; set by channels that can do so.
-        self.interrupt: Callable[[], None] = lambda: None
-        self.stream = StreamState()
-        self.in_conversation = beginning == "exchange"
-        self._call_ids: CallIds | None = None
-        # False if a replay must not depend on when a section says that it is out of date.
-        self.follows_sections = True
-        self._emitted: Callable[[ToolCall, Any], None] | None = None
-        self._models = tuple(models)
-        if scope.models != self._models:
-            scope.models, scope.adapter = self._models, 0
-        # The number of the model in use; a model that evaluates the prompt by itself may change that of the scope.
-        self._in_use = scope.adapter
-        self._asked = asked
-        self._failures: list[str] = []
-        self._decisions = scope.decisions = {} if scope.decisions is None else scope.decisions
-        self._message = message
-        self._config = InnerLoopConfig() if config is None else config
-        self._prepare(self._context(visibility_overrides), beginning)
-
-    def _context(self, visibility_overrides: Overrides | None, points: Points | None = None) -> RunContext:
-        """The context of an attempt on the model in use."""
-        scope, message = self.scope, self._message
-        model = self._models[self._in_use]
-        scope.codecs[model.name] = model.hosted_tool_codecs
-        pending = None if message is None or message.kind in scope.given else message
-        config = replace(
-            self._config,
-            supports_dynamic_tools=model.supports_dynamic_tools,
-            settings=model.settings.merged(self._config.settings),
-        )
-        context = RunContext(self.prompt, self.session, scope, model, config, visibility_overrides, pending)
-        context.points = points
-        return context
-
-    def _prepare(self, context: RunContext, beginning: Beginning) -> None:
-        """Prepare an attempt: nothing of it but the session is there for the next one."""
-        self.context = context
-        self._tools = OfferedTools(context)
-        self.toolbox = self._tools.toolbox
-        self.notices = Notices(context, self._tools)
-        self.executor = ToolExecutor(context, self.toolbox)
-        self.executor.calls.emitted = self._emitted
-        self._start = RunStart(context, self._tools, self.notices, self.executor, beginning)
-        self._answers = Answers(context, self.stream)
-        self.stream.text = []
-        self._compactor = Compactor(context, self._tools, self.notices)
-        self._started = self.session.clock.monotonic()
-
-    def on_emission(self, receive: Callable[[ToolCall, Any], None]) -> None:
-        """Have what tool calls emit received, in this attempt and in those that follow."""
-        self._emitted = self.executor.calls.emitted = receive
-
-    @property
-    def owner(self) -> str:
-        """The name under which the run claims its session."""
-        return f"{self.prompt.name} ({self.scope.run_id})"
-
-    def run(self) -> Generator[Effect, Any, PromptResponse[Any]]:
-        """Yield effects, receive their outcomes, return the response."""
-        self.scope.abandon = self.abandon
-        if self.in_conversation and not self.scope.parents and not self.evaluates_itself:
-            self.context.points = Points(self.prompt, self.session)
-        try:
-            response = yield from contained(self._attempts(), self.prompt.name, "render")
-        except VisibilityExpansionRequired as signal:
-            # A tool that runs another prompt must not pass the signal off as its own run's.
-            signal.prompt_name = self.prompt.name
-            self._end("halted", section_keys=tuple(signal.section_keys), reason=signal.reason)
-            raise
-        except AbandonedCallError:
-            raise
-        except DecisionError:
-            self._end_waiting()
-            raise
-        except Exception as error:
-            if refuses_decision(error):
-                self._end_waiting()
-                raise
-            self._save_rest(stopped=isinstance(error, GuardRefusedError) and error.hook != "before_run")
-            if isinstance(error, GuardRefusedError):
-                warn_of_unmatched(self.context, self.toolbox)
-            self._end("failed", reason=str(error), error=type(error).__name__, phase=phase_of(error))
-            self._name_failures(error)
-            raise
-        except BaseException:
-            self._stop()
-            raise
-        finally:
-            self.scope.abandon = None
-        if self.evaluates_itself:
-            return self._ended_itself(response)
-        if response.pending and response.halt is None:
-            self._end_waiting()
-            return response
-        if response.halt is not None:
-            keys = tuple(map(".".join, response.halt.requested_overrides))
-            self._end("halted", section_keys=keys, reason=response.halt.reason)
-            return response
-        for miss in possible_misses(self.context, response.text):
-            self.context.emit(events.PossibleMiss, **miss._asdict())
-        self.context.pay_rankings()
-        warn_of_unmatched(self.context, self.toolbox)
-        self._end("completed", text=response.text, output=response.output)
-        return response
-
-    def next_request(self) -> ModelRequest:
-        """The first request of this run, with nothing loaded, no guard asked and nobody called."""
-        self._start.skip_loading()
-        for generator in (self._start.begin(), self._prepare_request()):
-            for _ in generator:
-                raise AssertionError("nothing is left to do before a request")
-        return self._request()
-
-    def abandon(self) -> None:
-        """Stop the run from another thread while its own is busy, and free the session before this returns."""
-        self.scope.abandon = None
-        self.scope.fence.close()
-        self.scope.abandon_children()
-        self.executor.abandon()
-        self._stop()
-        self.session.release(self.owner)
-        self.interrupt()
-
-    def _stop(self) -> None:
-        """Leave a conversation that can be continued: the text so far stays, and every open call gets a result."""
-        self._save_rest(stopped=True)
-        self._end("stopped")
-
-    def _end_waiting(self) -> None:
-        self._end("waiting", reason=", ".join(call.tool for call in waiting_calls(self.session).values()))
-
-    def _end(self, status: events.RunStatus, **facts: Any) -> None:
-        """Record how this attempt ended."""
-        self.session.dispatch(self.ended(status, **facts))
-
-    def ended(self, status: events.RunStatus, **facts: Any) -> events.RunEnded:
-        """The event that says how this attempt ended."""
-        return events.RunEnded(
-            prompt_name=self.prompt.name,
-            status=status,
-            prompt_ns=self.prompt.ns,
-            prompt_key=self.prompt.key,
-            adapter=self.context.adapter.name,
-            model=self.context.adapter.model,
-            usage=self.scope.meter.usage,
-            turns=self.scope.meter.turns,
-            duration=self.session.clock.monotonic() - self._started,
-            **self.context.stamp,
-            **facts,
-        )
-
-    def _save_rest(self, *, stopped: bool) -> None:
-        """Save the state of a run that ends early: the user's message, streamed text and finished tool results."""
-        context, transcript = self.context, self.context.transcript
-        if context.message is not None:
-            transcript.adopt()
-            transcript.say(*self._start.missing_results())
-            context.add_message()
-        partial, self.stream.text = "".join(self.stream.text), []
-        if partial:
-            context.save(unfinished=True)
-            transcript.say(Message(role="assistant", text=partial, provider=context.adapter.name))
-        if made := list(self.executor.results.ended.values()):
-            self._record_outcomes(made)
-        if stopped:
-            transcript.say(*failed_results(self._start.lost_calls(), "Not run: the run was stopped."))
-            self.notices.send_read()
-        transcript.put_in_order()
-
-    @property
-    def evaluates_itself(self) -> bool:
-        """True if the model in use evaluates the prompt by itself, unless it is that which has asked for this run."""
-        model = self.context.adapter
-        return model.evaluates_itself and (model is not self._asked or not model.has_channel)
-
-    def _evaluate_itself(self) -> Generator[Effect, Any, PromptResponse[Any]]:
-        """Have the model evaluate the prompt; the user's message stands in the session."""
-        context, message = self.context, self.context.message
-        if message is not None:
-            if context.has_guards:
-                (message,) = yield from pass_words(context, [message], always=True)
-                assert message is not None
-            context.message = None
-            self.scope.given[message.kind] = message
-            self.session.dispatch(message)
-        self._ended_before = len(self.session[events.RunEnded])
-        response: PromptResponse[Any] = yield Evaluate(context.adapter)
-        return response
-
-    def _ended_itself(self, response: PromptResponse[Any]) -> PromptResponse[Any]:
-        """Record the end of a run that a model has evaluated by itself, unless it has."""
-        if len(self.session[events.RunEnded]) == self._ended_before:
-            self._end("completed", text=response.text, output=response.output)
-        run_id = response.run_id or self.scope.run_id
-        return replace(response, run_id=run_id, conversation_id=response.conversation_id or self.scope.conversation_id)
-
-    def _attempts(self) -> Generator[Effect, Any, PromptResponse[Any]]:
-        """Evaluate until there is an answer; what an attempt asks for is open in the next one."""
-        run = self.session[Run].latest()
-        if not self.scope.conversation_id:
-            self.scope.conversation_id = self.session.session_id if run is None else run.conversation_id
-        failure: BaseException | None = None
-        in_use = -1
-        while True:
-            try:
-                if in_use != self._in_use:
-                    in_use = self._in_use
-                    yield UseModel(self.context.adapter, failure, self.evaluates_itself)
-                    failure = None
-                evaluation = self._evaluate_itself() if self.evaluates_itself else self._evaluate()
-                return (yield from evaluation)
-            except VisibilityExpansionRequired as signal:
-                if self.scope.max_expansions is None:
-                    raise
-                self.scope.check_expansions(signal, self.prompt.name)
-                self._end("restarted", section_keys=tuple(signal.section_keys), reason=signal.reason)
-                self.scope.open(signal, self.session)
-                self.stream.restarted, before = signal.reason, self.context
-                dynamic = before.config.supports_dynamic_tools and before.adapter.supports_dynamic_tools
-                config = replace(before.config, supports_dynamic_tools=dynamic)
-                context = replace(before, config=config, message=None, run=Run("", "", ""))
-                self._prepare(context, "exchange" if self.in_conversation else "new")
-            except PromptEvaluationError as error:
-                if not self._may_recover(error):
-                    raise
-                failure = error
-                self._recover(error)
-
-    def _may_recover(self, error: PromptEvaluationError) -> bool:
-        """True if there is another model, and it might succeed where this one failed."""
-        if self._in_use + 1 == len(self._models) or isinstance(error, DeadlineExceededError | BudgetExceededError):
-            return False
-        run_id = self.scope.run_id
-        called = next((call for call in self.context.own(events.ModelCalled) if call.run_id == run_id), None)
-        is_answered = called is not None and called.stop_reason in _STOPPED
-        # What was shown of an unfinished reply cannot be taken back. A model that cannot offer a hosted tool fails in
-        # the phase "render".
-        return not is_answered and not self.stream.shown and error.phase in ("request", "response", "render")
-
-    def _recover(self, error: PromptEvaluationError) -> None:
-        """Record the failure of the model in use, and go on with the next."""
-        self._save_rest(stopped=False)
-        self._end("recovered", reason=str(error), error=type(error).__name__, phase=phase_of(error))
-        context, scope = self.context, self.scope
-        self.interrupt = lambda: None
-        failed = f"{context.adapter.name}:{context.adapter.model} failed"
-        self._failures.append(f"{failed}: {shortened(str(error), 200)}")
-        self._in_use += 1
-        scope.models, scope.adapter = self._models, self._in_use
-        following = self._models[self._in_use]
-        logger.warning("%s, going on with %s: %s", failed, following.name, error)
-        is_rendered = any(event.run_id == scope.run_id for event in context.own(events.PromptRendered))
-        beginning = "resume" if is_rendered else self._start.beginning
-        self._prepare(self._context(context.visibility_overrides, context.points), beginning)
-
-    def _name_failures(self, error: Exception) -> None:
-        """Add to the error of the last model how those before it have failed."""
-        if isinstance(error, PromptEvaluationError):
-            others = [failure for failure in self._failures if not failure.endswith(shortened(str(error), 200))]
-            if others:
-                error.args = (f"{error} (before that, {'; '.join(others)})",)
-
-    def _evaluate(self) -> Generator[Effect, Any, PromptResponse[Any]]:
-        self._start.refresh_sections()
-        if self._start.beginning == "exchange" and self.scope.attempt == 1 and waiting_calls(self.session):
-            yield from self._start.pass_message()
-            yield from self._settle()
-        # The user went on while calls of this run, inside another, waited.
-        gone_on = any(isinstance(decision, Undecided) for decision in self._decisions.values())
-        pending = yield from self._start.open_calls()
-        last = self.session[Message].latest()
-        if not pending and last is not None and last.role == "assistant" and not last.paused:
-            if not self.scope.meter.turns:
-                raise self.context.error(
-                    f"'{self.prompt.name}' has nothing to answer: its user sections have been answered; pass content."
-                )
-            # Asking again on resume is not one of the retries.
-            self.context.save(output_retries=-1)
-            answer = yield from self._answers.check(ModelReply(text=last.text, tool_calls=last.tool_calls))
-            if answer is not None:
-                return self._response(*answer)
-        while True:
-            while pending:
-                outcomes = yield RunTools(self.executor.next_group(pending))
-                pending = pending[len(outcomes) :]
-                if ended := self._record_outcomes(outcomes):
-                    return self._stop_to_open(ended, pending)
-                if pending:
-                    if self.context.config.supports_dynamic_tools:
-                        yield from self._start.load_sections()
-                    self._tools.register(mid_turn=True)
-            if gone_on or waiting_calls(self.session):
-                return self._response("")
-            yield from self._prepare_request()
-            request = self._request()
-            if self.context.points is not None:
-                self.context.points.turn(self.scope.run_id, self.scope.meter.own_turns + 1)
-            self._answers.hold()
-            asked = self.session.clock.monotonic()
-            self._call_ids = None
-            try:
-                reply = self._received((yield CallModel(request)))
-                self._record_reply(request, reply, self.session.clock.monotonic() - asked)
-            except ContextOverflowError as error:
-                if not (yield from self._compactor.overflowed(error, self.stream, by_turns=not self.in_conversation)):
-                    raise
-                continue
-            self._compactor.replied()
-            pending = reply.tool_calls
-            # If the user has sent another message since, the model answers that too.
-            if pending or reply.stop_reason == "pause" or self.context.transcript.put_in_order():
-                continue
-            if (answer := (yield from self._answers.check(reply))) is not None:
-                return self._response(*answer)
-
-    def _settle(self) -> Generator[Effect, Any, None]:
-        """Before the next exchange, settle the calls of the last that wait: as decided, else as not decided."""
-        context, scope = self.context, self.scope
-        own = scope.run_id, scope.meter.spent
-        again = replace(context, run=Run("", "", ""))
-        self._prepare(replace(again, message=None), "resume")
-        pending = yield from self._start.open_calls()
-        while pending:
-            for call_id in waiting_calls(self.session):
-                self._decisions.setdefault(call_id, Undecided())
-            self._record_outcomes((yield RunTools(pending)))
-            # A call that ran again has asked again.
-            waiting = waiting_calls(self.session)
-            pending = tuple(call for call in pending if is_waiting(call.id, waiting))
-        self.context.transcript.put_in_order()
-        self._end("stopped")
-        scope.run_id, scope.meter.spent = own
-        self._prepare(again, "exchange")
-
-    def _prepare_request(self) -> Generator[Effect, Any, None]:
-        """Bring sections, notices and tools up to date for the next request."""
-        self.notices.send_read()
-        dynamic = self.context.config.supports_dynamic_tools
-        if self.follows_sections and dynamic and (yield from self._start.follow_sections()):
-            self._start.removed = None
-            self.notices.announce(self._tools.reload())
-        self._start.open_by_rule()
-        yield from self._start.load_sections()
-        yield from self._compactor.prepare(by_turns=not self.in_conversation)
-        if self._start.removed is None:
-            self.notices.announce_opened()
+    live.abandon = lambda: abandon(live)
+    if live.in_conversation and not live.spec.parents and not live.evaluates_itself:
+        live.points = Points.before(live.prompt, live.session)
+    try:
+        response = yield from contained(_attempts(live), live.name, "render")
+    except VisibilityExpansionRequired as signal:
+        # A tool that runs another prompt must not pass the signal off as its own run's.
+        signal.prompt_name = live.name
+        _end(live, "halted", section_keys=tuple(signal.section_keys), reason=signal.reason)
+        raise
+    except AbandonedCallError:
+        raise
+    except DecisionError:
+        _end_waiting(live)
+        raise
+    except Exception as error:
+        if refuses_decision(error):
+            _end_waiting(live)
         else:
-            # Here, and not as the run was taken up, so that its messages stand as in a run that was never stopped.
-            removed, self._start.removed = self._start.removed, None
-            self.notices.announce(removed)
-        self._tools.update()
-        if self.context.has_guards:
-            check_guarded_tools(self.context)
-        self.context.transcript.put_in_order()
-        self.context.pay_rankings()
-        if self.scope.meter.needs_prices and self.context.adapter.model:
-            self.context.prices(self.context.adapter.model)
-        self.scope.meter.check_model_call(self.prompt.name)
+            _fail(live, error)
+        raise
+    except BaseException:
+        _stop(live)
+        raise
+    finally:
+        live.abandon = None
+    if live.evaluates_itself:
+        return response
+    if response.pending and response.halt is None:
+        _end_waiting(live)
+        return response
+    if response.halt is not None:
+        keys = tuple(map(".".join, response.halt.requested_overrides))
+        _end(live, "halted", section_keys=keys, reason=response.halt.reason)
+        return response
+    for miss in possible_misses(live, response.text):
+        live.emit(events.PossibleMiss, **miss._asdict())
+    live.pay_rankings()
+    warn_of_unmatched(live)
+    _end(live, "completed", text=response.text, output=response.output)
+    return response
 
-    def _stop_to_open(self, ended: list[ToolExecutionOutcome], pending: tuple[ToolCall, ...]) -> PromptResponse[Any]:
-        """End the turn at calls that open sections: return to the caller, or raise for a new attempt."""
-        text = "Not run: the turn ended to open sections. Call the tool again if it is still needed."
-        self.context.transcript.say(*failed_results(pending, text))
-        self.context.save(opening=True)
-        asked = [outcome.disclosure for outcome in ended if outcome.disclosure is not None]
-        overrides = {path: each for request in asked for path, each in request.overrides.items()}
-        reason = "; ".join(dict.fromkeys(request.reason for request in asked if request.reason))
-        if self.scope.max_expansions is None and any(outcome.halts for outcome in ended):
-            return self._response("", halt=OpenSectionsResult(overrides, reason=reason))
-        keys = tuple(key for request in asked for key in request.keys)
-        raise VisibilityExpansionRequired(
-            f"Section expansion requires restart: opening {', '.join(keys)} needs a new evaluation; "
-            "MainLoop starts one.",
-            requested_overrides=overrides,
-            reason=reason,
-            section_keys=keys,
-        )
 
-    def _request(self) -> ModelRequest:
-        output = self.prompt.template.structured_output
-        return ModelRequest(
-            prompt_name=self.prompt.name,
-            messages=self.context.transcript.sent(),
-            output=None if output is None or output.container == "text" else output,
-            deadline=self.scope.meter.deadline,
-            settings=self.context.config.settings,
-            **self.toolbox.offered,
-        )
+def next_request(live: LiveRun) -> ModelRequest:
+    """The first request of this run, with nothing loaded, no guard asked and nobody called."""
+    start.skip_loading(live)
+    for generator in (start.begin(live), _prepare_request(live)):
+        for _ in generator:
+            raise AssertionError("nothing is left to do before a request")
+    return _request(live)
 
-    @property
-    def call_ids(self) -> CallIds:
-        """The ids that the calls of the reply under way have."""
-        if self._call_ids is None:
-            waiting = waiting_calls(self.session).values()
-            self._call_ids = CallIds(self.session[Message].view(), waiting)
-        return self._call_ids
 
-    def _received(self, reply: ModelReply) -> ModelReply:
-        """The reply as the rest of the loop knows it: with our own names of tools, and each call with its own id."""
-        if reply.tool_calls:
-            reply = self.call_ids.unique(self.toolbox.with_names(reply), self.context.adapter)
-        return reply
+def abandon(live: LiveRun) -> None:
+    """Stop the run from another thread while its own is busy, and free the session before this returns."""
+    live.abandon = None
+    live.fence.close()
+    live.abandon_children()
+    ToolExecutor(live).abandon()
+    _stop(live)
+    live.session.release(live.owner)
+    live.interrupt()
 
-    def _record_reply(self, request: ModelRequest, reply: ModelReply, latency: float) -> None:
-        context, meter = self.context, self.scope.meter
-        self.stream.text = []
-        self.stream.shown = self.stream.shown and reply.stop_reason == "pause"
-        meter.add_usage(reply.usage, context.prices(reply.model) if meter.needs_prices else None)
-        context.save(spent=meter.spent, unfinished=False)
-        context.emit(
-            events.ModelCalled,
-            prompt_name=self.prompt.name,
-            adapter=context.adapter.name,
-            model=reply.model or context.adapter.model,
-            turn=meter.own_turns,
-            usage=reply.usage,
-            stop_reason=reply.stop_reason,
-            latency=latency,
-            retries=reply.retries,
-            response_id=reply.response_id,
-            messages=context.transcript.length,
-            tools=self.toolbox.callable_names,
-            overrides=self._tools.overrides,
-        )
-        if reply.reasoning_dropped:
-            context.emit(events.ReasoningDropped, reason="the provider no longer accepts it")
-        # An incomplete reply stays out of the conversation: none of its calls may run, now or on resume.
-        _check_stop(reply, self.prompt.name)
-        context.transcript.say(
-            Message(
-                role="assistant",
-                text=reply.text,
-                tool_calls=reply.tool_calls,
-                items=reply.items,
-                provider=context.adapter.name,
-                paused=reply.stop_reason == "pause",
-                reasoning=reply.reasoning,
-            )
-        )
-        self.notices.open_found(self._tools.find(reply))
 
-    def _record_outcomes(self, outcomes: Sequence[CallOutcome]) -> list[ToolExecutionOutcome]:
-        """Add the results to the conversation; return the outcomes that end the turn."""
-        self.context.save(spent=self.scope.meter.spent)
-        ended = [outcome for outcome in outcomes if isinstance(outcome, ToolExecutionOutcome)]
-        self.notices.disclosed(ended)
-        for outcome in ended:
-            if outcome.operator_text:
-                self.context.save(unsent=(*self.context.run.unsent, outcome.operator_text))
-            self.context.transcript.say(outcome.as_message(self._tools.bring(outcome.found)))
-            # Only now: a thread that stops this run records the others.
-            self.executor.results.ended.pop(outcome.tool_call_id, None)
-        return [outcome for outcome in ended if outcome.ends_turn]
+def end_event(live: LiveRun, status: events.RunStatus, **facts: Any) -> events.RunEnded:
+    """The event that says how this attempt ended."""
+    return events.RunEnded(
+        prompt_name=live.name,
+        status=status,
+        prompt_ns=live.prompt.ns,
+        prompt_key=live.prompt.key,
+        adapter=live.model.name,
+        model=live.model.model,
+        usage=live.meter.usage,
+        turns=live.meter.turns,
+        duration=live.session.clock.monotonic() - live.attempt.started,
+        **live.stamp,
+        **facts,
+    )
 
-    def _response(self, text: str, output: Any = None, halt: OpenSectionsResult | None = None) -> PromptResponse[Any]:
-        return PromptResponse(
-            prompt_name=self.prompt.name,
-            text=text,
-            output=output,
-            halt=halt,
-            hosted_outputs=self._tools.hosted_outputs(self.scope.codecs),
-            usage=self.scope.meter.usage,
-            turns=self.scope.meter.turns,
-            run_id=self.scope.run_id,
-            conversation_id=self.scope.conversation_id,
-            pending=tuple(waiting_calls(self.session).values()),
-        )
+
+def received(live: LiveRun, reply: ModelReply) -> ModelReply:
+    """The reply as the rest of the loop knows it: with our own names of tools, and each call with its own id."""
+    if reply.tool_calls:
+        reply = call_ids(live).unique(live.toolbox.with_names(reply), live.model)
+    return reply
+
+
+def call_ids(live: LiveRun) -> CallIds:
+    """The ids that the calls of the reply under way have."""
+    ids = live.attempt.call_ids
+    if ids is None:
+        waiting = waiting_calls(live.session).values()
+        ids = live.attempt.call_ids = CallIds(live.session[Message].view(), waiting)
+    return ids
+
+
+def _end(live: LiveRun, status: events.RunStatus, **facts: Any) -> None:
+    """Record how this attempt ended."""
+    live.session.dispatch(end_event(live, status, **facts))
+
+
+def _end_waiting(live: LiveRun) -> None:
+    _end(live, "waiting", reason=", ".join(call.tool for call in waiting_calls(live.session).values()))
+
+
+def _stop(live: LiveRun) -> None:
+    """Leave a conversation that can be continued: the text so far stays, and every open call gets a result."""
+    with live.session.together():
+        _save_rest(live, stopped=True)
+        _end(live, "stopped")
+
+
+def _fail(live: LiveRun, error: Exception) -> None:
+    """Record the failure of the run, and how the models before the last have failed."""
+    with live.session.together():
+        _save_rest(live, stopped=isinstance(error, GuardRefusedError) and error.hook != "before_run")
+        if isinstance(error, GuardRefusedError):
+            warn_of_unmatched(live)
+        _end(live, "failed", reason=str(error), error=type(error).__name__, phase=phase_of(error))
+        stored = live.session[RunState].latest()
+        if live.failures and stored is not None and stored.run_id == live.run_id:
+            # None of them works: if the run is resumed, they are tried from the first again.
+            live.save(model=0)
+    if isinstance(error, PromptEvaluationError):
+        failures = [failure for failure in live.failures if not failure.endswith(shortened(str(error), 200))]
+        if failures:
+            error.args = (f"{error} (before that, {'; '.join(failures)})",)
+
+
+def _save_rest(live: LiveRun, *, stopped: bool) -> None:
+    """Save the state of a run that ends early: the user's message, streamed text and finished tool results."""
+    if live.attempt.message is not None:
+        transcript.adopt(live)
+        transcript.say(live, *start.missing_results(live))
+        start.say_message(live)
+    partial, live.stream.text = "".join(live.stream.text), []
+    if partial:
+        live.save(unfinished=True)
+        transcript.say(live, Message(role="assistant", text=partial, provider=live.model.name))
+    outcomes = list(live.calls.ended.values())
+    if outcomes:
+        _record_outcomes(live, outcomes)
+    if stopped:
+        transcript.say(live, *failed_results(start.lost_calls(live), "Not run: the run was stopped."))
+        notices.send_read(live)
+    transcript.put_in_order(live)
+
+
+def _attempts(live: LiveRun) -> Generator[Effect, Any, PromptResponse[Any]]:
+    """Evaluate until there is an answer; what an attempt asks for is open in the next one."""
+    in_use = -1
+    failure: BaseException | None = None
+    while True:
+        try:
+            if in_use != live.state.model:
+                in_use = live.state.model
+                yield UseModel(live.model, failure, live.evaluates_itself)
+                failure = None
+            evaluation = _evaluate_itself(live) if live.evaluates_itself else _evaluate(live)
+            return (yield from evaluation)
+        except VisibilityExpansionRequired as signal:
+            if not live.restarts_itself:
+                raise
+            live.check_expansions(signal)
+            _restart(live, signal)
+        except PromptEvaluationError as error:
+            if not _may_recover(live, error):
+                raise
+            failure = error
+            _recover(live, error)
+
+
+def _restart(live: LiveRun, signal: VisibilityExpansionRequired) -> None:
+    """Record that this attempt has ended, and begin the next, which opens what this one has asked for."""
+    attempt, stored = live.attempt, live.session[RunState].latest()
+    with live.session.together():
+        _end(live, "restarted", section_keys=tuple(signal.section_keys), reason=signal.reason)
+        is_stored = stored is not None and stored.run_id == live.run_id
+        if is_stored and not live.evaluates_itself:
+            live.save(opening=signal.requested_overrides)
+        else:
+            # The loop renders nothing in the next attempt, or has rendered nothing that it could render again.
+            live.open(signal.requested_overrides)
+            following = live.state.updated({"attempt": live.state.attempt + 1})
+            if is_stored:
+                live.begin(following)
+            else:
+                live.state = following
+    live.stream.restarted = signal.reason
+    dynamic = attempt.dynamic and attempt.model.supports_dynamic_tools
+    live.attempt = live.new_attempt("exchange" if live.in_conversation else "new", dynamic=dynamic)
+
+
+def _may_recover(live: LiveRun, error: PromptEvaluationError) -> bool:
+    """True if there is another model, and it might succeed where this one failed."""
+    is_last = live.state.model + 1 == len(live.spec.models)
+    if is_last or isinstance(error, DeadlineExceededError | BudgetExceededError):
+        return False
+    called = next((call for call in live.events(events.ModelCalled) if call.run_id == live.run_id), None)
+    is_answered = called is not None and called.stop_reason in _STOPPED
+    # What was shown of an unfinished reply cannot be taken back. A model that cannot offer a hosted tool fails in the
+    # phase "render".
+    return not is_answered and not live.stream.shown and error.phase in ("request", "response", "render")
+
+
+def _recover(live: LiveRun, error: PromptEvaluationError) -> None:
+    """Record the failure of the model in use, and go on with the next."""
+    failed = f"{live.model.name}:{live.model.model} failed"
+    is_rendered = any(event.run_id == live.run_id for event in live.events(events.PromptRendered))
+    # All at once: a snapshot has the next model and what the one before has left, or neither.
+    with live.session.together():
+        _save_rest(live, stopped=False)
+        _end(live, "recovered", reason=str(error), error=type(error).__name__, phase=phase_of(error))
+        following = live.state.updated({"model": live.state.model + 1, "estimated": None})
+        if is_rendered:
+            live.begin(following)
+        else:
+            live.state = following
+    live.interrupt = _nothing
+    live.failures.append(f"{failed}: {shortened(str(error), 200)}")
+    beginning = "resume" if is_rendered else live.attempt.beginning
+    live.attempt = live.new_attempt(beginning, message=live.spec.message)
+    logger.warning("%s, going on with %s: %s", failed, live.model.name, error)
+
+
+def _nothing() -> None:
+    """Interrupts nothing."""
+
+
+def _evaluate_itself(live: LiveRun) -> Generator[Effect, Any, PromptResponse[Any]]:
+    """Have the model evaluate the prompt; the user's message stands in the session."""
+    message = live.attempt.message
+    if message is not None:
+        if live.has_guards:
+            (message,) = yield from pass_words(live, [message], always=True)
+            assert message is not None
+        live.attempt.message = None
+        live.given[message.kind] = message
+        live.session.dispatch(message)
+    ended_before = len(live.session[events.RunEnded])
+    response: PromptResponse[Any] = yield Evaluate(live.model)
+    if len(live.session[events.RunEnded]) == ended_before:
+        # It has not run the library's loop, which would have said so.
+        _end(live, "completed", text=response.text, output=response.output)
+    return replace(
+        response,
+        run_id=response.run_id or live.run_id,
+        conversation_id=response.conversation_id or live.conversation_id,
+    )
+
+
+def _evaluate(live: LiveRun) -> Generator[Effect, Any, PromptResponse[Any]]:
+    start.refresh_sections(live)
+    is_first = live.state.attempt == 1 and live.state.opening is None
+    if live.attempt.beginning == "exchange" and is_first and waiting_calls(live.session):
+        yield from start.pass_message(live)
+        yield from _settle(live)
+    # The user went on while calls of this run, inside another, waited.
+    gone_on = any(isinstance(decision, Undecided) for decision in live.decisions.values())
+    pending = yield from start.open_calls(live)
+    if not pending:
+        answer = yield from _earlier_answer(live)
+        if answer is not None:
+            return _response(live, *answer)
+    while True:
+        while pending:
+            outcomes = yield RunTools(ToolExecutor(live).next_group(pending))
+            pending = pending[len(outcomes) :]
+            # All at once: a snapshot has the results with what follows from them, or neither.
+            with live.session.together():
+                ended = _record_outcomes(live, outcomes)
+                if ended:
+                    return _stop_to_open(live, ended, pending)
+            if pending:
+                if live.attempt.dynamic:
+                    yield from start.load_sections(live)
+                offers.register(live, mid_turn=True)
+        if gone_on or waiting_calls(live.session):
+            return _response(live, "")
+        reply = yield from _reply(live)
+        if reply is None:
+            continue
+        pending = reply.tool_calls
+        # If the user has sent another message since, the model answers that too.
+        if pending or reply.stop_reason == "pause" or transcript.put_in_order(live):
+            continue
+        answer = yield from answers.check(live, reply)
+        if answer is not None:
+            return _response(live, *answer)
+
+
+def _earlier_answer(live: LiveRun) -> Generator[Effect, Any, tuple[str, Any] | None]:
+    """The answer that the conversation ends with already, if it is one."""
+    last = live.session[Message].latest()
+    if last is None or last.role != "assistant" or last.paused:
+        return None
+    if not live.meter.turns:
+        raise live.error(f"'{live.name}' has nothing to answer: its user sections have been answered; pass content.")
+    if _has_failed(live):
+        # Asking again on resume is not one of the retries.
+        live.save(output_retries=-1)
+    return (yield from answers.check(live, ModelReply(text=last.text, tool_calls=last.tool_calls)))
+
+
+def _has_failed(live: LiveRun) -> bool:
+    """True if the run has ended with an error since its last reply."""
+    end = next(live.events(events.RunEnded), None)
+    called = next(live.events(events.ModelCalled), None)
+    return end is not None and bool(end.error) and (called is None or end.timestamp > called.timestamp)
+
+
+def _reply(live: LiveRun) -> Generator[Effect, Any, ModelReply | None]:
+    """The next reply of the model; None if the conversation was too long for it, and was shortened."""
+    yield from _prepare_request(live)
+    request = _request(live)
+    if live.points is not None:
+        live.points.turn(live.run_id, live.meter.own_turns + 1)
+    answers.hold(live)
+    overrides = offers.overrides_now(live)
+    requested = live.session.clock.monotonic()
+    live.attempt.call_ids = None
+    try:
+        reply = received(live, (yield CallModel(request)))
+        with live.session.together():
+            _record_reply(live, request, reply, live.session.clock.monotonic() - requested, overrides=overrides)
+            compaction.replied(live)
+    except ContextOverflowError as error:
+        if not (yield from compaction.overflowed(live, error)):
+            raise
+        return None
+    return reply
+
+
+def _settle(live: LiveRun) -> Generator[Effect, Any, None]:
+    """Before the next exchange, settle the calls of the last that wait: as decided, else as not decided."""
+    state, spent, message = live.state, live.meter.spent, live.attempt.message
+    live.attempt = live.new_attempt("resume")
+    pending = yield from start.open_calls(live)
+    while pending:
+        for call_id in waiting_calls(live.session):
+            live.decisions.setdefault(call_id, Undecided())
+        outcomes = yield RunTools(pending)
+        with live.session.together():
+            _record_outcomes(live, outcomes)
+        # A call that ran again has asked again.
+        waiting = waiting_calls(live.session)
+        pending = tuple(call for call in pending if is_waiting(call.id, waiting))
+    transcript.put_in_order(live)
+    _end(live, "stopped")
+    live.state, live.meter.spent = state, spent
+    live.attempt = live.new_attempt("exchange")
+    live.attempt.message = message
+
+
+def _prepare_request(live: LiveRun) -> Generator[Effect, Any, None]:
+    """Bring sections, notices and tools up to date for the next request."""
+    attempt = live.attempt
+    notices.send_read(live)
+    if live.follows_sections and attempt.dynamic and (yield from start.follow_sections(live)):
+        attempt.removed = None
+        notices.announce(live, offers.reload(live))
+    start.open_by_rule(live)
+    yield from start.load_sections(live)
+    yield from compaction.prepare(live)
+    if attempt.removed is None:
+        notices.announce_opened(live)
+    else:
+        # Here, and not as the run was taken up, so that its messages stand as in a run that was never stopped.
+        removed, attempt.removed = attempt.removed, None
+        notices.announce(live, removed)
+    offers.update(live)
+    if live.has_guards:
+        check_guarded_tools(live)
+    transcript.put_in_order(live)
+    live.pay_rankings()
+    if live.meter.needs_prices and live.model.model:
+        live.prices(live.model.model)
+    live.meter.check_model_call(live.name)
+
+
+def _stop_to_open(
+    live: LiveRun, ended: Sequence[ToolExecutionOutcome], pending: Sequence[ToolCall]
+) -> PromptResponse[Any]:
+    """End the turn at calls that open sections: return to the caller, or raise for a new attempt."""
+    requests = [outcome.disclosure for outcome in ended if outcome.disclosure is not None]
+    overrides = {path: visibility for request in requests for path, visibility in request.overrides.items()}
+    transcript.say(live, *failed_results(pending, NOT_RUN))
+    live.save(opening=overrides if live.restarts_itself else {})
+    reason = "; ".join(dict.fromkeys(request.reason for request in requests if request.reason))
+    if not live.restarts_itself and any(outcome.halts for outcome in ended):
+        return _response(live, "", halt=OpenSectionsResult(overrides, reason=reason))
+    keys = tuple(key for request in requests for key in request.keys)
+    raise VisibilityExpansionRequired(
+        f"Section expansion requires restart: opening {', '.join(keys)} needs a new evaluation; MainLoop starts one.",
+        requested_overrides=overrides,
+        reason=reason,
+        section_keys=keys,
+    )
+
+
+def _request(live: LiveRun) -> ModelRequest:
+    output = live.prompt.template.structured_output
+    return ModelRequest(
+        prompt_name=live.name,
+        messages=transcript.messages_to_send(live),
+        output=None if output is None or output.container == "text" else output,
+        deadline=live.meter.deadline,
+        settings=live.attempt.settings,
+        **live.toolbox.offered,
+    )
+
+
+def _record_reply(live: LiveRun, request: ModelRequest, reply: ModelReply, latency: float, *, overrides: Any) -> None:
+    meter, model = live.meter, live.model
+    live.stream.text = []
+    live.stream.shown = live.stream.shown and reply.stop_reason == "pause"
+    meter.add_usage(reply.usage, live.prices(reply.model) if meter.needs_prices else None)
+    live.save(spent=meter.spent, unfinished=False)
+    live.emit(
+        events.ModelCalled,
+        prompt_name=live.name,
+        adapter=model.name,
+        model=reply.model or model.model,
+        turn=meter.own_turns,
+        usage=reply.usage,
+        stop_reason=reply.stop_reason,
+        latency=latency,
+        retries=reply.retries,
+        response_id=reply.response_id,
+        messages=live.attempt.ordered,
+        tools=live.toolbox.callable_names,
+        overrides=overrides,
+    )
+    if reply.reasoning_dropped:
+        live.emit(events.ReasoningDropped, reason="the provider no longer accepts it")
+    # An incomplete reply stays out of the conversation: none of its calls may run, now or on resume.
+    _check_stop(reply, live.name)
+    transcript.say(
+        live,
+        Message(
+            role="assistant",
+            text=reply.text,
+            tool_calls=reply.tool_calls,
+            items=reply.items,
+            provider=model.name,
+            paused=reply.stop_reason == "pause",
+            reasoning=reply.reasoning,
+        ),
+    )
+    notices.open_found(live, offers.find(live, reply))
+
+
+def _record_outcomes(live: LiveRun, outcomes: Sequence[CallOutcome]) -> list[ToolExecutionOutcome]:
+    """Add the results to the conversation; return the outcomes that end the turn."""
+    live.save(spent=live.meter.spent)
+    ended = [outcome for outcome in outcomes if isinstance(outcome, ToolExecutionOutcome)]
+    notices.disclosed(live, ended)
+    for outcome in ended:
+        if outcome.operator_text:
+            live.save(unsent=(*live.state.unsent, outcome.operator_text))
+        transcript.say(live, outcome.as_message(offers.bring(live, outcome.found)))
+        # Only now: a thread that stops this run records the others.
+        live.calls.ended.pop(outcome.tool_call_id, None)
+    return [outcome for outcome in ended if outcome.ends_turn]
+
+
+def _response(
+    live: LiveRun, text: str, output: Any = None, halt: OpenSectionsResult | None = None
+) -> PromptResponse[Any]:
+    return PromptResponse(
+        prompt_name=live.name,
+        text=text,
+        output=output,
+        halt=halt,
+        hosted_outputs=offers.outputs_of_hosted(live),
+        usage=live.meter.usage,
+        turns=live.meter.turns,
+        run_id=live.run_id,
+        conversation_id=live.conversation_id,
+        pending=tuple(waiting_calls(live.session).values()),
+    )
 
 
 def _check_stop(reply: ModelReply, prompt_name: str) -> None:

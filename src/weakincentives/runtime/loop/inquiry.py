@@ -25,12 +25,11 @@ from weakincentives.prompt.guards import (
     missing_tools,
 )
 from weakincentives.runtime.calls.live import Preview
-from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import GuardDecided
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import HandlerTimeout, Step, TimedCall, TimedCalls
 from weakincentives.runtime.loop.effects import AskGuards, Effect
 from weakincentives.runtime.past.history import RunHistory, run_history
-from weakincentives.runtime.runs import Toolbox
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -135,27 +134,27 @@ class HeldGuard(NamedTuple):
     run_id: str
 
 
-def held_guards(context: RunContext, hook: Hook, tool_names: Collection[str] = ()) -> list[HeldGuard]:
+def held_guards(live: LiveRun, hook: Hook, tool_names: Collection[str] = ()) -> list[HeldGuard]:
     """The guards with this hook that hold now: the template's, those of open sections, and those of runs around it.
 
     For a tool hook, those that are asked about a tool with one of these names, or about any.
     """
-    guards: Sequence[Guard] = context.prompt.template.guards_by_hook[hook]
-    if nodes := context.presentation.outline.guarded:
-        view = context.view
+    guards: Sequence[Guard] = live.prompt.template.guards_by_hook[hook]
+    if nodes := live.presentation.outline.guarded:
+        view = live.view
         opened = [node for node in nodes if view.visibility_of(node) is SectionVisibility.FULL]
         guards = [*guards, *(guard for node in opened for guard in node.section.guards if guard.has(hook))]
-    run_id, outer = context.scope.run_id, context.scope.outer
+    run_id, parent = live.run_id, live.parent
     held: list[HeldGuard] = []
-    if outer is not None and hook in TOOL_HOOKS:
-        held.extend(held_guards(outer, hook, tool_names))
+    if parent is not None and hook in TOOL_HOOKS:
+        held.extend(held_guards(parent, hook, tool_names))
     for guard in guards:
         if not tool_names or not guard.tools or any(name in guard.tools for name in tool_names):
             held.append(HeldGuard(guard, run_id))
     return held
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Inquiry:
     """One hook that is asked of each guard in turn, each with the value that the one before has left.
 
@@ -164,7 +163,7 @@ class Inquiry:
     call which has run on these.
     """
 
-    context: RunContext
+    live: LiveRun
     hook: Hook
     value: Any
     _: KW_ONLY
@@ -173,20 +172,18 @@ class Inquiry:
     call_id: str = ""
     running: tuple[GuardedCall, ...] = ()
     preview: Preview | None = None
-    _outcomes: list[GuardOutcome] = field(default_factory=list)
-    _late: bool = False
-    _known: GuardContext | None = None
 
     def steps(self, guards: Sequence[HeldGuard]) -> Generator[Step, Any, Verdict]:
         """Ask the guards; raises if the run's deadline has passed meanwhile."""
-        deadline = self.context.scope.meter.deadline
+        deadline = self.live.meter.deadline
         left = None if deadline is None else max(0.0, deadline.remaining().total_seconds())
-        yield TimedCalls([self._call(guard, run_id) for guard, run_id in guards], left)
-        if self._late and deadline is not None and deadline.expired:
-            name = self.context.prompt.name
+        replies = _Replies(self, self.value)
+        yield TimedCalls([replies.call(guard, run_id) for guard, run_id in guards], left)
+        if replies.late and deadline is not None and deadline.expired:
+            name = self.live.name
             problem = f"The deadline of prompt '{name}' passed while its guards were asked."
             raise DeadlineExceededError(problem, prompt_name=name, phase="guard")
-        return Verdict(self.value, tuple(self._outcomes))
+        return Verdict(replies.value, tuple(replies.outcomes))
 
     def ask(self, guards: Sequence[HeldGuard]) -> Generator[Effect, Any, Verdict]:
         """Ask the guards outside of a tool call, as an effect of the loop."""
@@ -196,64 +193,78 @@ class Inquiry:
 
     def record(self, verdict: Verdict) -> None:
         """Record the outcomes as events."""
-        for each in verdict.outcomes:
-            self.context.emit(
+        for outcome in verdict.outcomes:
+            self.live.emit(
                 GuardDecided,
-                guard=each.guard,
+                guard=outcome.guard,
                 hook=self.hook,
-                outcome=each.outcome,
-                message=each.message,
+                outcome=outcome.outcome,
+                message=outcome.message,
                 call_id=self.call_id,
             )
 
-    def _call(self, guard: Guard, run_id: str) -> TimedCall:
-        hook = getattr(guard, self.hook)
+    def context(self, run_id: str, output: Any) -> GuardContext:
+        """The context for a guard of this run."""
+        live = self.live
+        place = live if self.preview is None else self.preview
+        return GuardContext(
+            session=place.session,
+            resources=place.resources,
+            prompt=live.prompt,
+            call_id=self.call_id,
+            deadline=live.meter.deadline,
+            budget=live.meter.budget,
+            presentation=live.presentation,
+            run_id=run_id,
+            output=output,
+            running=self.running,
+        )
+
+
+@dataclass(slots=True, eq=False)
+class _Replies:
+    """What the guards have replied to an inquiry so far, and the value that they have left."""
+
+    inquiry: Inquiry
+    value: Any
+    outcomes: list[GuardOutcome] = field(default_factory=list)
+    late: bool = False
+    _context: GuardContext | None = None
+
+    def call(self, guard: Guard, run_id: str) -> TimedCall:
+        """The call of a guard's hook, in its turn."""
+        hook = getattr(guard, self.inquiry.hook)
         is_async = _is_async(getattr(hook, "__func__", hook))
         settle = partial(self._settle, guard, run_id)
         return TimedCall(partial(self._ask, hook, run_id), guard.timeout, settle, is_async=is_async)
 
     def _ask(self, hook: Callable[..., Any], run_id: str) -> Any:
-        given, output = self.arguments(self.value)
-        return hook(*given, context=self._guard_context(run_id, output))
-
-    def _guard_context(self, run_id: str, output: Any) -> GuardContext:
-        context, known = self.context, self._known
-        if known is not None and known.output is output and known.run_id == run_id:
-            return known
-        place = context if self.preview is None else self.preview
-        self._known = GuardContext(
-            session=place.session,
-            resources=place.resources,
-            prompt=context.prompt,
-            call_id=self.call_id,
-            deadline=context.scope.meter.deadline,
-            budget=context.scope.meter.budget,
-            presentation=context.presentation,
-            run_id=run_id,
-            output=output,
-            running=self.running,
-        )
-        return self._known
+        arguments, output = self.inquiry.arguments(self.value)
+        context = self._context
+        if context is None or context.output is not output or context.run_id != run_id:
+            context = self._context = self.inquiry.context(run_id, output)
+        return hook(*arguments, context=context)
 
     def _settle(self, guard: Guard, run_id: str, outcome: Any, error: BaseException | None) -> None:
+        hook = self.inquiry.hook
         if error is not None:
-            self._late = self._late or isinstance(error, HandlerTimeout)
+            self.late = self.late or isinstance(error, HandlerTimeout)
             self._fail(guard, error)
         elif outcome is None:
             pass
-        elif not isinstance(outcome, OUTCOMES[self.hook]):
-            names = ", ".join(each.__name__ for each in OUTCOMES[self.hook])
-            given = shortened(repr(outcome), 100)
-            self._fail(guard, TypeError(f"{self.hook} must return None or one of {names}, got {given}"))
+        elif not isinstance(outcome, OUTCOMES[hook]):
+            names = ", ".join(kind.__name__ for kind in OUTCOMES[hook])
+            described = shortened(repr(outcome), 100)
+            self._fail(guard, TypeError(f"{hook} must return None or one of {names}, got {described}"))
         elif not isinstance(outcome, Replace):
-            self._outcomes.append(GuardOutcome(guard.name, outcome.kind, outcome.message, run_id=run_id))
+            self.outcomes.append(GuardOutcome(guard.name, outcome.kind, outcome.message, run_id=run_id))
         else:
             try:
-                self.value = self.accept(outcome.value)
+                self.value = self.inquiry.accept(outcome.value)
             except Exception as problem:
                 self._fail(guard, problem)
             else:
-                self._outcomes.append(GuardOutcome(guard.name, "replace"))
+                self.outcomes.append(GuardOutcome(guard.name, "replace"))
 
     def _fail(self, guard: Guard, error: BaseException) -> None:
         """A guard that failed has refused."""
@@ -263,48 +274,48 @@ class Inquiry:
         else:
             problem = f"Guard '{guard.name}' failed: {type(error).__name__}: {error}"
             logger.warning("%s", problem, exc_info=(type(error), error, callers_traceback(error)))
-        self._outcomes.append(GuardOutcome(guard.name, "refuse", problem, failed=True))
+        self.outcomes.append(GuardOutcome(guard.name, "refuse", problem, failed=True))
 
 
 _is_async = lru_cache(maxsize=256)(inspect.iscoroutinefunction)
 
 
-def check_guarded_tools(context: RunContext) -> None:
+def check_guarded_tools(live: LiveRun) -> None:
     """Raise for a guard that names a tool which this run cannot have, once all of its sections are loaded."""
-    outline = context.presentation.outline
+    outline = live.presentation.outline
     if outline.may_load:
         return
-    own_names = [tool.name for tool in context.own_tools]
+    own_names = [tool.name for tool in live.own_tools]
     names = outline.tool_names | BUILT_IN_TOOLS | frozenset(own_names)
     known = names | outline.guarded_names
-    provider_tools = context.adapter.own_tools
-    for guard in _guards(context):
+    provider_tools = live.model.own_tools
+    for guard in _guards(live):
         for name in missing_tools(guard, known):
-            raise context.error(missing_tool_problem(f"Prompt '{context.name}'", guard, name, names))
+            raise live.error(missing_tool_problem(f"Prompt '{live.name}'", guard, name, names))
         for name in filter(is_provider_tool, guard.tools):
             if provider_tools and name not in provider_tools and name not in names:
                 listed = ", ".join(sorted(provider_tools))
-                raise context.error(
-                    f"Guard '{guard.name}' of '{context.name}' names the tool '{name}', which the "
-                    f"{context.adapter.name} adapter does not allow; it allows {listed}."
+                raise live.error(
+                    f"Guard '{guard.name}' of '{live.name}' names the tool '{name}', which the "
+                    f"{live.model.name} adapter does not allow; it allows {listed}."
                 )
 
 
-def warn_of_unmatched(context: RunContext, toolbox: Toolbox) -> None:
+def warn_of_unmatched(live: LiveRun) -> None:
     """Warn of guards that name a tool which was not offered in this run, and might be in another.
 
     That is so for the tools of a page or a provider, and where sections were not loaded.
     """
-    names = context.presentation.outline.guarded_names
-    for guard in _guards(context):
+    names = live.presentation.outline.guarded_names
+    for guard in _guards(live):
         for name in guard.tools:
-            if not toolbox.knows(name) and name not in names and name not in BUILT_IN_TOOLS:
+            if not live.toolbox.knows(name) and name not in names and name not in BUILT_IN_TOOLS:
                 message = "Guard '%s' of '%s' names the tool '%s', which no section has offered in this run."
-                logger.warning(message, guard.name, context.name, name)
+                logger.warning(message, guard.name, live.name, name)
 
 
-def _guards(context: RunContext) -> Iterator[Guard]:
+def _guards(live: LiveRun) -> Iterator[Guard]:
     """All guards of the prompt, whether their sections are open or not."""
-    yield from context.prompt.template.guards
-    for node in context.presentation.outline.guarded:
+    yield from live.prompt.template.guards
+    for node in live.presentation.outline.guarded:
         yield from node.section.guards

@@ -16,12 +16,12 @@ from weakincentives._base.generics import OutputT
 from weakincentives.errors import AbandonedCallError
 from weakincentives.runtime.calls.approval import PendingCall
 from weakincentives.runtime.calls.call import Waits
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import finish
 from weakincentives.runtime.loop.channel import ArgumentsDelta, ModelDelta, TextDelta
 from weakincentives.runtime.loop.effects import Effect, Evaluate, RunTools
-from weakincentives.runtime.loop.inner_loop import InnerLoop
+from weakincentives.runtime.loop.inner_loop import call_ids
 from weakincentives.runtime.messages import ModelRequest, PromptResponse, ToolCall, text_before_pauses
-from weakincentives.runtime.runs import RunScope
 from weakincentives.serde import dump
 
 
@@ -112,25 +112,25 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
     `close` may be called from other threads. The session is free once it returns.
     """
 
-    def __init__(self, events: Generator[StreamEvent[OutputT], None, None], scope: RunScope) -> None:
+    def __init__(self, events: Generator[StreamEvent[OutputT], None, None], live: LiveRun) -> None:
         self._events = events
-        self._scope = scope
+        self._live = live
         self._closing = threading.RLock()
 
     @property
     def run_id(self) -> str:
-        return self._scope.run_id
+        return self._live.run_id
 
     def __next__(self) -> StreamEvent[OutputT]:
-        with self._scope.fence:
+        with self._live.fence:
             try:
                 event = next(self._events)
-                if not self._scope.fence.closed:
+                if not self._live.fence.closed:
                     return event
                 # It is not in the conversation, so it must not be shown.
                 self._events.close()
             except AbandonedCallError:
-                if not self._scope.fence.closed:
+                if not self._live.fence.closed:
                     raise
         raise StopIteration
 
@@ -140,10 +140,10 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
             try:
                 self._events.close()
             except ValueError:  # The generator is running in another thread.
-                if self._scope.abandon is not None:
-                    self._scope.abandon()
+                if self._live.abandon is not None:
+                    self._live.abandon()
                 else:  # It has not begun, or is between two adapters.
-                    self._scope.fence.close()
+                    self._live.fence.close()
 
     def __enter__(self) -> EventStream[OutputT]:
         return self
@@ -155,9 +155,9 @@ class EventStream(Iterator[StreamEvent[OutputT]]):
 class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
     """`EventStream` on an event loop, with `aclose`."""
 
-    def __init__(self, events: AsyncGenerator[StreamEvent[OutputT], None], scope: RunScope) -> None:
+    def __init__(self, events: AsyncGenerator[StreamEvent[OutputT], None], live: LiveRun) -> None:
         self._events = events
-        self._scope = scope
+        self._live = live
         self._reader: asyncio.Task[Any] | None = None
         self._closed = False
         self._idle = asyncio.Event()
@@ -197,17 +197,16 @@ class AsyncEventStream(AsyncIterator[StreamEvent[OutputT]]):
 
     def __del__(self) -> None:
         # The event loop closes a dropped async generator only later, but the session must be free at once.
-        # The streams of one run, on one adapter after another, share its scope: a closed one must not end the next.
-        if not self._closed and self._scope.abandon is not None:
-            self._scope.abandon()
+        if not self._closed and self._live.abandon is not None:
+            self._live.abandon()
 
 
 class Emissions:
     """Collects what the tool calls of a loop emit, from any thread."""
 
-    def __init__(self, loop: InnerLoop) -> None:
+    def __init__(self, live: LiveRun) -> None:
         self._events: deque[ToolEmitted] = deque()
-        loop.on_emission(self.add)
+        live.calls.emitted = self.add
 
     def add(self, call: ToolCall, data: Any) -> None:
         self._events.append(ToolEmitted(call.id, call.name, data))
@@ -220,8 +219,8 @@ class Emissions:
 class AsyncEmissions(Emissions):
     """`Emissions` that wake the event loop, so that they are shown while the calls are running."""
 
-    def __init__(self, loop: InnerLoop) -> None:
-        super().__init__(loop)
+    def __init__(self, live: LiveRun) -> None:
+        super().__init__(live)
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
 
@@ -291,17 +290,17 @@ def _partial_json() -> Callable[..., Any] | None:
     return from_json
 
 
-def delta_events(delta: ModelDelta | str, loop: InnerLoop, parser: PartialParser) -> Iterator[StreamEvent[Any]]:
+def delta_events(delta: ModelDelta | str, live: LiveRun, parser: PartialParser) -> Iterator[StreamEvent[Any]]:
     if isinstance(delta, str):
         delta = TextDelta(delta)
-    if loop.stream.held and not isinstance(delta, ArgumentsDelta):
+    if live.stream.held and not isinstance(delta, ArgumentsDelta):
         return
     if isinstance(delta, ArgumentsDelta):
-        call_id = loop.call_ids.shown(delta.call_id)
-        delta = replace(delta, call_id=call_id, name=loop.toolbox.name_of(delta.name))
+        call_id = call_ids(live).shown(delta.call_id)
+        delta = replace(delta, call_id=call_id, name=live.toolbox.name_of(delta.name))
     if isinstance(delta, TextDelta):
-        loop.stream.text.append(delta.text)
-    loop.stream.shown = True
+        live.stream.text.append(delta.text)
+    live.stream.shown = True
     yield delta
     if isinstance(delta, TextDelta):
         yield from parser.feed(delta.text)
@@ -326,20 +325,20 @@ def ended_events(effect: Effect, outcomes: Any) -> Iterator[StreamEvent[Any]]:
             names = ()
 
 
-def request_events(loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
+def request_events(live: LiveRun) -> Iterator[StreamEvent[Any]]:
     """The events since the last request: the model begins again, or sections were opened without its asking."""
-    if loop.stream.restarted is not None:
-        loop.stream.shown = False
-        yield Restarted(loop.stream.restarted)
-    for key in loop.notices.opened:
-        yield SectionOpened(key, loop.toolbox.names_below(key))
-    loop.stream.restarted, loop.notices.opened = None, []
+    if live.stream.restarted is not None:
+        live.stream.shown = False
+        yield Restarted(live.stream.restarted)
+    for key in live.stream.opened:
+        yield SectionOpened(key, live.toolbox.names_below(key))
+    live.stream.restarted, live.stream.opened = None, []
 
 
-def completed_events(response: PromptResponse[Any], loop: InnerLoop) -> Iterator[StreamEvent[Any]]:
-    if loop.stream.replaced and not loop.stream.held:
+def completed_events(response: PromptResponse[Any], live: LiveRun) -> Iterator[StreamEvent[Any]]:
+    if live.stream.replaced and not live.stream.held:
         yield Restarted("A guard replaced the answer.")
-    if response.text and (loop.stream.replaced or loop.stream.held):
+    if response.text and (live.stream.replaced or live.stream.held):
         yield TextDelta(response.text)
     if response.output is not None:
         yield PartialOutput(dump(response.output))

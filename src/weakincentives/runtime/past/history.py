@@ -68,7 +68,7 @@ class TurnSection:
 
 
 @dataclass(frozen=True)
-class RunState:
+class PromptState:
     """The sections and tools that the model has at one point in a run.
 
     `declared` are the sections as the prompt has them. `reasons` are those for which sections were opened or closed, by
@@ -176,7 +176,7 @@ class HistoryTurn:
     seq: int
     time: float
     called: events.ModelCalled  #: the event of the call
-    state: RunState  #: the sections and tools that the model had
+    state: PromptState  #: the sections and tools that the model had
     injected: tuple[str, ...] = ()
     route: str = ""
     lost_for: tuple[str, ...] = ()
@@ -220,7 +220,7 @@ class RunHistory:
     renders: tuple[events.PromptRendered, ...] = ()  #: one for each attempt
     turns: tuple[HistoryTurn, ...] = ()  #: every model call
     steps: tuple[Step, ...] = ()  #: every step of disclosure
-    now: RunState = field(default_factory=RunState)  #: the sections and tools that the model has
+    now: PromptState = field(default_factory=PromptState)  #: the sections and tools that the model has
     outcome: events.RunEnded | None = None
     misses: tuple[events.PossibleMiss, ...] = ()
     children: Mapping[str, TokenUsage] = field(default_factory=dict)
@@ -290,7 +290,7 @@ class HistoryBuilder:
     """Folds events, in the order they happened, into a `RunHistory`."""
 
     def __init__(self, run_id: str = "") -> None:
-        self.state = RunState()
+        self.state = PromptState()
         self._run_id = run_id
         self._at = (0, 0.0)
         self._number = 0
@@ -356,7 +356,7 @@ class HistoryBuilder:
     def _begin(self, event: events.PromptRendered) -> None:
         self._renders.append(event)
         tools = (*event.tools, *event.hosted_tools)
-        self.state = RunState(
+        self.state = PromptState(
             declared={section.path: section for section in event.sections},
             exposure=events.Exposure(event.exposed),
             overrides=VisibilityOverrides(event.overrides),

@@ -12,8 +12,8 @@ from typing import NamedTuple
 from weakincentives._base.display import shortened
 from weakincentives.prompt import View
 from weakincentives.prompt.disclosure.ranking import WORD_FINDER, Found, collecting
-from weakincentives.runtime.context import RunContext
 from weakincentives.runtime.events import ToolInvoked
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.messages import Message, user_words
 from weakincentives.runtime.past.history import related
 
@@ -44,12 +44,12 @@ class Miss(NamedTuple):
     reason: str
 
 
-def possible_misses(context: RunContext, answer: str) -> list[Miss]:
+def possible_misses(live: LiveRun, answer: str) -> list[Miss]:
     """Closed sections that may have been needed, most likely first; empty if the search fails."""
-    view = context.view
+    view = live.view
     if not view.closed():
         return []
-    outline, strategy = context.prompt.outline, context.prompt.template.disclosure
+    outline, strategy = live.prompt.outline, live.prompt.template.disclosure
     finder = strategy.finder
     if finder is None or not finder.finds_misses:
         finder = WORD_FINDER
@@ -57,19 +57,19 @@ def possible_misses(context: RunContext, answer: str) -> list[Miss]:
         return []
     misses: dict[str, Miss] = {}
     try:
-        with collecting(context.presentation.rankings):
-            for miss in _misses(context, view, partial(finder.ranked, view, outline=outline), answer):
+        with collecting(live.presentation.rankings):
+            for miss in _misses(live, view, partial(finder.ranked, view, outline=outline), answer):
                 misses.setdefault(miss.section_key, miss)
     except Exception as error:
-        logger.warning("Prompt '%s' was not checked for missed sections: %s", context.name, error)
+        logger.warning("Prompt '%s' was not checked for missed sections: %s", live.name, error)
     return list(misses.values())[:MAX_MISSES]
 
 
-def _misses(context: RunContext, view: View, ranked: Ranked, answer: str) -> Iterator[Miss]:
-    session, run_id = context.session, context.scope.run_id
-    read = {".".join(path) for path, exposed in context.exposure.items() if exposed.source == "conversation"}
+def _misses(live: LiveRun, view: View, ranked: Ranked, answer: str) -> Iterator[Miss]:
+    session, run_id = live.session, live.run_id
+    read = {".".join(path) for path, exposed in live.exposure.items() if exposed.source == "conversation"}
     # Calls of runs inside this one, or beside it, come in between.
-    outermost = (*context.scope.parents, run_id)[0]
+    outermost = (*live.spec.parents, run_id)[0]
     recent = takewhile(lambda event: event.run_id.startswith(outermost), reversed(session[ToolInvoked].view()))
     failed = [event for event in recent if event.run_id == run_id and not event.success][::-1]
     yield from _called(view, failed)

@@ -99,37 +99,56 @@ class RewindUndo(Moment):
         return replace(self, params=(), written=kept) if self.params or kept != self.written else self
 
 
+@dataclass(frozen=True, slots=True, eq=False)
 class Points:
-    """Adds the points of one run to its session."""
+    """Adds the points of one run to its session: `state` is that in which it began, at that time."""
 
-    def __init__(self, prompt: BoundPrompt[Any], session: Session) -> None:
-        self._session = session
-        self._bound = {"params": prompt.params, "params_digest": prompt.params_digest}
-        self._before = state_of(session), session.timestamp()
+    session: Session
+    params: tuple[Any, ...]
+    params_digest: str
+    state: Snapshot
+    timestamp: float
+
+    @classmethod
+    def before(cls, prompt: BoundPrompt[Any], session: Session) -> Points:
+        """Those of a run that begins now."""
+        points = cls(session, prompt.params, prompt.params_digest, state_of(session), session.timestamp())
         if RewindUndo in session:
             session[RewindUndo].clear()
+        return points
 
     def message(self, run_id: str, message: Message) -> None:
         """Add the point before the user's message: the state in which the run began."""
-        self._add("message", run_id, *self._before, text=message.text[:MAX_TEXT], key=message.key)
+        facts = {"text": message.text[:MAX_TEXT], "key": message.key}
+        self._add("message", run_id, self.state, self.timestamp, **facts)
 
     def turn(self, run_id: str, turn: int) -> None:
         """Add the point of a turn: the state in which its request is sent, the last time if it is sent again."""
-        points = self._session[Point]
+        points = self.session[Point]
         last = points.latest()
         if last is not None and (last.kind, last.run_id, last.turn) == ("turn", run_id, turn):
             points.update(lambda earlier: earlier[:-1])
-        if (window := self._session[ContextWindow].latest()) is not None:
-            self._session[ContextWindow].seed(replace(window, prepared=len(self._session[Message])))
-        self._add("turn", run_id, state_of(self._session), self._session.timestamp(), turn=turn)
+        window = self.session[ContextWindow].latest()
+        if window is not None:
+            self.session[ContextWindow].seed(replace(window, prepared=len(self.session[Message])))
+        self._add("turn", run_id, state_of(self.session), self.session.timestamp(), turn=turn)
 
     def _add(
         self, kind: Literal["message", "turn"], run_id: str, state: Snapshot, timestamp: float, **facts: Any
     ) -> None:
-        points = self._session[Point]
-        facts |= self._bound
-        name = f"{run_id}:{len(points)}"
-        points.append(Point(id=name, kind=kind, run_id=run_id, timestamp=timestamp, state=state, **facts))
+        points = self.session[Point]
+        points.append(
+            Point(
+                id=f"{run_id}:{len(points)}",
+                kind=kind,
+                run_id=run_id,
+                timestamp=timestamp,
+                state=state,
+                params=self.params,
+                params_digest=self.params_digest,
+                **facts,
+            )
+        )
 
 
 def state_of(session: Session) -> Snapshot:

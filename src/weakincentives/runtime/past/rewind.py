@@ -18,12 +18,12 @@ from weakincentives.filesystem import (
     Retreat,
     retreat,
 )
-from weakincentives.limits import Meter
 from weakincentives.prompt import Prompt, Tool
 from weakincentives.prompt.template import digest_of
 from weakincentives.resources import ScopedResourceContext
 from weakincentives.runtime.adapter import ProviderAdapter
 from weakincentives.runtime.calls.call import NO_RESULT, CheckedCall
+from weakincentives.runtime.calls.executor import ToolExecutor
 from weakincentives.runtime.events import (
     ContextWindow,
     Exposure,
@@ -34,15 +34,18 @@ from weakincentives.runtime.events import (
     ToolInvoked,
     Undone,
 )
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.bridge import call_sync
-from weakincentives.runtime.loop.inner_loop import InnerLoop
 from weakincentives.runtime.messages import ToolCall
 from weakincentives.runtime.past.points import UNSTORED, OutsideCall, Point, RewindUndo, Written, state_of
-from weakincentives.runtime.runs import Run, RunScope
+from weakincentives.runtime.state import ConversationId, RunState, conversation_of
 from weakincentives.session import Session, Snapshot
 
 UNBOUND = "the resource that it belongs to is not bound"
-_INTERNAL = (Point, Written, OutsideCall, RewindUndo, Undone, Run, Exposure, ContextWindow, ModelWindows)
+_INTERNAL = (
+    *(Point, Written, OutsideCall, RewindUndo, Undone),
+    *(RunState, ConversationId, Exposure, ContextWindow, ModelWindows),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,9 +211,7 @@ class Rewindable:
                 _truncate(session, found)
                 self._rebind(prompt, found)
             session[RewindUndo].clear()
-            run = session[Run].latest()
-            if run is not None:
-                session[Run].seed(run.updated({"conversation_id": session.session_id}))
+            _name_conversation(session, session.session_id)
             since = () if found is None else self._journal(found.state)
             own = [each.file for each in since if each.protocol is Filesystem and each.file is not None]
             with self._opened():
@@ -311,7 +312,7 @@ class Rewindable:
         state: Snapshot = target.state
         now, then = session[Exposure].latest() or Exposure(), (state[Exposure] or (Exposure(),))[-1]
         changes = {path: then[path] for path in {**now, **then} if now[path] != then[path]}
-        run = session[Run].latest()
+        run = session[RunState].latest()
 
         def stamp() -> dict[str, Any]:
             return {"timestamp": session.timestamp(), "conversation_id": mine}
@@ -321,28 +322,26 @@ class Rewindable:
             whose = "" if run is None else run.run_id
             session.dispatch(SectionsExposed(changes, "rewound" if back else "undone", run_id=whose, **stamp()))
         session.restore(state, keep=(RewindUndo, ModelWindows))
-        run = session[Run].latest()
-        if (session.session_id if run is None else run.conversation_id) != mine:
-            session[Run].seed((run or Run("", "", "")).updated({"conversation_id": mine}))
+        _name_conversation(session, mine)
         self._rebind(self.prompt, target)
         for run_id, turn in undone:
             point, since = (target.id, target.timestamp) if isinstance(target, Point) else (target.point, 0.0)
             session.dispatch(Rewound(turn, point, since, back, run_id=run_id, **stamp()))
         return left
 
-    def _compensation_of(self, call: OutsideCall) -> tuple[InnerLoop, CheckedCall] | None:
-        """The call as its tool can compensate it, and the loop that makes it so; None if it cannot."""
-        scope = RunScope(Meter(None), run_id=call.run_id, decisions={})
-        loop = self.adapter.loop(self.prompt, self.session, {"scope": scope}, asked=self.adapter)
-        if (run := self.session[Run].latest()) is not None:
-            loop.context.presentation.keep_names(run.used_names)
-        tool = loop.context.find_tool(call.section_key, call.tool)
+    def _compensation_of(self, call: OutsideCall) -> tuple[LiveRun, CheckedCall] | None:
+        """The call as its tool can compensate it, and the run that makes it so; None if it cannot."""
+        live = LiveRun(replace(self.adapter.run_spec(self.prompt, {}), run_id=call.run_id), self.session)
+        state = self.session[RunState].latest()
+        if state is not None:
+            live.presentation.keep_names(state.used_names)
+        tool = live.find_tool(call.section_key, call.tool)
         if not isinstance(tool, Tool) or tool.compensate is None:
             return None
         for event in reversed(self.session[ToolInvoked].view()):
             if (event.run_id, event.call_id) == (call.run_id, call.call_id):
                 made = ToolCall(call.call_id, call.tool, event.arguments)
-                return loop, CheckedCall(made, tool, event.params, 0.0, event.arguments)
+                return live, CheckedCall(made, tool, event.params, 0.0, event.arguments)
         return None
 
     def _compensated(self, call: OutsideCall) -> OutsideCall:
@@ -350,12 +349,22 @@ class Rewindable:
         compensation = self._compensation_of(call)
         if compensation is None:
             return replace(call, compensation="not undone: its tool cannot compensate, or is no tool of this prompt")
-        loop, checked = compensation
-        scope = loop.context.scope
-        with self.prompt.resources.for_run(self.session, loop.prompt) as scope.resources:
-            steps = loop.executor.calls.compensate(checked, checked.ran(NO_RESULT))
-            ran = call_sync(steps, loop.context.loop_thread)
+        live, checked = compensation
+        with self.prompt.resources.for_run(self.session, live.prompt) as live.resources_opened:
+            steps = ToolExecutor(live).calls.compensate(checked, checked.ran(NO_RESULT))
+            ran = call_sync(steps, live.loop_thread)
         return replace(call, compensation=ran.compensation)
+
+
+def _name_conversation(session: Session, conversation_id: str) -> None:
+    """Give the conversation of a session this id."""
+    state = session[RunState].latest()
+    if conversation_of(session) == conversation_id:
+        return
+    if state is None:
+        session[ConversationId].seed(ConversationId(conversation_id))
+    else:
+        session[RunState].seed(state.updated({"conversation_id": conversation_id}))
 
 
 def _truncate(session: Session, point: Point) -> None:

@@ -12,12 +12,11 @@ from bisect import bisect_left
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from weakincentives.errors import ContextOverflowError
 from weakincentives.limits import TokenUsage
 from weakincentives.prompt import CollapseSection, SectionPath, inside
-from weakincentives.runtime.context import Compaction, RunContext
 from weakincentives.runtime.events import (
     Compacted,
     ContextWindow,
@@ -26,22 +25,14 @@ from weakincentives.runtime.events import (
     ModelWindows,
     ReasoningDropped,
 )
-from weakincentives.runtime.known.notices import Notices
-from weakincentives.runtime.known.offers import OfferedTools
-from weakincentives.runtime.loop.answers import StreamState
+from weakincentives.runtime.known import notices, offers
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.effects import Compute, Effect
 from weakincentives.runtime.messages import EARLIER, SUMMARY, Message, user_words
 from weakincentives.runtime.model import Model
 from weakincentives.runtime.providers import prices_for
-from weakincentives.runtime.window.summaries import (
-    MAX_WORDS,
-    QUESTION,
-    REPEATED,
-    UNANSWERED,
-    Summaries,
-    Summary,
-)
-from weakincentives.runtime.window.transcript import (
+from weakincentives.runtime.window import transcript
+from weakincentives.runtime.window.excerpt import (
     count_lasting,
     cut_position,
     digest,
@@ -52,6 +43,16 @@ from weakincentives.runtime.window.transcript import (
     prompt_messages,
     summarized_end,
     unit_starts,
+)
+from weakincentives.runtime.window.rules import Compaction
+from weakincentives.runtime.window.summaries import (
+    MAX_WORDS,
+    QUESTION,
+    REPEATED,
+    UNANSWERED,
+    Summary,
+    make_summary,
+    users_words,
 )
 
 logger = logging.getLogger("weakincentives.runtime")
@@ -104,173 +105,198 @@ class _Sizes:
         return self._totals[bisect_left(self._indexes, stop)]
 
 
-@dataclass(slots=True)
-class Compactor:
-    """Shortens the conversation of a loop, before a request or after one that was too long."""
-
-    context: RunContext
-    tools: OfferedTools
-    notices: Notices
-    _retried: bool = False
-    # The tokens of the request under way, and the number of messages that are counted in them.
-    _estimated: tuple[int, int] | None = None
-
-    def prepare(self, *, by_turns: bool) -> Generator[Effect, Any, None]:
-        """Shorten the conversation if the next request comes near the window, or if that pays."""
-        config = self._config
-        self._estimated = None
-        if config is None or self._is_prepared:
-            return
-        window = self._window(config)
-        if window is None and config.when == "full":
-            return
-        size = yield from self._request_size()
-        self._estimated = size, len(self.context.session[Message])
-        limit = size + 1 if window is None else config.at * window
-        is_full = size > limit
-        # Only now: an adapter may have to load its model to know that.
-        if not (is_full or config.when == "pays") or self.context.adapter.compacts_itself:
-            return
-        if not is_full and size < MIN_TOKENS:
-            return
-        job = yield Compute(partial(_Job, self, config, size, limit, by_turns=by_turns))
-        if is_full:
-            yield from job.run()
-            return
-        summarizes = yield Compute(job.pays)
-        if summarizes is not None:
-            yield from job.run(summarizes=summarizes)
-
-    def overflowed(
-        self, error: ContextOverflowError, stream: StreamState, *, by_turns: bool
-    ) -> Generator[Effect, Any, bool]:
-        """Shorten a conversation that was too long for the model, once per request.
-
-        False if that is not possible.
-        """
-        config = self._config
-        if config is None or self._retried or self.context.adapter.compacts_itself:
-            return False
-        state, messages = self.state, self.context.transcript.excerpt()
-        estimate = yield Compute(partial(self.estimate, messages))
-        size = max((yield from self._request_size()), estimate // 2)
-        window = min(size, max(state.tokens, size * 3 // 4))
-        stated = _WINDOW.search(str(error).replace(",", ""))
-        if stated and int(stated[1]) < 20 * size:
-            window = int(stated[1])
-            size = max(size, window + 1)
-        declared = config.window or self.context.adapter.context_window
-        limit = config.at * min(window, declared or window)
-        make = partial(_Job, self, config, size, limit, by_turns=by_turns, window=window)
-        job = yield Compute(make)
-        self._retried = yield from job.run()
-        if stated and not self._retried:
-            # Nothing could be shortened, so no event says it.
-            model = self.context.adapter.model
-            self.context.session[ModelWindows].seed(self._windows.with_size(model, window))
-        if self._retried and (stream.text or error.phase == "response"):
-            stream.text, stream.restarted = [], "The conversation was too long; it was shortened."
-        return self._retried
-
-    def shortened_to(self, tokens: int, messages: int) -> None:
-        """Record that the request under way has so many tokens, for the first so many messages."""
-        self._estimated = tokens, messages
-
-    def replied(self) -> None:
-        """Record that the model has replied: another overflow may shorten it again."""
-        self._retried = False
-        state, messages = self.state, self.context.session[Message].view()
-        if self._estimated is not None and not state.tokens:
-            # The provider does not say how long the request was. Without this, each request would
-            # be counted from its beginning.
-            tokens, counted = self._estimated
-            tokens += self.estimate(messages[counted:], with_tools=False)
-            state = replace(state, tokens=tokens, counted=len(messages))
-            self.context.session[ContextWindow].seed(state)
-
-    @property
-    def _config(self) -> Compaction | None:
-        context = self.context
-        last = context.session[Message].latest()
-        # A paused reply must be continued with what it was begun with.
-        return None if last is not None and last.paused else context.config.compaction
-
-    @property
-    def _is_prepared(self) -> bool:
-        """True if this request was made before, for this adapter: after a rewind it stays the same."""
-        is_first = not self.context.scope.adapter
-        return is_first and self.state.prepared == len(self.context.session[Message])
-
-    @property
-    def state(self) -> ContextWindow:
-        return self.context.session[ContextWindow].latest() or ContextWindow()
-
-    @property
-    def _windows(self) -> ModelWindows:
-        return self.context.session[ModelWindows].latest() or ModelWindows()
-
-    def _window(self, config: Compaction) -> int | None:
-        """The size of the model's context window, if it is known.
-
-        What an overflow has revealed counts if it is less than what is declared.
-        """
-        adapter, windows = self.context.adapter, self._windows
-        declared = config.window or adapter.context_window
-        revealed = windows.of(adapter.model) if windows.sizes else self.state.limit
-        sizes = [size for size in (declared, revealed) if size is not None]
-        return min(sizes, default=None)
-
-    def _request_size(self) -> Generator[Effect, Any, int]:
-        """The tokens of the next request: of the last one, its reply, and what came after."""
-        state, messages = self.state, self.context.session[Message].view()
-        is_known = state.tokens > 0 and state.counted <= len(messages)
-        added = messages[state.counted :] if is_known else self.context.transcript.excerpt()
-        characters = sum(len(message.text) for message in added)
-        count = partial(self.estimate, added, with_tools=not is_known)
-        tokens: int = (yield Compute(count)) if characters > MAX_CHARACTERS else count()
-        return state.tokens + tokens if is_known else tokens
-
-    def estimate(self, messages: Iterable[Message], *, with_tools: bool = True) -> int:
-        """The tokens of these messages, and of the tools, by the adapter's tokenizer."""
-        offered = self.tools.toolbox.offered
-        tools = (*offered["tools"], *offered["hosted_tools"]) if with_tools else ()
-        return self.context.adapter.estimate_request(messages, tools)
+def prepare(live: LiveRun) -> Generator[Effect, Any, None]:
+    """Shorten the conversation if the next request comes near the window, or if that pays."""
+    config = _config(live)
+    if config is None or _is_prepared(live):
+        return
+    window = _window(live, config)
+    if window is None and config.when == "full":
+        return
+    size = yield from _request_size(live)
+    limit = size + 1 if window is None else config.at * window
+    is_shorter = yield from _shorten(live, config, size, limit)
+    if not is_shorter:
+        live.save(estimated=(size, len(live.session[Message])))
 
 
+def _shorten(live: LiveRun, config: Compaction, size: int, limit: float) -> Generator[Effect, Any, bool]:
+    """Shorten a conversation of this size if it is above the limit, or if that pays; False if it stays as it is."""
+    is_full = size > limit
+    # Only now: an adapter may have to load its model to know that.
+    if not (is_full or config.when == "pays") or live.model.compacts_itself:
+        return False
+    if not is_full and size < MIN_TOKENS:
+        return False
+    job: _Job = yield Compute(partial(_job, live, config, size, limit))
+    if is_full:
+        return (yield from job.run())
+    payment: _Payment | None = yield Compute(job.pays)
+    if payment is None:
+        return False
+    return (yield from replace(job, target=0.0).run(summarizes=payment.summarizes))
+
+
+def overflowed(live: LiveRun, error: ContextOverflowError) -> Generator[Effect, Any, bool]:
+    """Shorten a conversation that was too long for the model, once per request.
+
+    False if that is not possible.
+    """
+    config = _config(live)
+    if config is None or live.state.shortened or live.model.compacts_itself:
+        return False
+    state = window_state(live)
+    counted = yield Compute(partial(estimate, live, transcript.sent_now(live)))
+    size = max((yield from _request_size(live)), counted // 2)
+    window = min(size, max(state.tokens, size * 3 // 4))
+    stated = _WINDOW.search(str(error).replace(",", ""))
+    if stated and int(stated[1]) < 20 * size:
+        window = int(stated[1])
+        size = max(size, window + 1)
+    declared = config.window or live.model.context_window
+    limit = config.at * min(window, declared or window)
+    job = yield Compute(partial(_job, live, config, size, limit, window=window))
+    is_shorter: bool = yield from job.run()
+    if stated and not is_shorter:
+        # Nothing could be shortened, so no event says it.
+        live.session[ModelWindows].seed(_windows(live).with_size(live.model.model, window))
+    if is_shorter and (live.stream.text or error.phase == "response"):
+        live.stream.text, live.stream.restarted = [], "The conversation was too long; it was shortened."
+    return is_shorter
+
+
+def replied(live: LiveRun) -> None:
+    """Record that the model has replied: another overflow may shorten it again."""
+    state, estimated = window_state(live), live.state.estimated
+    if estimated is not None and not state.tokens:
+        # The provider does not say how long the request was. Without this, each request would be counted from its
+        # beginning.
+        tokens, counted = estimated
+        messages = live.session[Message].view()
+        tokens += estimate(live, messages[counted:], with_tools=False)
+        live.session[ContextWindow].seed(replace(state, tokens=tokens, counted=len(messages)))
+    if estimated is not None or live.state.shortened:
+        live.save(estimated=None, shortened=False)
+
+
+def window_state(live: LiveRun) -> ContextWindow:
+    """The use of the model's context window so far."""
+    return live.session[ContextWindow].latest() or ContextWindow()
+
+
+def estimate(live: LiveRun, messages: Iterable[Message], *, with_tools: bool = True) -> int:
+    """The tokens of these messages, and of the tools, by the adapter's tokenizer."""
+    tools = live.toolbox.all_tools if with_tools else ()
+    return live.model.estimate_request(messages, tools)
+
+
+def _config(live: LiveRun) -> Compaction | None:
+    last = live.session[Message].latest()
+    # A paused reply must be continued with what it was begun with.
+    return None if last is not None and last.paused else live.spec.compaction
+
+
+def _is_prepared(live: LiveRun) -> bool:
+    """True if this request was prepared before: the run stopped then, or has gone back to it, and sends it again."""
+    state = live.state
+    if state.estimated is not None and not state.shortened:
+        return True
+    return not state.model and window_state(live).prepared == len(live.session[Message])
+
+
+def _windows(live: LiveRun) -> ModelWindows:
+    return live.session[ModelWindows].latest() or ModelWindows()
+
+
+def _window(live: LiveRun, config: Compaction) -> int | None:
+    """The size of the model's context window, if it is known.
+
+    What an overflow has revealed counts if it is less than what is declared.
+    """
+    windows = _windows(live)
+    declared = config.window or live.model.context_window
+    revealed = windows.of(live.model.model) if windows.sizes else window_state(live).limit
+    sizes = [size for size in (declared, revealed) if size is not None]
+    return min(sizes, default=None)
+
+
+def _request_size(live: LiveRun) -> Generator[Effect, Any, int]:
+    """The tokens of the next request: of the last one, its reply, and what came after."""
+    state, messages = window_state(live), live.session[Message].view()
+    is_known = state.tokens > 0 and state.counted <= len(messages)
+    added = messages[state.counted :] if is_known else transcript.sent_now(live)
+    characters = sum(len(message.text) for message in added)
+    count = partial(estimate, live, added, with_tools=not is_known)
+    tokens: int = (yield Compute(count)) if characters > MAX_CHARACTERS else count()
+    return state.tokens + tokens if is_known else tokens
+
+
+class _Payment(NamedTuple):
+    """A shorter conversation is cheaper, with or without a summary."""
+
+    summarizes: bool
+
+
+def _job(live: LiveRun, config: Compaction, size: int, fits: float, *, window: int | None = None) -> _Job:
+    """A compaction of the conversation as it is now, of which so many tokens may be sent."""
+    by_turns = not live.in_conversation
+    messages, state = live.session[Message].view(), window_state(live)
+    cut = state.cut
+    if cut is None or not holds(messages, cut):
+        cut = Cut()
+    current = replace(cut, by_turns=by_turns)
+    sent = [message for _, message in placed_excerpt(messages, current, live.model.name)]
+    tool_tokens = estimate(live, ())
+    before = tool_tokens + estimate(live, sent, with_tools=False)
+    if window is None and not state.usage.input_tokens:
+        # The provider never says how long a request was: the size is a sum of estimates.
+        size = before
+    scale = max(size / before, 0.1)
+    turns = unit_starts(messages, by_turns=True)
+    units = turns if by_turns else unit_starts(messages, by_turns=False)
+    job = _Job(
+        live,
+        config,
+        size,
+        window,
+        messages,
+        current,
+        sent,
+        tool_tokens,
+        before,
+        scale,
+        fits / scale,
+        fits / 2 / scale,
+        turns,
+        units,
+    )
+    return replace(job, start=job.tail())
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class _Job:
     """One compaction of a conversation of `size` tokens, of which `fits` may be sent.
 
-    It goes down to the `target`. All counting and comparing is in methods that only read, for
-    `Compute`: it takes long in a long conversation.
+    It goes down to the `target`. All counting and comparing is in methods that only read, for `Compute`: it takes long
+    in a long conversation. `scale` is the number of tokens that the provider counts for one that we estimate; `fits`
+    and `target` are in those that we do.
     """
 
-    def __init__(
-        self,
-        compactor: Compactor,
-        config: Compaction,
-        size: int,
-        fits: float,
-        *,
-        by_turns: bool,
-        window: int | None = None,
-    ) -> None:
-        self.compactor, self.config, self.size, self.window = compactor, config, size, window
-        self.context = compactor.context
-        self.messages = self.context.session[Message].view()
-        cut = compactor.state.cut
-        if cut is None or not holds(self.messages, cut):
-            cut = Cut()
-        self.current = replace(cut, by_turns=by_turns)
-        self.sent = self._part(self.current)
-        self.tool_tokens = compactor.estimate(())
-        self.before = self.tool_tokens + self._estimate(self.sent)
-        if window is None and not compactor.state.usage.input_tokens:
-            # The provider never says how long a request was: the size is a sum of estimates.
-            self.size = self.before
-        self.fits, self.target = fits / self.scale, fits / 2 / self.scale
-        self.turns = unit_starts(self.messages, by_turns=True)
-        self.units = self.turns if by_turns else unit_starts(self.messages, by_turns=False)
-        self.start = self._tail()
+    live: LiveRun
+    config: Compaction
+    size: int
+    window: int | None
+    messages: Sequence[Message]
+    current: Cut
+    sent: Sequence[Message]
+    tool_tokens: int
+    before: int
+    scale: float
+    fits: float
+    target: float
+    turns: Sequence[int]
+    units: Sequence[int]
+    start: int | None = None
 
     def run(self, *, summarizes: bool = True) -> Generator[Effect, Any, bool]:
         """Shorten as far as needed; False if nothing could be shortened."""
@@ -290,17 +316,11 @@ class _Job:
         self._record(draft, after, round(rewritten))
         return True
 
-    @property
-    def scale(self) -> float:
-        """The tokens that the provider counts for one that we estimate."""
-        return max(self.size / self.before, 0.1)
-
-    def pays(self) -> bool | None:
-        """True or False if a shorter conversation, with or without a summary, is cheaper should it go on for as long
-        again; None if it is not."""
-        adapter, clock = self.context.adapter, self.context.session.clock
-        state = self.compactor.state
-        prices = self.context.scope.meter.budget.prices or prices_for(adapter.model)
+    def pays(self) -> _Payment | None:
+        """If a shorter conversation is cheaper should it go on for as long again, the way to shorten it."""
+        adapter, clock = self.live.model, self.live.session.clock
+        state = window_state(self.live)
+        prices = self.live.meter.budget.prices or prices_for(adapter.model)
         if self.start is None or prices is None:
             return None
         read = prices.input if prices.cached_input is None else prices.cached_input
@@ -312,7 +332,7 @@ class _Job:
         without = self.size * (read if warm else write)
         # A summary is asked for with the request itself, unless the provider has another way.
         reads = warm and self.config.by == "provider" and (not adapter.compacts or adapter.compaction_keeps_tools)
-        best, chosen = 0.0, None
+        best, payment = 0.0, None
         for summarizes, since in ((False, state.compacted), (True, state.summarized)):
             after, same, asked = self._outlook(summarizes=summarizes)
             cost = asked * (read if reads else prices.input)
@@ -324,8 +344,8 @@ class _Job:
             # much as the next compaction.
             carried = (state.calls - since) * saving / 2
             if gain > best and carried >= cost and balance + cost <= risk:
-                best, chosen, self.target = gain, summarizes, 0.0
-        return chosen
+                best, payment = gain, _Payment(summarizes)
+        return payment
 
     def _outlook(self, *, summarizes: bool) -> tuple[float, float, float]:
         """The tokens of the next request, those it shares with the last one, and those to sum up."""
@@ -358,10 +378,10 @@ class _Job:
         return part
 
     def _placed(self, cut: Cut) -> Iterator[tuple[int, Message]]:
-        return placed_excerpt(self.messages, cut, self.context.adapter.name)
+        return placed_excerpt(self.messages, cut, self.live.model.name)
 
     def _sizes(self, cut: Cut) -> _Sizes:
-        return _Sizes(self._placed(cut), self.context.adapter)
+        return _Sizes(self._placed(cut), self.live.model)
 
     def _tokens(self, cut: Cut) -> int:
         return self.tool_tokens + self._sizes(cut).total
@@ -370,9 +390,9 @@ class _Job:
         return self._tokens(cut) < self._tokens(other)
 
     def _estimate(self, messages: Iterable[Message]) -> int:
-        return self.compactor.estimate(messages, with_tools=False)
+        return estimate(self.live, messages, with_tools=False)
 
-    def _tail(self) -> int | None:
+    def tail(self) -> int | None:
         """Where the messages begin that stay as they are: the last exchanges, as many as fit."""
         prompt_end = lead(self.messages)
         recent = self.units[-self.config.keep :]
@@ -405,7 +425,7 @@ class _Job:
 
         Unless it `ranks`, which may cost a request, those that the user's words call for count as not used.
         """
-        view, exposure = self.context.view, self.context.exposure
+        view, exposure = self.live.view, self.live.exposure
         closable: list[SectionPath] = []
         for node in view.existing():
             opened_in_session = view.is_open(node.path) and view.decided_by(node) == "session"
@@ -413,7 +433,7 @@ class _Job:
                 closable.append(node.path)
         in_use = self._sections_in_use()
         words = user_words(self.messages)
-        in_use.update(self.context.presentation.called_for(closable, words, ranks=ranks))
+        in_use.update(self.live.presentation.called_for(closable, words, ranks=ranks))
         closed: list[SectionPath] = []
         calls_left_out = list(self.current.closed)
         freed, needed = 0, self.before - self.target
@@ -439,17 +459,17 @@ class _Job:
 
     def _sections_in_use(self) -> set[SectionPath]:
         """The sections opened, read or used in the exchanges that are kept."""
-        context, view, toolbox = self.context, self.context.view, self.compactor.tools.toolbox
+        live, view = self.live, self.live.view
         recent_start = next(iter(self.units[-self.config.keep :]), 0)
         calls: dict[str, str] = {}
         for message in self.messages[recent_start:]:
             calls.update((call.id, call.name) for call in message.tool_calls)
-        in_use = set(context.opened_since(recent_start))
-        for path, exposed in context.exposure.items():
+        in_use = set(live.opened_since(recent_start))
+        for path, exposed in live.exposure.items():
             if exposed.result is not None and exposed.result[0] in calls:
                 in_use.add(path)
         for name in calls.values():
-            section = view.find(toolbox.section_of(name))
+            section = view.find(live.toolbox.section_of(name))
             if section is not None:
                 in_use.add(section)
         return in_use
@@ -476,10 +496,6 @@ class _Job:
         """The tokens of the user's messages that are repeated; a small window needs the room."""
         return min(MAX_WORDS, self.fits / 4)
 
-    @property
-    def _summaries(self) -> Summaries:
-        return Summaries(self.context, self.compactor.tools, self.config)
-
     def _needs_summary(self, cut: Cut, start: int) -> bool:
         """True if the request is still too long, and more than a few words are not summarized yet.
 
@@ -488,7 +504,7 @@ class _Job:
         """
         if self._tokens(cut) <= self.target:
             return False
-        tried = self.compactor.state.tried if self.window is None else 0
+        tried = window_state(self.live).tried if self.window is None else 0
         least = max(MIN_SHARE * self.before, MIN_SUMMARY, 1.25 * tried)
         return self._unsummarized(cut, start) > least
 
@@ -500,9 +516,9 @@ class _Job:
     def _give_up(self, cut: Cut, start: int, *, was_made: bool) -> Generator[Effect, Any, None]:
         if was_made:
             text = "'%s': a summary is as long as what it would replace, so it is not used."
-            logger.warning(text, self.context.name)
+            logger.warning(text, self.live.name)
         tokens = yield Compute(partial(self._unsummarized, cut, start))
-        self.context.session[ContextWindow].seed(replace(self.compactor.state, tried=tokens))
+        self.live.session[ContextWindow].seed(replace(window_state(self.live), tried=tokens))
 
     def _summarized(self, draft: _Draft, start: int) -> Generator[Effect, Any, _Draft]:
         """Put a summary in place of the messages before the tail, in parts if they do not fit."""
@@ -519,7 +535,7 @@ class _Job:
         ends = self._possible_ends(cut, start)
         while ends:
             end = _summary_end(ends, sizes, room)
-            summary = yield from self._summaries.make(self._part(cut, end))
+            summary = yield from make_summary(self.live, self.config, self._part(cut, end))
             if summary is None:
                 return draft
             draft = yield Compute(partial(self._with_summary, draft, summary, end, rebased))
@@ -531,20 +547,20 @@ class _Job:
 
     def _possible_ends(self, cut: Cut, start: int) -> list[int]:
         """Where the part to summarize may end: between turns, after what is summarized already."""
-        provider = self.context.adapter.name
+        provider = self.live.model.name
         first = max(lead(self.messages), summarized_end(self.messages, cut, provider))
         ends = sorted({*self.units, *self.turns, start})
         return [index for index in ends if first < index <= start]
 
     def _with_summary(self, draft: _Draft, summary: Summary, end: int, rebased: int) -> _Draft:
         """The draft with a summary of the messages before an index."""
-        adapter, unit = self.context.adapter, "turns" if self.current.by_turns else "exchanges"
+        adapter, unit = self.live.model, "turns" if self.current.by_turns else "exchanges"
         number = bisect_left(self.units, end)
         extent = f"The first {number} {unit} of the conversation are summarized here"
         title = f'{extent}; recall("{number}") returns one.'
         words: list[str] = []
         if summary.by != "provider":
-            words = self._summaries.words(self.messages[:end], self._words_room)
+            words = users_words(self.live, self.messages[:end], self._words_room)
         summarized = count_lasting(self.messages, end)
         cut = replace(
             draft.cut,
@@ -582,7 +598,7 @@ class _Job:
 
         question = self._question(end)
         rest = self.messages[end if question is None else question :]
-        if by_provider and any(map(self.context.adapter.binds_reasoning, rest)):
+        if by_provider and any(map(self.live.model.binds_reasoning, rest)):
             if question is not None and (words or repeats_prompt):
                 texts.append(QUESTION)
                 texts.extend(message.text for message in rest if message.by_user)
@@ -607,7 +623,7 @@ class _Job:
         for _, message in inserts:
             if message is not None:
                 texts.append(message.text)
-        return self._summaries.words(self.messages[:end], self._words_room, "\n\n".join(texts))
+        return users_words(self.live, self.messages[:end], self._words_room, "\n\n".join(texts))
 
     def _repeats_prompt(self, draft: _Draft, inserts: Sequence[Insert], end: int) -> bool:
         """True if the prompt's user messages before `end` are in neither of them."""
@@ -631,38 +647,43 @@ class _Job:
 
     def _record(self, draft: _Draft, after: int, rewritten: int) -> None:
         """Record the compaction, and send again what still applies and is now left out."""
-        context, cut, notices = self.context, draft.cut, self.compactor.notices
+        live, cut = self.live, draft.cut
         summarized = draft.by in ("provider", "model", "function")
         cleared = cut_position(self.messages, cut.cleared)
         gone = {message.call_id for message in self.messages[:cleared] if message.role == "tool"} | {*cut.closed}
-        is_bound = any(map(context.adapter.binds_reasoning, self.messages))
-        if is_bound and cut.rebased > self.current.rebased:
-            context.emit(ReasoningDropped, reason="it is bound to messages that were left out")
-        context.emit(
-            Compacted,
-            before=self.size,
-            after=after,
-            saved=self.size - after,
-            by=draft.by,
-            cut=replace(cut, omitted=self.current.omitted + self.size - after),
-            usage=draft.usage,
-            rewritten=rewritten,
-            window=self.window,
-            messages=len(self.messages),
-            model=context.adapter.model,
-        )
-        for path in draft.closed:
-            context.session.dispatch(CollapseSection(path, "the conversation was shortened", by="compaction"))
-        self.compactor.shortened_to(after, len(self.messages))
-        notices.forget(
-            gone,
-            notices_too=summarized,
-            user_too=draft.repeats_prompt,
-            user_kept=any(message is None for _, message in cut.inserts),
-        )
-        if draft.repeats is not None:
-            context.transcript.say(draft.repeats)
-        self.compactor.tools.offer_again()
+        is_bound = any(map(live.model.binds_reasoning, self.messages))
+        # All at once: a snapshot has the shorter conversation with all that still applies, or the longer one.
+        with live.session.together():
+            if is_bound and cut.rebased > self.current.rebased:
+                live.emit(ReasoningDropped, reason="it is bound to messages that were left out")
+            live.emit(
+                Compacted,
+                before=self.size,
+                after=after,
+                saved=self.size - after,
+                by=draft.by,
+                cut=replace(cut, omitted=self.current.omitted + self.size - after),
+                usage=draft.usage,
+                rewritten=rewritten,
+                window=self.window,
+                messages=len(self.messages),
+                model=live.model.model,
+            )
+            for path in draft.closed:
+                live.session.dispatch(CollapseSection(path, "the conversation was shortened", by="compaction"))
+            # Only an overflow says how large the window is.
+            is_overflow = self.window is not None
+            live.save(estimated=(after, len(self.messages)), shortened=live.state.shortened or is_overflow)
+            notices.forget(
+                live,
+                gone,
+                notices_too=summarized,
+                user_too=draft.repeats_prompt,
+                user_kept=any(message is None for _, message in cut.inserts),
+            )
+            if draft.repeats is not None:
+                transcript.say(live, draft.repeats)
+            offers.offer_again(live)
 
 
 def _summary_end(ends: Sequence[int], sizes: _Sizes, room: float) -> int:

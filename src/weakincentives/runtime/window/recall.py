@@ -9,8 +9,8 @@ from weakincentives.prompt import Tool, ToolContext, ToolResult
 from weakincentives.prompt.tool_names import RECALL_TOOL
 from weakincentives.runtime.events import ContextWindow, Cut
 from weakincentives.runtime.messages import Message
+from weakincentives.runtime.window.excerpt import unit_starts
 from weakincentives.runtime.window.quotation import quote
-from weakincentives.runtime.window.transcript import unit_starts
 
 MAX_CHARACTERS = 20_000
 

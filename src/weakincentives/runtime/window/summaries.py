@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from weakincentives.errors import AbandonedCallError, BudgetExceededError, DeadlineExceededError
-from weakincentives.runtime.context import Compaction, RunContext
-from weakincentives.runtime.known.offers import OfferedTools
+from weakincentives.runtime.live import LiveRun
 from weakincentives.runtime.loop.effects import Effect, Summarize
 from weakincentives.runtime.messages import SUMMARY, Message, ModelReply, ModelRequest
 from weakincentives.runtime.model import Model
+from weakincentives.runtime.window.excerpt import lead
 from weakincentives.runtime.window.quotation import quote
 from weakincentives.runtime.window.recall import labelled
-from weakincentives.runtime.window.transcript import lead
+from weakincentives.runtime.window.rules import Compaction
 
 logger = logging.getLogger("weakincentives.runtime")
 
@@ -61,74 +61,72 @@ class Summary:
         return Message("user", "\n\n".join(texts), kind=SUMMARY)
 
 
-@dataclass(frozen=True, slots=True)
-class Summaries:
-    """Asks for the summaries of a run's conversation."""
+def make_summary(
+    live: LiveRun, config: Compaction, messages: Sequence[Message]
+) -> Generator[Effect, Any, Summary | None]:
+    """A summary of these messages, which are the beginning of a request; None if all have failed."""
+    by = config.by
+    if by != "provider":
+        messages = messages[lead(messages) :]
+        if not isinstance(by, Model):
+            return (yield from _ask(live, "function", Summarize(_request(live, messages), function=by)))
+        quotation = quote(labelled(messages))
+        instructions = f"{INSTRUCTIONS}\n{QUOTED.format(tag=quotation.tag)}"
+        to_summarize = [Message("system", instructions), Message("user", quotation.text)]
+        bare = ModelRequest(live.name, to_summarize, deadline=live.meter.deadline)
+        return (yield from _ask(live, "model", Summarize(bare, adapter=by)))
+    if live.model.compacts:
+        summary = yield from _ask(live, "provider", Summarize(_request(live, messages, INSTRUCTIONS)))
+        if summary is not None:
+            return summary
+    asking = [*messages, Message("user", INSTRUCTIONS)]
+    return (yield from _ask(live, "model", Summarize(_request(live, asking))))
 
-    context: RunContext
-    tools: OfferedTools
-    config: Compaction
 
-    def make(self, said: Sequence[Message]) -> Generator[Effect, Any, Summary | None]:
-        """A summary of these messages, which are the beginning of a request; None if all have failed."""
-        by, adapter = self.config.by, self.context.adapter
-        if by != "provider":
-            said = said[lead(said) :]
-            if not isinstance(by, Model):
-                return (yield from self._ask("function", Summarize(self._request(said), function=by)))
-            quotation = quote(labelled(said))
-            instructions = f"{INSTRUCTIONS}\n{QUOTED.format(tag=quotation.tag)}"
-            asked = [Message("system", instructions), Message("user", quotation.text)]
-            bare = ModelRequest(self.context.name, asked, deadline=self.context.scope.meter.deadline)
-            return (yield from self._ask("model", Summarize(bare, adapter=by)))
-        if adapter.compacts:
-            made = yield from self._ask("provider", Summarize(self._request(said, INSTRUCTIONS)))
-            if made is not None:
-                return made
-        return (yield from self._ask("model", Summarize(self._request([*said, Message("user", INSTRUCTIONS)]))))
+def users_words(live: LiveRun, messages: Sequence[Message], room: float, known: str = "") -> list[str]:
+    """The user's messages among these that are not `known`, as far as there is room."""
+    examined = 0
+    texts: list[str] = []
+    for message in reversed(messages):
+        if not message.by_user or message.text in known:
+            continue
+        examined += 1
+        if room < MIN_ROOM or examined > MAX_EXAMINED:
+            break
+        tokens = live.model.count_tokens(message.text)
+        if tokens <= room:
+            room -= tokens
+            texts.append(message.text)
+    texts.reverse()
+    return texts
 
-    def words(self, messages: Sequence[Message], room: float, known: str = "") -> list[str]:
-        """The user's messages among these that are not `known`, as far as there is room."""
-        examined = 0
-        texts: list[str] = []
-        for message in reversed(messages):
-            if not message.by_user or message.text in known:
-                continue
-            examined += 1
-            if room < MIN_ROOM or examined > MAX_EXAMINED:
-                break
-            tokens = self.context.adapter.count_tokens(message.text)
-            if tokens <= room:
-                room -= tokens
-                texts.append(message.text)
-        texts.reverse()
-        return texts
 
-    def _request(self, messages: Sequence[Message], compaction: str = "") -> ModelRequest:
-        """A request that reads the cache of the run's own requests."""
-        return ModelRequest(
-            prompt_name=self.context.name,
-            messages=messages,
-            deadline=self.context.scope.meter.deadline,
-            settings=self.context.config.settings,
-            compaction=compaction,
-            **self.tools.toolbox.offered,
-        )
+def _request(live: LiveRun, messages: Sequence[Message], compaction: str = "") -> ModelRequest:
+    """A request that reads the cache of the run's own requests."""
+    return ModelRequest(
+        prompt_name=live.name,
+        messages=messages,
+        deadline=live.meter.deadline,
+        settings=live.attempt.settings,
+        compaction=compaction,
+        **live.attempt.announced.offered,
+    )
 
-    def _ask(self, by: str, effect: Summarize) -> Generator[Effect, Any, Summary | None]:
-        context, meter = self.context, self.context.scope.meter
-        meter.check_model_call(context.name)
-        try:
-            reply: ModelReply = yield effect
-        except (AbandonedCallError, BudgetExceededError, DeadlineExceededError):
-            raise
-        except Exception as error:
-            logger.warning("'%s' could not be summarized by the %s: %s", context.name, by, error)
-            return None
-        meter.add_usage(reply.usage, context.prices(reply.model) if meter.needs_prices else None, turns=0)
-        context.save(spent=meter.spent)
-        made = reply.items if by == "provider" else reply.text.strip() and not reply.tool_calls
-        if not made or reply.stop_reason in ("length", "overflow", "refusal", "content_filter"):
-            logger.warning("'%s' could not be summarized by the %s: it returned no summary", context.name, by)
-            return None
-        return Summary(by, reply)
+
+def _ask(live: LiveRun, by: str, effect: Summarize) -> Generator[Effect, Any, Summary | None]:
+    meter = live.meter
+    meter.check_model_call(live.name)
+    try:
+        reply: ModelReply = yield effect
+    except (AbandonedCallError, BudgetExceededError, DeadlineExceededError):
+        raise
+    except Exception as error:
+        logger.warning("'%s' could not be summarized by the %s: %s", live.name, by, error)
+        return None
+    meter.add_usage(reply.usage, live.prices(reply.model) if meter.needs_prices else None, turns=0)
+    live.save(spent=meter.spent)
+    is_summary = bool(reply.items) if by == "provider" else bool(reply.text.strip()) and not reply.tool_calls
+    if not is_summary or reply.stop_reason in ("length", "overflow", "refusal", "content_filter"):
+        logger.warning("'%s' could not be summarized by the %s: it returned no summary", live.name, by)
+        return None
+    return Summary(by, reply)
