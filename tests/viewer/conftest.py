@@ -44,7 +44,7 @@ def viewer(runs: Path) -> Iterator[Viewer]:
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens addresses; at the end of the test no page may have complained."""
+    """Opens addresses; at the end of the test no page may have complained, but of a status that the test expects."""
     complaints: list[str] = []
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     context.set_default_timeout(10_000)
@@ -55,9 +55,13 @@ def open_page(browser: Browser) -> Iterator[Callable[..., Page]]:
             complaints.append(f"dialog: {dialog.message}")
         dialog.accept()
 
-    def opened(url: str, **options: Any) -> Page:
+    def opened(url: str, *, refused_with: int | None = None, **options: Any) -> Page:
+        def heard_on_console(message: Any) -> None:
+            if refused_with is None or f"status of {refused_with}" not in message.text:
+                complaints.append(f"{message.type}: {message.text}")
+
         page = context.new_page()
-        page.on("console", lambda message: complaints.append(f"{message.type}: {message.text}"))
+        page.on("console", heard_on_console)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on("dialog", heard)
         page.goto(url, **options)

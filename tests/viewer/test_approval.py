@@ -48,8 +48,8 @@ def log(files: InMemoryFilesystem) -> str:
     return files.read("log.txt").replace(f" with {SECRET}", "")
 
 
-def started(viewer: Viewer, open_page: Callable[..., Any], message: str = "") -> Any:
-    page = open_page(f"{viewer.url}#/play")
+def started(viewer: Viewer, open_page: Callable[..., Any], message: str = "", **options: Any) -> Any:
+    page = open_page(f"{viewer.url}#/play", **options)
     page.get_by_label("Message").fill(message)
     page.get_by_role("button", name="Run", exact=True).click()
     return page
@@ -173,7 +173,7 @@ def test_a_decision_that_is_none_changes_nothing(playing: Callable[..., Viewer],
 def test_a_tab_that_shows_an_older_question_decides_nothing(
     playing: Callable[..., Viewer], open_page: Callable[..., Any], files: InMemoryFilesystem
 ) -> None:
-    first = started(playing(PAY, "Done."), open_page)
+    first = started(playing(PAY, "Done."), open_page, refused_with=409)
     old = first.get_by_label("Calls that wait for a decision")
     expect(old.locator(".question .line.new", has_text="+paid 5")).to_have_count(1)
     second = open_page(first.url)

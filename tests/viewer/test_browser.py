@@ -440,7 +440,7 @@ def test_a_durable_run_that_waits_shows_what_its_calls_would_change_and_the_comm
         page.get_by_role("button", name="Waiting").click()
         page.locator(".run-row:not(.head) a").click()
         waits = waits_on(page)
-        expect(waits.locator(".line").first).to_have_text('pay({"amount": 5})')
+        expect(waits.locator(".line").first).to_have_text("pay")
         expect(waits.locator(".line.new").first).to_have_text("+paid 5")
         expect(waits).to_contain_text("Decide with wink work questions payer/bill")
         page.close()
