@@ -350,14 +350,18 @@ def test_no_page_is_wider_than_the_window(viewer: Viewer, run_ids: Sequence[str]
         "#/search?q=coupons": ".hit",
         "#/report": ".advice",
     }
+    fits = """([width, height]) => {
+        const { scrollWidth, scrollHeight } = document.documentElement;
+        return scrollWidth <= width && scrollHeight <= height;
+    }"""
     page = open_page(viewer.url)
     for place, content in places.items():
         page.goto(viewer.url + place)
         for width, height in ((1440, 900), (1024, 768), (390, 844)):
             page.set_viewport_size({"width": width, "height": height})
             expect(page.locator(content).first).to_be_visible()
-            assert page.evaluate("document.documentElement.scrollWidth") <= width, place
-            assert page.evaluate("document.documentElement.scrollHeight") <= height, place
+            # The page is laid out anew a moment after the window has changed.
+            page.wait_for_function(fits, arg=[width, height])
 
 
 def test_what_a_hosted_tool_gave_stands_beside_the_reply(open_page: Open, tmp_path: Path) -> None:
