@@ -53,6 +53,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # No test has to survive a power failure.
     os.fsync = lambda fd: None
     config.addinivalue_line("markers", "slow: takes seconds; left out by --quick")
+    # The durable engine's listener drops its connection unclosed if it is stopped in the moment in which it connects;
+    # the collector then tells of that in some other test.
+    config.addinivalue_line("filterwarnings", "ignore:<psycopg.Connection object:ResourceWarning")
     # A loaded machine is no failure: no test has to be quick.
     patient = hypothesis.settings(
         max_examples=60, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
