@@ -112,7 +112,7 @@ def test_a_person_decides_about_what_would_change(approved: bool) -> None:
     ]
     model = ScriptedAdapter([calls, "Done."])
     assert work("Clean up.", model, files, decide) == "Done."
-    assert "-old\n+new" in shown[0] and shown[1] == 'execute_sql({"query": "DELETE FROM old"})'
+    assert "-old\n+new" in shown[0] and shown[1].endswith('execute_sql\n  query: "DELETE FROM old"')
     assert files.read("notes.txt") == ("new\n" if approved else "old\n")
     results = {message.name: message.text for message in model.requests[-1].messages if message.role == "tool"}
     denied = "A person denied this call: No."

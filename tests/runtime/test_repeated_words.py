@@ -36,7 +36,7 @@ class Compacting(ScriptedAdapter):
     compacts = True
 
     def __init__(self, looks: int, *, binds: bool) -> None:
-        super().__init__(self.answer)
+        super().__init__(self.answer, tokenizer=EstimatedTokens())
         self.looks = looks
         self.binds = binds
         self.max_requests = 1_000
@@ -64,8 +64,8 @@ def chat_with(adapter: ScriptedAdapter, *, user_section: bool = False) -> Conver
     sections = [MarkdownSection(key="task", title="Task", template="Help.", tools=[look])]
     if user_section:
         sections.append(MarkdownSection(key="who", title="Who", template="I am Ann.", role="user"))
-    template = PromptTemplate(ns="tests", key="words", sections=sections, tokenizer=EstimatedTokens())
-    compaction = Compaction(window=3_000, keep=2)
+    template = PromptTemplate(ns="tests", key="words", sections=sections)
+    compaction = Compaction(window=5_000, keep=2)
     return Conversation(Prompt(template), adapter=adapter, compaction=compaction)
 
 
@@ -112,7 +112,7 @@ def test_the_newest_words_of_the_user_are_those_to_be_answered(
 def test_requests_between_two_compactions_extend_each_other(looks: int, binds: bool) -> None:
     adapter = Compacting(looks, binds=binds)
     chat = chat_with(adapter)
-    for number in range(30):
+    for number in range(50):
         chat.send(f"Question {number}?")
     before: list[Message] = []
     for request in adapter.requests:

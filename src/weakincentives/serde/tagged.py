@@ -471,7 +471,10 @@ def _defined(is_its_module: Callable[[str], bool], qualname: str) -> type | None
                 continue
             visited[id(cls)] = cls
             pending.append(cls)
-            if cls.__qualname__ == qualname and is_its_module(cls.__module__):
+            # A class may have any attributes: only a text is the name of a module.
+            module_name = cls.__module__
+            is_named = cls.__qualname__ == qualname and isinstance(module_name, str)
+            if is_named and is_its_module(module_name):
                 newest = cls
     return newest
 
