@@ -214,6 +214,7 @@ def outcomes() -> dict[str, tuple[str, float]]:
     return {name: (found, seconds) for name, (found, seconds) in zip(lines[::2], lines[1::2], strict=True)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_reading_data_for_a_hostile_schema_ends(outcomes: dict[str, tuple[str, float]], name: str) -> None:
     found, seconds = outcomes[name]

@@ -354,6 +354,7 @@ def hostile() -> list[str]:
     return [*texts, "\\" * 200_000, "a." * 100_000, "'" * 100_000, "A_" * 100_000, "a" * 1_000_000, " " * 1_000_000]
 
 
+@pytest.mark.slow
 def test_the_beginnings_of_secrets_in_any_number_are_searched_to_the_end() -> None:
     redactor = Redactor(variables={"MY_TOKEN": "a" * 40})
     for text in hostile():
@@ -367,7 +368,7 @@ def test_a_recording_of_hostile_text_can_be_read(tmp_path: Path) -> None:
         assert store.turn(response.run_id, 1).reply is not None
 
 
-@pytest.mark.parametrize("length", [10, 900, 20_000])
+@pytest.mark.parametrize("length", [10, 900, pytest.param(20_000, marks=pytest.mark.slow)])
 def test_secrets_of_any_length_and_with_common_beginnings_are_removed(length: int) -> None:
     key = ("k7Qm2ZpX9vLr4TnB" * length)[:length]
     names = [f"{key}{ending}" for ending in ("", "AbCd", "AbCdEf", "AbXy", "z")]

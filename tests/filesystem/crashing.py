@@ -317,8 +317,6 @@ def violations(folder: Path, name: str, seed: int) -> Iterator[str]:
     """Kill the work at every call, and the recovery at a random one; yields what is wrong, and the deaths."""
     root, state = folder / "root", folder / "state"
     scenario = SCENARIOS[name](root, seed)
-    # What this process itself has saved goes with the objects that have saved it.
-    gc.collect()
     chance = random.Random(seed + 2)
     deaths = 0
     for after in (False, True):
@@ -336,6 +334,8 @@ def violations(folder: Path, name: str, seed: int) -> Iterator[str]:
             end = tree(root)
             if end not in (scenario.before, scenario.after) or (ended and end != scenario.after):
                 yield f"{name} {seed}: killed at {number} {after=} {ended=}, and then {end}"
+            # What this process itself has saved goes with the objects that have saved it.
+            gc.collect()
             leftovers = [*state.rglob("journal-*"), *state.rglob("contents-*")]
             if leftovers:
                 yield f"{name} {seed}: killed at {number}, and {leftovers} are left"

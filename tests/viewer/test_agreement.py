@@ -130,6 +130,7 @@ def numbers(text: str, before: str) -> list[int]:
     return [int(found.replace(",", "")) for found in re.findall(rf"([\d,]+){before}", text)]
 
 
+@pytest.mark.slow
 def test_everything_open_means_the_same_on_every_surface(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, session, clock = tmp_path / "runs.db", Session(), FakeClock()
     bound = Prompt(on_call_template()).bind(Alert())
