@@ -199,7 +199,6 @@ def workers(root: Path, count: int) -> Iterator[list[subprocess.Popen[str]]]:
             process.communicate()
 
 
-@pytest.mark.slow
 def test_processes_that_are_killed_beside_each_other_lose_nothing(root: Path) -> None:
     chance = random.Random(1)
     for _ in range(4):

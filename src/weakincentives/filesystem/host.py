@@ -368,8 +368,9 @@ class HostFilesystem(Searchable):
     def apply(self, changes: Iterable[FileChange]) -> None:
         """Make exactly these changes, all or none: a path that is not as it was before is a `StaleFilesError`."""
         check_fence(self.identity)
-        self._shared.settle()
-        with self._shared.lock:
+        changes = list(changes)
+        # From the comparison to the last undoing: others must neither see half of it nor go on from there.
+        with self._shared.lock, self._shared.exclusive_for(len(changes)):
             self._put_back_unrestored()
             before: dict[Parts, State] = {}
 

@@ -54,6 +54,9 @@ KEPT = "kept"
 MUTEX_SECONDS = 30.0
 """How long to wait for another process that is exchanging files."""
 
+DYING_SECONDS = 0.1
+"""How long the locks of a process that is dying may last one longer than another."""
+
 PREPARING_SECONDS = 600.0
 """After how long a folder that is being prepared is taken for a leftover."""
 EXPIRY_SECONDS = 30 * 24 * 3600.0
@@ -61,6 +64,21 @@ EXPIRY_SECONDS = 30 * 24 * 3600.0
 
 # The folders of this process. Opening the lock file of one would release its lock.
 _own_folders: dict[str, int] = {}
+
+
+def _is_free(fd: int, folder: str) -> bool:
+    """True if the process of a folder has died; the folder is then locked.
+
+    To be called while others are kept out: whoever has the journal of an exchange then is dying, and its locks end
+    one after the other.
+    """
+    ends = time.monotonic() + DYING_SECONDS
+    while not try_lock(fd):
+        is_dying = any(not path.endswith(OF_PROGRAMS) for path in journals_in(folder))
+        if not is_dying or time.monotonic() >= ends:
+            return False
+        time.sleep(DYING_SECONDS / 100)
+    return True
 
 
 class JournalFolder:
@@ -134,7 +152,7 @@ class JournalFolder:
                     _check_private(folder)
                     fd = os.open(os.path.join(folder, ALIVE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
                     try:
-                        if try_lock(fd):
+                        if _is_free(fd, folder):
                             yield folder
                             shutil.rmtree(folder, ignore_errors=True)
                     finally:

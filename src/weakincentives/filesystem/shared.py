@@ -73,6 +73,18 @@ class SharedFiles:
         return nullcontext() if self.journals is None else self.journals.exclusive()
 
     @contextmanager
+    def exclusive_for(self, count: int) -> Iterator[None]:
+        """Settle, and keep out other processes while this many paths are changed; a single one changes at once."""
+        self.settle()
+        if count < 2:
+            yield
+            return
+        with self.exclusive():
+            # A process may have died since, in the middle of its changes.
+            self.settle()
+            yield
+
+    @contextmanager
     def noting(self, place: Place) -> Iterator[None]:
         """Note what is at a place after the block, as left there by this process."""
         try:
